@@ -1,0 +1,50 @@
+# `make` alone lists what there is. Every target sets up what it needs and is quick when nothing is left to set up.
+SHELL := /bin/bash
+BIN := .venv/bin
+ARGS ?=
+# Tests of one file share servers and directories, so a file stays on one worker.
+PYTEST_FLAGS ?= -n 2 --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test check bench fmt lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install everything that demo, test and bench need
+	@scripts/setup test
+
+demo: ## transfers between two banks while processes are killed, then the proof
+	@scripts/setup demo
+	@$(BIN)/tallystick demo $(ARGS)
+
+serve: ## run a broker on 127.0.0.1:7440
+	@scripts/setup demo
+	@$(BIN)/tallystick serve $(ARGS)
+
+test: check ## the checks and all tests
+	@scripts/setup test
+	$(BIN)/pytest $(PYTEST_FLAGS) $(ARGS)
+
+check: ## style, types and import rules
+	@scripts/setup demo
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: ## measure speed and print a table
+	@scripts/setup test
+	@$(BIN)/tallystick bench $(ARGS)
+
+fmt: ## format the code and fix what can be fixed
+	@scripts/setup demo
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: ## write requirements.lock anew from pyproject.toml
+	@scripts/lock
+
+clean: ## remove the virtual environment and all caches
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""How the outside speaks to the broker: each protocol a thin translation to the same engine."""

@@ -1,0 +1,75 @@
+"""The ASGI application of a broker."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tallystick.api.http.batch import Receive, Scope, Send, handle_batch
+from tallystick.api.http.problems import problem_response
+from tallystick.api.http.table import ENTRIES, Entry
+from tallystick.broker.broker import Broker
+from tallystick.core.errors import InvalidRequest, NotFound
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class App:
+    """Sends the hot path to its own handler and everything else to Starlette."""
+
+    def __init__(self, open_broker: Callable[[], Broker]) -> None:
+        self._open_broker = open_broker
+        self.broker: Broker | None = None
+        self._starlette = Starlette(
+            routes=[_route(entry) for entry in ENTRIES if entry.handler],
+            lifespan=self._lifespan,
+            exception_handlers={HTTPException: _http_error},
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self.broker = app.state.broker = self._open_broker()
+        try:
+            yield
+        finally:
+            await self.broker.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/v1/batch" and scope["method"] == "POST":
+            assert self.broker is not None  # noqa: S101 - requests come after the lifespan's start
+            status = await handle_batch(self.broker, scope, receive, send)
+            self.broker.metrics.requests.labels("/v1/batch", status).inc()
+        else:
+            await self._starlette(scope, receive, send)
+
+
+def _route(entry: Entry) -> Route:
+    module, _, name = entry.handler.partition(".")
+    handler: Handler = getattr(importlib.import_module(f"tallystick.api.http.routes.{module}"), name)
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            response = await handler(request)
+        except Exception as error:
+            response = problem_response(error)
+        # The route's pattern, never the path itself: a label for each topic would have no bound.
+        request.app.state.broker.metrics.requests.labels(entry.path, response.status_code).inc()
+        return response
+
+    return Route(entry.path, endpoint, methods=[entry.method], name=entry.handler)
+
+
+async def _http_error(request: Request, error: Any) -> Response:
+    if error.status_code == 405:
+        response = problem_response(InvalidRequest(f"{request.method} is not possible on {request.url.path[:200]}"))
+        response.status_code = 405
+        return response
+    return problem_response(NotFound(f"there is nothing at {request.url.path[:200]}; see /docs"))

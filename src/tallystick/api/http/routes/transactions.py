@@ -1,0 +1,103 @@
+"""Transactions, one request each: for curl, for operators, for languages without a library."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tallystick.api.http.bodies import respond
+from tallystick.api.http.people import MessagesIn, OutcomeIn, PartIn, TransactionIn, outgoing
+from tallystick.api.http.routes.context import body_of, broker_of, gid_of, number
+from tallystick.broker.broker import Broker
+from tallystick.core.errors import InvalidRequest, NotFound, error_from_code
+from tallystick.core.ids import new_gid
+from tallystick.core.names import check_gid, check_name
+from tallystick.core.ops import ClientOp, Commit, OpResult, Prepare, PreparePart, Rollback, Send
+from tallystick.core.wire import TransactionPage, TransactionState, TransactionView
+from tallystick.store.protocol import OperatorResolve, Resume
+
+
+async def _carry_out(broker: Broker, op: ClientOp, weight: int = 1_024) -> OpResult:
+    (result,) = await broker.batch([op], weight)
+    if result is not None and result.error:
+        raise error_from_code(result.error, result.detail, result.field)
+    return result or OpResult()
+
+
+async def _view(broker: Broker, gid: str) -> TransactionView:
+    view = await broker.look(lambda store: store.transaction(gid))
+    if view is None:
+        raise NotFound(f"transaction {gid} is not known here", field="gid")
+    return view
+
+
+async def prepare(request: Request) -> Response:
+    sent, broker = await body_of(request, TransactionIn), broker_of(request)
+    gid = sent.gid or new_gid(broker.store.id)
+    messages = outgoing(sent.messages)
+    weight = sum(len(message.value) for message in messages)
+    await _carry_out(broker, Prepare(gid, sent.group, messages, sent.check, sent.member), weight)
+    return respond(request, await _view(broker, gid), 201)
+
+
+async def show(request: Request) -> Response:
+    return respond(request, await _view(broker_of(request), gid_of(request)))
+
+
+async def list_(request: Request) -> Response:
+    state = request.query_params.get("state")
+    group = request.query_params.get("group")
+    if state is not None and state not in get_args(TransactionState):
+        raise InvalidRequest(f"state: {state[:40]!r} is none of {', '.join(get_args(TransactionState))}", field="state")
+    if group is not None:
+        check_name(group, "group")
+    limit = number(request, "limit", 100, 1, 1_000)
+    after = request.query_params.get("after")
+    found, more = await broker_of(request).look(lambda store: store.scan(state, group, after, limit))
+    return respond(request, TransactionPage(found, more))
+
+
+async def commit(request: Request) -> Response:
+    gid, sent, broker = gid_of(request), await body_of(request, OutcomeIn), broker_of(request)
+    if sent.by == "operator":
+        await broker.one(OperatorResolve(gid, "committed"))
+    else:
+        await _carry_out(broker, Commit(gid, sent.parts))
+    return respond(request, await _view(broker, gid))
+
+
+async def rollback(request: Request) -> Response:
+    gid, sent, broker = gid_of(request), await body_of(request, OutcomeIn), broker_of(request)
+    if sent.by == "operator":
+        await broker.one(OperatorResolve(gid, "rolled_back"))
+    else:
+        await _carry_out(broker, Rollback(gid, [ref.part for ref in sent.parts]))
+    return respond(request, await _view(broker, gid))
+
+
+async def resume(request: Request) -> Response:
+    gid, broker = gid_of(request), broker_of(request)
+    await broker.one(Resume(gid))
+    return respond(request, await _view(broker, gid))
+
+
+async def put_part(request: Request) -> Response:
+    part, sent = check_gid(request.path_params["part"], "part"), await body_of(request, PartIn)
+    op = PreparePart(part, outgoing(sent.messages), sent.index, sent.ttl_ms)
+    result = await _carry_out(broker_of(request), op)
+    return respond(request, {"part": part, "messages": len(op.messages), "duplicate": result.duplicate}, 201)
+
+
+async def send(request: Request) -> Response:
+    sent = await body_of(request, MessagesIn)
+    messages = outgoing(sent.messages)
+    result = await _carry_out(
+        broker_of(request), Send(messages, sent.gid), sum(len(message.value) for message in messages)
+    )
+    answer: dict[str, Any] = {
+        "duplicate": result.duplicate,
+        "positions": [{"topic": at.topic, "queue": at.queue, "offset": at.offset} for at in result.positions],
+    }
+    return respond(request, answer, 201)

@@ -1,0 +1,67 @@
+"""Recognises a database connection and makes it the same as every other.
+
+A driver's module is imported only once a connection of its kind has been seen: nobody needs a driver that the
+service does not use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
+from tallystick.barrier.errors import UnsupportedConnection
+
+_HERE = "tallystick.barrier.adapters"
+
+# (package, class) of the connection -> (module, class) of its adapter
+_KINDS: dict[tuple[str, str], tuple[str, str]] = {
+    ("sqlite3", "Connection"): ("sqlite", "SqliteAdapter"),
+    ("psycopg", "Connection"): ("psycopg", "PsycopgAdapter"),
+    ("psycopg", "AsyncConnection"): ("psycopg", "AsyncPsycopgAdapter"),
+    ("pymysql", "Connection"): ("pymysql", "PyMySQLAdapter"),
+    ("sqlalchemy", "Connection"): ("sqlalchemy", "SqlAlchemyAdapter"),
+    ("sqlalchemy", "Session"): ("sqlalchemy", "SqlAlchemyAdapter"),
+    ("sqlalchemy", "AsyncConnection"): ("sqlalchemy", "AsyncSqlAlchemyAdapter"),
+    ("sqlalchemy", "AsyncSession"): ("sqlalchemy", "AsyncSqlAlchemyAdapter"),
+}
+# Registries that stand for the session of the current thread or task; a call returns it.
+_REGISTRIES = {("sqlalchemy", "scoped_session"), ("sqlalchemy", "async_scoped_session")}
+
+
+def adapt(connection: Any) -> Adapter:
+    """The adapter for a connection of any supported driver."""
+    for kind in _kinds_of(connection):
+        if kind in _REGISTRIES:
+            return adapt(connection())
+        if kind in _KINDS:
+            module, name = _KINDS[kind]
+            adapter: Adapter = getattr(import_module(f"{_HERE}.{module}"), name)(connection)
+            return adapter
+    given = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    known = ", ".join(f"{package}.{name}" for package, name in _KINDS)
+    raise UnsupportedConnection(f"{given} is not a supported database connection; supported are {known}")
+
+
+def adapt_sync(connection: Any) -> SyncAdapter:
+    """The adapter for a sync connection; refuses an async one."""
+    adapter = adapt(connection)
+    if adapter.is_async:
+        raise UnsupportedConnection(
+            f"{type(connection).__qualname__} is an async connection; use the async client or a sync connection"
+        )
+    return adapter
+
+
+def adapt_async(connection: Any) -> AsyncAdapter:
+    """The adapter for an async connection; refuses a sync one."""
+    adapter = adapt(connection)
+    if not adapter.is_async:
+        raise UnsupportedConnection(
+            f"{type(connection).__qualname__} is a sync connection; use the sync client or an async connection"
+        )
+    return adapter
+
+
+def _kinds_of(connection: Any) -> list[tuple[str, str]]:
+    return [(base.__module__.partition(".")[0], base.__name__) for base in type(connection).__mro__]

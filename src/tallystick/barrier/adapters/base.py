@@ -1,0 +1,79 @@
+"""What the rules need of a database connection, sync or async."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, Protocol
+
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.statement import Result, Statement
+
+
+class SyncAdapter(Protocol):
+    """A sync connection, made the same for every driver. It holds no state of its own between transactions."""
+
+    is_async: Literal[False]
+    dialect: Dialect
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+
+    @property
+    def source(self) -> str:
+        """A stable name of the database, without secrets. For SQLAlchemy: known once `begin` has run."""
+
+    def begin(self) -> None:
+        """Start a local transaction if none is open, also on a connection in autocommit mode."""
+
+    def commit(self) -> None:
+        """Commit. Raises `TransactionLost` instead if the transaction is gone or aborted."""
+
+    def rollback(self) -> None:
+        """Roll back; without a transaction this does nothing."""
+
+    def execute(self, statement: Statement) -> Result:
+        """Run one statement in the transaction that is open."""
+
+    def commit_failure_is_certain(self, error: BaseException) -> bool:
+        """After `commit` raised: True only if the database surely did not commit.
+
+        Then call `rollback`; should that raise too, the result counts as unknown. False leaves it to the
+        check-back, which finds the truth.
+        """
+
+    def opener(self) -> Callable[[], Any] | None:
+        """What opens a new connection to the same database; None where there can be only this one."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class AsyncAdapter(Protocol):
+    """The same for an async connection."""
+
+    is_async: Literal[True]
+    dialect: Dialect
+
+    @property
+    def in_transaction(self) -> bool: ...
+
+    @property
+    def source(self) -> str: ...
+
+    async def begin(self) -> None: ...
+
+    async def commit(self) -> None: ...
+
+    async def rollback(self) -> None: ...
+
+    async def execute(self, statement: Statement) -> Result: ...
+
+    def commit_failure_is_certain(self, error: BaseException) -> bool: ...
+
+    def opener(self) -> Callable[[], Awaitable[Any]] | None: ...
+
+    async def close(self) -> None: ...
+
+
+Adapter = SyncAdapter | AsyncAdapter

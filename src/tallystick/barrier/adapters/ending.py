@@ -1,0 +1,44 @@
+"""How a transaction may end: what every adapter does around its commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tallystick.barrier.adapters.state import DriverState
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.errors import TransactionLost
+from tallystick.barrier.faults import driver_error
+
+
+class Ending:
+    """Refuses to commit what is gone, and judges a commit that failed."""
+
+    def __init__(self, dialect: Dialect, state: DriverState) -> None:
+        self._dialect = dialect
+        self._state = state
+        self._used = False
+        self._commit_sent = False
+
+    def begun(self, *, explicitly: bool) -> None:
+        """A transaction was begun; `explicitly` if a statement was sent for it, so it must be open by now."""
+        self._used = explicitly
+        self._commit_sent = False
+
+    def used(self) -> None:
+        """A statement of ours is part of the transaction, so it must still be open at the commit."""
+        self._used = True
+
+    def before_commit(self, raw: Any) -> None:
+        """Raises `TransactionLost` if the transaction is aborted, or gone although something of ours was in it."""
+        lost = self._state.lost(raw)
+        if lost is not None and (self._used or lost.rolled_back):
+            raise lost
+        self._commit_sent = True
+
+    def failure_is_certain(self, error: BaseException) -> bool:
+        """Whether a commit that raised `error` surely left nothing behind."""
+        if isinstance(error, TransactionLost):
+            return error.rolled_back
+        if not isinstance(error, Exception):
+            return False  # interrupted while the commit was under way: it may go on without us
+        return not self._commit_sent or self._dialect.commit_refused(driver_error(error))

@@ -1,0 +1,123 @@
+"""psycopg 3, sync and async."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, Literal, TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from tallystick.barrier.adapters.ending import Ending
+from tallystick.barrier.adapters.placeholders import percent_style
+from tallystick.barrier.adapters.state import PostgresState, postgres_source
+from tallystick.barrier.dialects import POSTGRESQL
+from tallystick.barrier.errors import TransactionOpen
+from tallystick.barrier.statement import Result, Statement
+
+C = TypeVar("C", psycopg.Connection[Any], psycopg.AsyncConnection[Any])
+
+
+class _PsycopgAdapter(Generic[C]):
+    """What the two kinds have in common: everything that needs no I/O."""
+
+    dialect = POSTGRESQL
+
+    def __init__(self, connection: C) -> None:
+        self._connection: C = connection
+        self._state = PostgresState()
+        self._ending = Ending(self.dialect, self._state)
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self._state.open(self._connection))
+
+    @property
+    def source(self) -> str:
+        return postgres_source(self._connection) or ""
+
+    def commit_failure_is_certain(self, error: BaseException) -> bool:
+        return self._ending.failure_is_certain(error)
+
+    def _begin_statement(self) -> str | None:
+        # Inside `conn.transaction()` psycopg allows neither commit nor rollback, so it would not be ours to end.
+        if getattr(self._connection, "_num_transactions", 0):
+            raise TransactionOpen(
+                "the connection is inside a conn.transaction() block, which ends the transaction by itself; "
+                "use Tallystick's block instead of it, or around it"
+            )
+        return self._state.begin(self._connection)
+
+    def _parameters(self) -> dict[str, Any]:
+        given: dict[str, Any] = dict(self._connection.info.get_parameters())
+        if self._connection.info.password:
+            given["password"] = self._connection.info.password
+        return given
+
+
+def _arguments(statement: Statement) -> tuple[bytes, Any]:
+    return percent_style(statement.sql).encode(), statement.params or None
+
+
+class PsycopgAdapter(_PsycopgAdapter[psycopg.Connection[Any]]):
+    """A `psycopg.Connection`, with or without autocommit."""
+
+    is_async: Literal[False] = False
+
+    def begin(self) -> None:
+        statement = self._begin_statement()
+        if statement:
+            self._connection.execute(statement.encode())
+        self._ending.begun(explicitly=bool(statement))
+
+    def commit(self) -> None:
+        self._ending.before_commit(self._connection)
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+
+    def execute(self, statement: Statement) -> Result:
+        self._ending.used()
+        with self._connection.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(*_arguments(statement))
+            return Result(cursor.fetchall() if cursor.description else (), cursor.rowcount)
+
+    def opener(self) -> Callable[[], Any]:
+        parameters = self._parameters()
+        return lambda: psycopg.connect(autocommit=True, **parameters)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class AsyncPsycopgAdapter(_PsycopgAdapter[psycopg.AsyncConnection[Any]]):
+    """A `psycopg.AsyncConnection`, with or without autocommit."""
+
+    is_async: Literal[True] = True
+
+    async def begin(self) -> None:
+        statement = self._begin_statement()
+        if statement:
+            await self._connection.execute(statement.encode())
+        self._ending.begun(explicitly=bool(statement))
+
+    async def commit(self) -> None:
+        self._ending.before_commit(self._connection)
+        await self._connection.commit()
+
+    async def rollback(self) -> None:
+        await self._connection.rollback()
+
+    async def execute(self, statement: Statement) -> Result:
+        self._ending.used()
+        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(*_arguments(statement))
+            return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
+
+    def opener(self) -> Callable[[], Awaitable[Any]]:
+        parameters = self._parameters()
+        return lambda: psycopg.AsyncConnection.connect(autocommit=True, **parameters)
+
+    async def close(self) -> None:
+        await self._connection.close()

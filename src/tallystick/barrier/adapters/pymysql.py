@@ -1,0 +1,82 @@
+"""PyMySQL, with MySQL or MariaDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pymysql
+from pymysql.constants import CLIENT
+from pymysql.cursors import Cursor
+
+from tallystick.barrier.adapters.ending import Ending
+from tallystick.barrier.adapters.placeholders import percent_style
+from tallystick.barrier.adapters.state import MysqlState, mysql_source
+from tallystick.barrier.dialects import MYSQL
+from tallystick.barrier.statement import Result, Statement
+
+# What a new connection takes over from an existing one, besides the credentials.
+_SAME = ("host", "port", "user", "password", "unix_socket", "bind_address", "charset", "collation", "sql_mode")
+
+
+class PyMySQLAdapter:
+    """A `pymysql.Connection`, with or without autocommit."""
+
+    is_async: Literal[False] = False
+    dialect = MYSQL
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._state = MysqlState()
+        self._ending = Ending(self.dialect, self._state)
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self._state.open(self._connection))
+
+    @property
+    def source(self) -> str:
+        return mysql_source(self._connection) or ""
+
+    def begin(self) -> None:
+        statement = self._state.begin(self._connection)
+        if statement:
+            self._connection.begin()
+        self._ending.begun(explicitly=bool(statement))
+
+    def commit(self) -> None:
+        self._ending.before_commit(self._connection)
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+
+    def execute(self, statement: Statement) -> Result:
+        self._ending.used()
+        with self._connection.cursor(Cursor) as cursor:
+            rowcount = cursor.execute(percent_style(statement.sql), statement.params or None)
+            return Result(cursor.fetchall() if cursor.description else (), rowcount)
+
+    def commit_failure_is_certain(self, error: BaseException) -> bool:
+        return self._ending.failure_is_certain(error)
+
+    def opener(self) -> Callable[[], Any]:
+        parameters = self._parameters()
+        return lambda: pymysql.connect(autocommit=True, **parameters)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _parameters(self) -> dict[str, Any]:
+        connection = self._connection
+        given = {name: getattr(connection, name, None) for name in _SAME}
+        given["database"] = connection.db
+        given["connect_timeout"] = connection.connect_timeout or 10
+        given["init_command"] = connection.init_command
+        given["auth_plugin_map"] = connection._auth_plugin_map
+        given["server_public_key"] = connection.server_public_key
+        if not connection.ssl:
+            given["ssl_disabled"] = True
+        elif connection.client_flag & CLIENT.SSL:
+            given["ssl"] = connection.ctx
+        return {name: value for name, value in given.items() if value is not None}

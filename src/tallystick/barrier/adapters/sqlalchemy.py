@@ -1,0 +1,193 @@
+"""SQLAlchemy 2: Core connections and ORM sessions, sync and async.
+
+The async classes of SQLAlchemy run sync code in a greenlet, so the async adapter is the sync one, run there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeVar
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+from tallystick.barrier.adapters.ending import Ending
+from tallystick.barrier.adapters.state import (
+    DriverState,
+    MysqlState,
+    PostgresState,
+    SqliteState,
+    mysql_source,
+    postgres_source,
+    server_source,
+    sqlite_source,
+)
+from tallystick.barrier.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
+from tallystick.barrier.errors import BarrierError, UnsupportedConnection
+from tallystick.barrier.statement import Result, Statement
+
+T = TypeVar("T")
+
+_ENGINES: dict[str, tuple[Dialect, DriverState]] = {
+    "sqlite": (SQLITE, SqliteState()),
+    "postgresql": (POSTGRESQL, PostgresState()),
+    "mysql": (MYSQL, MysqlState()),
+    "mariadb": (MYSQL, MysqlState()),
+}
+
+
+class SqlAlchemyAdapter:
+    """A `Connection` or a `Session`."""
+
+    is_async: Literal[False] = False
+
+    def __init__(self, owner: Connection | Session) -> None:
+        self._owner = owner
+        self._engine = _engine_of(owner)
+        if self._engine.dialect.name not in _ENGINES:
+            raise UnsupportedConnection(
+                f"SQLAlchemy's {self._engine.dialect.name} dialect is not supported; use one of {', '.join(_ENGINES)}"
+            )
+        self.dialect, self._state = _ENGINES[self._engine.dialect.name]
+        self._ending = Ending(self.dialect, self._state)
+        self._path: str | None = None
+
+    @property
+    def in_transaction(self) -> bool:
+        owner = self._owner
+        waiting = isinstance(owner, Session) and bool(owner.new or owner.dirty or owner.deleted)
+        return owner.in_transaction() or waiting
+
+    @property
+    def source(self) -> str:
+        url = self._engine.url
+        if self.dialect is SQLITE:
+            return sqlite_source(self._file())
+        known = postgres_source(self._raw()) if self.dialect is POSTGRESQL else mysql_source(self._raw())
+        return known or server_source(self.dialect.name, url.host, url.port, url.database)
+
+    def begin(self) -> None:
+        connection = self._connection()
+        statement = self._state.begin(self._raw())
+        if statement:
+            connection.exec_driver_sql(statement)
+        if self.dialect is SQLITE and self._path is None:
+            self._path = _sqlite_path(connection)
+        self._ending.begun(explicitly=bool(statement))
+
+    def commit(self) -> None:
+        if isinstance(self._owner, Session):
+            # Apart from the commit: if this fails, the database was not even asked to commit.
+            self._owner.flush()
+        self._ending.before_commit(self._raw())
+        self._owner.commit()
+
+    def rollback(self) -> None:
+        connection = self._connection() if self._owner.in_transaction() else None
+        self._owner.rollback()
+        # After a failed commit SQLAlchemy drops its transaction without telling the driver.
+        if connection is not None and not connection.closed and self._state.open(_driver(connection)):
+            connection.connection.rollback()
+
+    def execute(self, statement: Statement) -> Result:
+        self._ending.used()
+        result = self._connection().execute(text(statement.sql), dict(statement.params))
+        if not result.returns_rows:
+            return Result((), result.rowcount)
+        return Result([tuple(row) for row in result], result.rowcount)
+
+    def commit_failure_is_certain(self, error: BaseException) -> bool:
+        return self._ending.failure_is_certain(error)
+
+    def opener(self) -> Callable[[], Any] | None:
+        return None if self.has_one_connection() else self._engine.connect
+
+    def has_one_connection(self) -> bool:
+        """Whether a second connection would be the first one again, or another database in memory."""
+        if isinstance(self._engine.pool, (StaticPool, SingletonThreadPool)):
+            return True
+        return self.dialect is SQLITE and not self._file()
+
+    def close(self) -> None:
+        self._owner.close()
+
+    def _connection(self) -> Connection:
+        return self._owner.connection() if isinstance(self._owner, Session) else self._owner
+
+    def _raw(self) -> Any:
+        return _driver(self._connection())
+
+    def _file(self) -> str:
+        if self._path is None:
+            raise BarrierError("begin() must have run before the name of the database is known")
+        return self._path
+
+
+class AsyncSqlAlchemyAdapter:
+    """An `AsyncConnection` or an `AsyncSession`."""
+
+    is_async: Literal[True] = True
+
+    def __init__(self, owner: AsyncConnection | AsyncSession) -> None:
+        self._owner = owner
+        self._sync = SqlAlchemyAdapter(_sync_side(owner))
+        self.dialect = self._sync.dialect
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._sync.in_transaction
+
+    @property
+    def source(self) -> str:
+        return self._sync.source
+
+    async def begin(self) -> None:
+        await self._run(self._sync.begin)
+
+    async def commit(self) -> None:
+        await self._run(self._sync.commit)
+
+    async def rollback(self) -> None:
+        await self._run(self._sync.rollback)
+
+    async def execute(self, statement: Statement) -> Result:
+        return await self._run(lambda: self._sync.execute(statement))
+
+    def commit_failure_is_certain(self, error: BaseException) -> bool:
+        return self._sync.commit_failure_is_certain(error)
+
+    def opener(self) -> Callable[[], Awaitable[Any]] | None:
+        if self._sync.has_one_connection():
+            return None
+        engine = AsyncEngine(self._sync._engine)
+        return lambda: engine.connect().start()
+
+    async def close(self) -> None:
+        await self._owner.close()
+
+    async def _run(self, action: Callable[[], T]) -> T:
+        return await self._owner.run_sync(lambda _: action())
+
+
+def _engine_of(owner: Connection | Session) -> Engine:
+    bind = owner.get_bind() if isinstance(owner, Session) else owner
+    return bind.engine
+
+
+def _sync_side(owner: AsyncConnection | AsyncSession) -> Connection | Session:
+    if isinstance(owner, AsyncSession):
+        return owner.sync_session
+    if owner.sync_connection is None:
+        raise UnsupportedConnection("the AsyncConnection is not started: use `async with engine.connect() as conn`")
+    return owner.sync_connection
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection
+
+
+def _sqlite_path(connection: Connection) -> str:
+    rows = connection.exec_driver_sql("pragma database_list").all()
+    return next((str(row[2] or "") for row in rows if row[1] == "main"), "")

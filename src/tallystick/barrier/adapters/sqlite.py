@@ -1,0 +1,75 @@
+"""The standard library's sqlite3."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Literal
+from urllib.parse import quote
+
+from tallystick.barrier.adapters.ending import Ending
+from tallystick.barrier.adapters.state import SqliteState, sqlite_source
+from tallystick.barrier.dialects import SQLITE
+from tallystick.barrier.statement import Result, Statement
+
+
+class SqliteAdapter:
+    """A `sqlite3.Connection`, in any of its transaction modes."""
+
+    is_async: Literal[False] = False
+    dialect = SQLITE
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._state = SqliteState()
+        self._ending = Ending(self.dialect, self._state)
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    @property
+    def source(self) -> str:
+        return sqlite_source(self._path())
+
+    def begin(self) -> None:
+        statement = self._state.begin(self._connection)
+        if statement:
+            self._connection.execute(statement)
+        self._ending.begun(explicitly=bool(statement))
+
+    def commit(self) -> None:
+        self._ending.before_commit(self._connection)
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+
+    def execute(self, statement: Statement) -> Result:
+        self._ending.used()
+        cursor = self._connection.cursor()
+        cursor.row_factory = None  # whatever the service likes to have for itself
+        try:
+            cursor.execute(statement.sql, statement.params)
+            return Result(cursor.fetchall(), cursor.rowcount)
+        finally:
+            cursor.close()
+
+    def commit_failure_is_certain(self, error: BaseException) -> bool:
+        return self._ending.failure_is_certain(error)
+
+    def opener(self) -> Callable[[], sqlite3.Connection] | None:
+        path = self._path()
+        if not path:
+            return None
+        # mode=rw: a file that has gone is an error, not a new empty database.
+        uri = f"file:{quote(path)}?mode=rw"
+        return lambda: sqlite3.connect(uri, uri=True, isolation_level=None)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _path(self) -> str:
+        rows = self.execute(Statement("pragma database_list")).rows
+        path = next((row[2] for row in rows if row[1] in ("main", b"main")), "")
+        return path.decode() if isinstance(path, bytes) else path or ""

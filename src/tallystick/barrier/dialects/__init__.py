@@ -1,0 +1,12 @@
+"""The database engines that hold barrier, inbox and outbox tables."""
+
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.dialects.mysql import MySQL
+from tallystick.barrier.dialects.postgresql import PostgreSQL
+from tallystick.barrier.dialects.sqlite import Sqlite
+
+SQLITE = Sqlite()
+POSTGRESQL = PostgreSQL()
+MYSQL = MySQL()
+
+__all__ = ["MYSQL", "POSTGRESQL", "SQLITE", "Dialect"]

@@ -1,0 +1,80 @@
+"""What differs between database engines, and nothing else.
+
+The statements themselves are the same for all (`tallystick.barrier.queries`); an engine fills in these pieces.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from tallystick.barrier.faults import FaultKind
+from tallystick.barrier.statement import Statement, Step
+
+
+class Dialect(ABC):
+    """One engine's SQL and the meaning of its errors."""
+
+    name: ClassVar[str]
+    # The current time, and the time `:age` ago, by the database's clock.
+    now: ClassVar[str]
+    ago: ClassVar[str]
+    # The same for the barrier table, which keeps time as dtm's clients do.
+    barrier_now: ClassVar[str]
+    barrier_ago: ClassVar[str]
+    # Ends of a select: lock the rows; lock those that nobody else has; read past an old snapshot.
+    lock: ClassVar[str] = ""
+    lock_free: ClassVar[str] = ""
+    latest: ClassVar[str] = ""
+    # True where a single running writer keeps every other writer out, whatever rows they want.
+    single_writer: ClassVar[bool] = False
+    # True where an insert that waits for a row also keeps others from inserting beside it.
+    insert_locks_gap: ClassVar[bool] = False
+
+    @abstractmethod
+    def age(self, seconds: float) -> object:
+        """The value for `:age`."""
+
+    @abstractmethod
+    def unless_taken(self, columns: str) -> str:
+        """The end of an insert that leaves an existing row alone; empty where a duplicate is an error instead."""
+
+    @abstractmethod
+    def or_replace(self, key: str, columns: Sequence[str]) -> str:
+        """The end of an insert that overwrites the columns of an existing row."""
+
+    @abstractmethod
+    def delete_some(self, table: str, condition: str) -> str:
+        """A delete of at most `:limit` rows."""
+
+    # A check-back may wait for a running transaction, but never for longer than it was told to.
+
+    @abstractmethod
+    def begin_reading(self, wait: float) -> Sequence[Step]:
+        """Begin a transaction that reads only what is committed; ended by a rollback."""
+
+    @abstractmethod
+    def begin_writing(self, wait: float) -> Sequence[Step]:
+        """Begin a transaction in which each statement sees what is committed by then."""
+
+    @property
+    def read_wait(self) -> Statement | None:
+        """Reads the session's settings that `begin_*` changes; None where they end with the transaction."""
+        return None
+
+    def restore_wait(self, settings: tuple[Any, ...]) -> Statement:
+        """Puts back what `read_wait` read."""
+        raise NotImplementedError
+
+    def begin_creating(self, wait: float) -> Sequence[Step] | None:
+        """Begin a transaction that creates tables, one process at a time; None where that cannot be one."""
+        return self.begin_writing(wait)
+
+    @abstractmethod
+    def meaning(self, error: BaseException) -> FaultKind | None:
+        """What a driver error means to an operation; None if nothing in particular."""
+
+    @abstractmethod
+    def commit_refused(self, error: BaseException) -> bool:
+        """Whether a failed COMMIT surely left nothing committed. False whenever that is not certain."""

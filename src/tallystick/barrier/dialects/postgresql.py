@@ -1,0 +1,84 @@
+"""PostgreSQL, and what speaks its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.errors import DatabaseReadOnly, TablesMissing
+from tallystick.barrier.faults import Contention, FaultKind
+from tallystick.barrier.statement import Control, Statement, Step
+
+_MEANINGS: dict[str, FaultKind] = {
+    "55P03": Contention,  # lock_timeout
+    "57014": Contention,  # statement_timeout, which may be shorter than ours
+    "40P01": Contention,  # deadlock
+    "40001": Contention,  # serialization failure
+    "42P01": TablesMissing,
+    "3F000": TablesMissing,  # no such schema
+    "25006": DatabaseReadOnly,
+}
+
+# Classes after which the server may be gone or the result unknown (08007 and 40003 say so in words).
+_UNCERTAIN_CLASSES = ("08", "53", "57", "58", "F0", "XX")
+_UNCERTAIN_STATES = ("40003",)
+
+# Any constant will do, as long as every process uses the same.
+_TABLES_LOCK = 0x7A117_571C
+
+
+def _state(error: BaseException) -> str | None:
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return state if isinstance(state, str) else None
+
+
+class PostgreSQL(Dialect):
+    """PostgreSQL 9.5 and later."""
+
+    name = "postgresql"
+    # Not now(): that is the time the transaction began, and a long one would be born old.
+    now = "clock_timestamp()"
+    ago = "clock_timestamp() - make_interval(secs => :age)"
+    barrier_now = now
+    barrier_ago = ago
+    lock = "for update"
+    lock_free = "for update skip locked"
+
+    def age(self, seconds: float) -> object:
+        return float(seconds)
+
+    def unless_taken(self, columns: str) -> str:
+        return f"on conflict ({columns}) do nothing"
+
+    def or_replace(self, key: str, columns: Sequence[str]) -> str:
+        changes = ", ".join(f"{column} = excluded.{column}" for column in columns)
+        return f"on conflict ({key}) do update set {changes}"
+
+    def delete_some(self, table: str, condition: str) -> str:
+        return f"delete from {table} where ctid = any(array(select ctid from {table} where {condition} limit :limit))"
+
+    def begin_reading(self, wait: float) -> Sequence[Step]:
+        return self.begin_writing(wait)
+
+    def begin_writing(self, wait: float) -> Sequence[Step]:
+        milliseconds = max(1, round(wait * 1000))  # 0 would mean: wait for ever
+        return (
+            Control.BEGIN,
+            # Under a stricter default the insert's wait would end in a serialization failure, not in an answer.
+            Statement("set transaction isolation level read committed"),
+            Statement("select set_config('lock_timeout', :wait, true)", {"wait": f"{milliseconds}ms"}),
+        )
+
+    def begin_creating(self, wait: float) -> Sequence[Step]:
+        # `create table if not exists` alone fails when two sessions run it at the same moment.
+        lock = Statement("select pg_advisory_xact_lock(:lock)", {"lock": _TABLES_LOCK})
+        return (*self.begin_writing(wait), lock)
+
+    def meaning(self, error: BaseException) -> FaultKind | None:
+        return _MEANINGS.get(_state(error) or "")
+
+    def commit_refused(self, error: BaseException) -> bool:
+        state = _state(error)
+        if state is None or state in _UNCERTAIN_STATES:
+            return False
+        return state[:2] not in _UNCERTAIN_CLASSES

@@ -1,0 +1,39 @@
+"""What can be done in the service's own database, each written once for every engine and driver."""
+
+from tallystick.barrier.operations.barrier import Decision, decide, decide_many, mark_committed, require_marked
+from tallystick.barrier.operations.clean import CleanKind, clean
+from tallystick.barrier.operations.inbox import advance_offset, first_time, read_offset
+from tallystick.barrier.operations.outbox import (
+    OutboxRow,
+    OutboxState,
+    outbox_change,
+    outbox_claim,
+    outbox_delete,
+    outbox_put,
+)
+from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
+from tallystick.barrier.operations.tables import create_all, table_definitions
+
+__all__ = [
+    "CleanKind",
+    "Decision",
+    "OutboxRow",
+    "OutboxState",
+    "advance_offset",
+    "clean",
+    "create_all",
+    "decide",
+    "decide_many",
+    "first_time",
+    "mark_committed",
+    "outbox_change",
+    "outbox_claim",
+    "outbox_delete",
+    "outbox_put",
+    "prepared_drop",
+    "prepared_put",
+    "prepared_take",
+    "read_offset",
+    "require_marked",
+    "table_definitions",
+]

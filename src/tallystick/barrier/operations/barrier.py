@@ -1,0 +1,183 @@
+"""The barrier: the row in the producer's own database that holds the truth of an outcome.
+
+The producer inserts (gid, committed) in its local transaction. A check-back inserts (gid, rolled back) in a
+transaction of its own. The unique key lets exactly one of them in:
+
+* the local transaction committed: the check-back's insert finds the row, and reads `committed`;
+* it rolled back, or never came: the check-back's row stands, and a late local transaction fails on it;
+* it is still running: it holds the key, so the check-back's insert waits, and that is how it is told apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+from tallystick.barrier import queries
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.errors import AlreadyDecided, BarrierError, TransactionLost
+from tallystick.barrier.faults import Contention
+from tallystick.barrier.names import BARRIER_TABLE
+from tallystick.barrier.operations.common import DEFAULT_WAIT, chunks, in_transaction, insert_once, keeping_wait
+from tallystick.barrier.statement import Control, Statement, Steps, operation, own_operation
+from tallystick.core.names import check_gid
+from tallystick.core.ops import Outcome
+
+Decision = Literal["committed", "rolled_back", "running"]
+
+# The first try of each gid: long enough for a commit that is just being written, too short to keep others waiting.
+_GLANCE = 0.05
+
+_OUTCOMES: dict[str, Outcome] = {queries.COMMITTED: "committed", queries.ROLLED_BACK: "rolled_back"}
+
+
+@operation
+def mark_committed(sql: Dialect, gid: str, *, table: str = BARRIER_TABLE) -> Steps[None]:
+    """Say `committed`, as part of the local transaction: true if and only if that commits.
+
+    Raises `AlreadyDecided` if the gid has an outcome; the local transaction must then be rolled back.
+    """
+    new = yield from insert_once(queries.insert_outcome(sql, table, check_gid(gid), queries.COMMITTED))
+    if not new:
+        raise AlreadyDecided(gid, (yield from _outcome_in_the_way(sql, table, gid)))
+
+
+@operation
+def require_marked(sql: Dialect, gid: str, *, table: str = BARRIER_TABLE) -> Steps[None]:
+    """Make sure, just before the local commit, that the mark made earlier in it is still there.
+
+    A swallowed deadlock (MySQL) or a statement that commits by itself ends a transaction in its middle; what
+    follows would commit without its mark. Needed only where statements come between the mark and the commit.
+    """
+    outcome = yield from _visible_outcome(queries.select_outcome(sql, table, check_gid(gid)), gid)
+    if outcome != "committed":
+        raise TransactionLost(
+            f"transaction {gid}: the local transaction was ended before its commit (a statement that commits by "
+            "itself, or an error that rolled it back and was ignored)",
+            rolled_back=False,
+        )
+
+
+@own_operation
+def decide(sql: Dialect, gid: str, *, wait: float = DEFAULT_WAIT, table: str = BARRIER_TABLE) -> Steps[Decision]:
+    """The check-back of one gid: see `decide_many`."""
+    answers = yield from _decide(sql, [gid], wait, table, time.monotonic)
+    return answers[gid]
+
+
+@own_operation
+def decide_many(
+    sql: Dialect,
+    gids: Iterable[str],
+    *,
+    wait: float = DEFAULT_WAIT,
+    table: str = BARRIER_TABLE,
+    clock: Callable[[], float] = time.monotonic,
+) -> Steps[dict[str, Decision]]:
+    """The check-back: give every gid that has no outcome the outcome `rolled_back`, and tell them all.
+
+    `running` means that a local transaction was still open when `wait` seconds, shared by all of them, had
+    passed; nothing is decided for it then, ask again later. An error never stands for an outcome.
+    """
+    return (yield from _decide(sql, list(dict.fromkeys(gids)), wait, table, clock))
+
+
+def _decide(
+    sql: Dialect, gids: Sequence[str], wait: float, table: str, clock: Callable[[], float]
+) -> Steps[dict[str, Decision]]:
+    for gid in gids:
+        check_gid(gid)
+    answers: dict[str, Decision] = {}
+    answers.update((yield from keeping_wait(sql, _decide_each(sql, gids, wait, table, clock))))
+    for gid in gids:
+        answers.setdefault(gid, "running")
+    return answers
+
+
+def _decide_each(
+    sql: Dialect, gids: Sequence[str], wait: float, table: str, clock: Callable[[], float]
+) -> Steps[dict[str, Outcome]]:
+    known = yield from _read_outcomes(sql, table, gids, _GLANCE)
+    undecided = [gid for gid in gids if gid not in known]
+    if not undecided:
+        return known
+    busy = yield from _glance_at_each(sql, table, undecided)
+    deadline = clock() + wait
+    for gid in busy:
+        left = deadline - clock()
+        if left <= 0:
+            break
+        yield from _roll_back(sql, table, gid, left)
+    # What counts is the row, whoever wrote it; and it is read from the table it was written to.
+    known.update((yield from _read_outcomes(sql, table, undecided, _GLANCE)))
+    return known
+
+
+def _glance_at_each(sql: Dialect, table: str, gids: Sequence[str]) -> Steps[list[str]]:
+    """Try each without waiting, so that a running transaction holds up nobody; return those in the way."""
+    busy = []
+    for index, gid in enumerate(gids):
+        if (yield from _roll_back(sql, table, gid, _GLANCE)):
+            continue
+        if sql.single_writer:
+            return list(gids[index:])
+        busy.append(gid)
+    return busy
+
+
+def _roll_back(sql: Dialect, table: str, gid: str, wait: float) -> Steps[bool]:
+    """Insert `rolled back` unless there is a row; False if another transaction was in the way for too long."""
+    try:
+        yield from in_transaction(sql.begin_writing(wait), _insert_rolled_back(sql, table, gid))
+    except Contention:
+        return False
+    return True
+
+
+def _insert_rolled_back(sql: Dialect, table: str, gid: str) -> Steps[None]:
+    if sql.insert_locks_gap:
+        # Wait by reading: an insert that waits would lock the gap before the row as well, and producers whose
+        # gids fall into it would wait with us.
+        yield queries.select_outcome(sql, table, gid)
+    yield from insert_once(queries.insert_outcome(sql, table, gid, queries.ROLLED_BACK))
+
+
+def _read_outcomes(sql: Dialect, table: str, gids: Sequence[str], wait: float) -> Steps[dict[str, Outcome]]:
+    known: dict[str, Outcome] = {}
+    for some in chunks(gids):
+        read = _outcomes_of(queries.select_outcomes(table, some))
+        try:
+            found = yield from in_transaction(sql.begin_reading(wait), read, end=Control.ROLLBACK)
+        except Contention:
+            continue
+        # A collation that ignores case may return the row of another gid: not an answer.
+        known.update({gid: found[gid] for gid in some if gid in found})
+    return known
+
+
+def _outcomes_of(statement: Statement) -> Steps[dict[str, Outcome]]:
+    result = yield statement
+    return dict(_outcome_row(*row) for row in result.rows)
+
+
+def _visible_outcome(statement: Statement, gid: str) -> Steps[Outcome | None]:
+    return (yield from _outcomes_of(statement)).get(gid)
+
+
+def _outcome_in_the_way(sql: Dialect, table: str, gid: str) -> Steps[Outcome | None]:
+    try:
+        return (yield from _visible_outcome(queries.select_outcome(sql, table, gid), gid))
+    except Contention:
+        return None  # taken, but this transaction's snapshot is too old to see by whom
+
+
+def _outcome_row(gid: str | bytes, reason: str | bytes) -> tuple[str, Outcome]:
+    gid = gid.decode() if isinstance(gid, bytes) else gid
+    reason = reason.decode() if isinstance(reason, bytes) else reason
+    if reason not in _OUTCOMES:
+        raise BarrierError(
+            f"the barrier row of {gid} has the reason {reason!r}, which is neither "
+            f"{queries.COMMITTED!r} nor {queries.ROLLED_BACK!r}; nothing is decided from it"
+        )
+    return gid, _OUTCOMES[reason]

@@ -1,0 +1,117 @@
+"""The outbox: messages kept in the producer's own database until the broker has confirmed them.
+
+`state` says what the broker is to be told next:
+
+* `commit`: the local transaction has committed (the row is part of it), the messages are to be sent;
+* `prepare`: a prepared message is on its way and the local transaction has not committed yet;
+* `rollback`: the local transaction did not commit, the prepared message is to be withdrawn.
+
+`outbox_change` moves a row only from the state it is thought to be in. So a re-driver that gives up on a
+transaction (`prepare` to `rollback`) and that transaction itself (`prepare` to `commit`) cannot both succeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tallystick.barrier import queries
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.errors import AlreadyDecided
+from tallystick.barrier.faults import UnknownSyntax
+from tallystick.barrier.names import OUTBOX_TABLE, checked_text
+from tallystick.barrier.operations.common import chunks, insert_once, own_transaction
+from tallystick.barrier.statement import Result, Steps, operation, own_operation
+from tallystick.core.names import check_gid
+
+OutboxState = Literal["prepare", "commit", "rollback"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """Something the broker has not confirmed. `attempts` counts the claims, this one included."""
+
+    gid: str
+    broker: str
+    payload: bytes
+    state: OutboxState
+    attempts: int
+
+
+@operation
+def outbox_put(
+    sql: Dialect,
+    gid: str,
+    broker: str,
+    payload: bytes,
+    *,
+    state: OutboxState = "commit",
+    table: str = OUTBOX_TABLE,
+) -> Steps[None]:
+    """Keep messages as part of the local transaction. Raises `AlreadyDecided` if the gid is in the outbox."""
+    check_gid(gid)
+    checked_text(broker, "broker", 255)
+    if not (yield from insert_once(queries.insert_outbox(sql, table, gid, broker, payload, state))):
+        raise AlreadyDecided(gid, None)
+
+
+@operation
+def outbox_change(
+    sql: Dialect, gid: str, *, expected: OutboxState, new: OutboxState, table: str = OUTBOX_TABLE
+) -> Steps[bool]:
+    """Move a row from one state to another, in the caller's transaction; False if it is not in `expected`."""
+    if expected == new:
+        raise ValueError(f"expected and new are both {new!r}")
+    result = yield queries.update_outbox_state(sql, table, check_gid(gid), expected, new)
+    return result.rowcount == 1
+
+
+@own_operation
+def outbox_claim(
+    sql: Dialect, *, older_than: float, limit: int = 100, table: str = OUTBOX_TABLE
+) -> Steps[list[OutboxRow]]:
+    """Rows that nobody has touched for `older_than` seconds; they are touched now.
+
+    So several re-drivers share the rows, one that dies leaves its rows to the others, and no lock is held while
+    messages are sent. A row may still be sent twice: the broker drops the second by its gid.
+    """
+    return (yield from own_transaction(sql, _claim(sql, table, older_than, limit)))
+
+
+def _claim(sql: Dialect, table: str, older_than: float, limit: int) -> Steps[list[OutboxRow]]:
+    try:
+        found = yield queries.select_outbox(sql, table, older_than, limit, sql.lock_free)
+    except UnknownSyntax:
+        found = yield queries.select_outbox(sql, table, older_than, limit, sql.lock)
+    rows = _rows(found)
+    for gids in chunks([row.gid for row in rows]):
+        yield queries.touch_outbox(sql, table, gids)
+    return rows
+
+
+def _rows(found: Result) -> list[OutboxRow]:
+    return [
+        OutboxRow(_text(gid), _text(broker), bytes(payload), _text(state), attempts + 1)
+        for gid, broker, payload, state, attempts in found.rows
+    ]
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@own_operation
+def outbox_delete(sql: Dialect, gids: Iterable[str], *, table: str = OUTBOX_TABLE) -> Steps[int]:
+    """Forget what the broker has confirmed; returns how many rows there were."""
+    wanted = [check_gid(gid) for gid in dict.fromkeys(gids)]
+    if not wanted:
+        return 0
+    return (yield from own_transaction(sql, _delete(table, wanted)))
+
+
+def _delete(table: str, gids: list[str]) -> Steps[int]:
+    deleted = 0
+    for some in chunks(gids):
+        deleted += (yield queries.delete_outbox(table, some)).rowcount
+    return deleted

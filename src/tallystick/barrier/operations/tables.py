@@ -1,0 +1,36 @@
+"""Creating the tables from the documented `.sql` file of the engine."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.operations.common import in_transaction, keeping_wait
+from tallystick.barrier.statement import Statement, Steps, own_operation
+
+# Another process may be creating them at this moment, and nothing is gained by giving up early.
+_WAIT = 60.0
+
+
+@cache
+def table_definitions(engine: str) -> tuple[str, ...]:
+    """The statements of `sql/<engine>.sql`, without their comments."""
+    text = files("tallystick.barrier").joinpath("sql", f"{engine}.sql").read_text(encoding="utf-8")
+    code = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+    return tuple(part.strip() for part in code.split(";") if part.strip())
+
+
+@own_operation
+def create_all(sql: Dialect) -> Steps[None]:
+    """Create every table that is missing; those that exist are left as they are."""
+    begin = sql.begin_creating(_WAIT)
+    if begin is None:
+        yield from _create(sql)
+    else:
+        yield from keeping_wait(sql, in_transaction(begin, _create(sql)))
+
+
+def _create(sql: Dialect) -> Steps[None]:
+    for definition in table_definitions(sql.name):
+        yield Statement(definition)

@@ -1,0 +1,171 @@
+"""Every statement but the table definitions (those are in `sql/`), in one place.
+
+A table's name has passed `checked_table` before it is put into the text; everything else is a bound value.
+The barrier's constants are dtm's: a two-phase message is the row (gid, '00', 'msg', '01').
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.names import checked_table
+from tallystick.barrier.statement import Statement
+
+COMMITTED = "msg"
+ROLLED_BACK = "rollback"
+
+_BARRIER_ROW = "branch_id = '00' and op = 'msg' and barrier_id = '01'"
+
+
+def _any_of(name: str, values: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The inside of `in (...)` for that many bound values."""
+    params = {f"{name}{index}": value for index, value in enumerate(values)}
+    return ", ".join(f":{key}" for key in params), params
+
+
+# Barrier
+
+
+def insert_outcome(sql: Dialect, table: str, gid: str, reason: str) -> Statement:
+    return Statement(
+        f"insert into {checked_table(table)} "
+        "(trans_type, gid, branch_id, op, barrier_id, reason, create_time, update_time) "
+        f"values ('msg', :gid, '00', 'msg', '01', :reason, {sql.barrier_now}, {sql.barrier_now}) "
+        f"{sql.unless_taken('gid, branch_id, op, barrier_id')}",
+        {"gid": gid, "reason": reason},
+    )
+
+
+def select_outcome(sql: Dialect, table: str, gid: str) -> Statement:
+    """For use inside a transaction that may have an old snapshot."""
+    return Statement(
+        f"select gid, reason from {checked_table(table)} where gid = :gid and {_BARRIER_ROW} {sql.latest}",
+        {"gid": gid},
+    )
+
+
+def select_outcomes(table: str, gids: Sequence[str]) -> Statement:
+    names, params = _any_of("gid", gids)
+    return Statement(
+        f"select gid, reason from {checked_table(table)} where gid in ({names}) and {_BARRIER_ROW}", params
+    )
+
+
+# Inbox
+
+
+def insert_inbox(sql: Dialect, table: str, group: str, message_id: str) -> Statement:
+    return Statement(
+        f"insert into {checked_table(table)} (consumer_group, message_id, created_at) "
+        f"values (:consumer_group, :message_id, {sql.now}) {sql.unless_taken('consumer_group, message_id')}",
+        {"consumer_group": group, "message_id": message_id},
+    )
+
+
+# Offsets
+
+_PLACE = "consumer_group = :consumer_group and store = :store and topic = :topic and queue = :queue"
+
+
+def select_offset(table: str, place: dict[str, object]) -> Statement:
+    return Statement(f"select next_offset from {checked_table(table)} where {_PLACE}", place)
+
+
+def insert_offset(sql: Dialect, table: str, place: dict[str, object], new: int) -> Statement:
+    return Statement(
+        f"insert into {checked_table(table)} (consumer_group, store, topic, queue, next_offset, updated_at) "
+        f"values (:consumer_group, :store, :topic, :queue, :new, {sql.now}) "
+        f"{sql.unless_taken('consumer_group, store, topic, queue')}",
+        {**place, "new": new},
+    )
+
+
+def update_offset(sql: Dialect, table: str, place: dict[str, object], expected: int, new: int) -> Statement:
+    return Statement(
+        f"update {checked_table(table)} set next_offset = :new, updated_at = {sql.now} "
+        f"where {_PLACE} and next_offset = :expected",
+        {**place, "new": new, "expected": expected},
+    )
+
+
+# Outbox
+
+
+def insert_outbox(sql: Dialect, table: str, gid: str, broker: str, payload: bytes, state: str) -> Statement:
+    return Statement(
+        f"insert into {checked_table(table)} (gid, broker, payload, state, attempts, created_at, touched_at) "
+        f"values (:gid, :broker, :payload, :state, 0, {sql.now}, {sql.now}) {sql.unless_taken('gid')}",
+        {"gid": gid, "broker": broker, "payload": payload, "state": state},
+    )
+
+
+def update_outbox_state(sql: Dialect, table: str, gid: str, expected: str, new: str) -> Statement:
+    return Statement(
+        f"update {checked_table(table)} set state = :new, touched_at = {sql.now} "
+        "where gid = :gid and state = :expected",
+        {"gid": gid, "new": new, "expected": expected},
+    )
+
+
+def select_outbox(sql: Dialect, table: str, older_than: float, limit: int, lock: str) -> Statement:
+    return Statement(
+        f"select gid, broker, payload, state, attempts from {checked_table(table)} "
+        f"where touched_at <= {sql.ago} order by touched_at limit :limit {lock}",
+        {"age": sql.age(older_than), "limit": limit},
+    )
+
+
+def touch_outbox(sql: Dialect, table: str, gids: Sequence[str]) -> Statement:
+    names, params = _any_of("gid", gids)
+    return Statement(
+        f"update {checked_table(table)} set attempts = attempts + 1, touched_at = {sql.now} where gid in ({names})",
+        params,
+    )
+
+
+def delete_outbox(table: str, gids: Sequence[str]) -> Statement:
+    names, params = _any_of("gid", gids)
+    return Statement(f"delete from {checked_table(table)} where gid in ({names})", params)
+
+
+# Prepared messages at a consumer
+
+
+def upsert_prepared(sql: Dialect, table: str, group: str, gid: str, payload: bytes) -> Statement:
+    return Statement(
+        f"insert into {checked_table(table)} (consumer_group, gid, payload, created_at) "
+        f"values (:consumer_group, :gid, :payload, {sql.now}) "
+        f"{sql.or_replace('consumer_group, gid', ('payload', 'created_at'))}",
+        {"consumer_group": group, "gid": gid, "payload": payload},
+    )
+
+
+def select_prepared(sql: Dialect, table: str, group: str, gid: str) -> Statement:
+    return Statement(
+        f"select payload from {checked_table(table)} where consumer_group = :consumer_group and gid = :gid {sql.lock}",
+        {"consumer_group": group, "gid": gid},
+    )
+
+
+def delete_prepared(table: str, group: str, gid: str) -> Statement:
+    return Statement(
+        f"delete from {checked_table(table)} where consumer_group = :consumer_group and gid = :gid",
+        {"consumer_group": group, "gid": gid},
+    )
+
+
+# Clean-up
+
+
+def delete_old_outcomes(sql: Dialect, table: str, older_than: float, limit: int) -> Statement:
+    """Only the rows of two-phase messages: a table shared with dtm holds others as well."""
+    condition = f"create_time <= {sql.barrier_ago} and {_BARRIER_ROW} and trans_type = 'msg'"
+    return Statement(sql.delete_some(checked_table(table), condition), {"age": sql.age(older_than), "limit": limit})
+
+
+def delete_old_rows(sql: Dialect, table: str, older_than: float, limit: int) -> Statement:
+    return Statement(
+        sql.delete_some(checked_table(table), f"created_at <= {sql.ago}"),
+        {"age": sql.age(older_than), "limit": limit},
+    )

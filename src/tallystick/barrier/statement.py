@@ -1,0 +1,79 @@
+"""The language between the rules and the drivers: steps go out, results come back, and no I/O in between.
+
+An operation is written once, as a generator that yields `Step`s and receives `Result`s. A runner drives it over
+a sync or an async connection, so both kinds obey the very same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from tallystick.barrier.dialects.base import Dialect
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL with `:name` placeholders, and their values. Values are always bound, never put into the text."""
+
+    sql: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The rows a statement returned, and how many it touched."""
+
+    rows: Sequence[tuple[Any, ...]] = ()
+    rowcount: int = 0
+
+
+class Control(Enum):
+    """Transaction boundaries, for operations that make their own. The value is the adapter's method."""
+
+    BEGIN = "begin"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+Step = Statement | Control
+Steps = Generator[Step, Result, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[T]):
+    """Something to do in a database; nothing happens until a runner is given it."""
+
+    start: Callable[[Dialect], Steps[T]]
+    own_transaction: bool
+
+
+def operation(
+    steps: Callable[Concatenate[Dialect, P], Steps[T]],
+) -> Callable[P, Operation[T]]:
+    """An operation that is part of whatever transaction the caller has open."""
+
+    @wraps(steps)
+    def describe(*args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+        return Operation(lambda dialect: steps(dialect, *args, **kwargs), own_transaction=False)
+
+    return describe
+
+
+def own_operation(
+    steps: Callable[Concatenate[Dialect, P], Steps[T]],
+) -> Callable[P, Operation[T]]:
+    """An operation that begins and ends transactions itself: it needs a connection with none open."""
+
+    @wraps(steps)
+    def describe(*args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+        return Operation(lambda dialect: steps(dialect, *args, **kwargs), own_transaction=True)
+
+    return describe

@@ -1,0 +1,42 @@
+"""Telling somebody: every event is logged, and posted to the alert URL if there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from tallystick.broker.metrics import Metrics
+from tallystick.broker.outbound import Outbound, OutboundFailed
+from tallystick.store.protocol import Event
+
+log = logging.getLogger("tallystick.broker.alerts")
+
+ALERTING = ("parked", "exhausted", "dead_letter", "conflict")
+MAX_WAITING = 1_000
+
+
+class Alerts:
+    """Alerts leave one by one, in order, behind the broker's back: a slow receiver delays nobody."""
+
+    def __init__(self, url: str, outbound: Outbound, metrics: Metrics) -> None:
+        self._url, self._outbound, self._metrics = url, outbound, metrics
+        self._waiting: asyncio.Queue[Event] = asyncio.Queue(MAX_WAITING)
+
+    def tell(self, event: Event) -> None:
+        log.warning("%s %s: %s", event.kind, event.subject, event.detail)
+        if not self._url or event.kind not in ALERTING:
+            return
+        try:
+            self._waiting.put_nowait(event)
+        except asyncio.QueueFull:
+            self._metrics.alerts_failed.inc()
+
+    async def run(self) -> None:
+        while True:
+            event = await self._waiting.get()
+            body = {"event": event.kind, "subject": event.subject, "detail": event.detail}
+            try:
+                await self._outbound.post_json(self._url, body, seconds=5)
+            except OutboundFailed as error:
+                self._metrics.alerts_failed.inc()
+                log.warning("the alert URL did not take %s of %s: %s", event.kind, event.subject, error)

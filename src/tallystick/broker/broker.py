@@ -1,0 +1,221 @@
+"""The broker: what every protocol speaks to. One store, one writer, and the things that run beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from tallystick.broker.alerts import Alerts
+from tallystick.broker.checkback.databases import Databases
+from tallystick.broker.checkback.scheduler import CheckBack
+from tallystick.broker.config import Config
+from tallystick.broker.metrics import Metrics, StoreCollector
+from tallystick.broker.outbound import AllowedUrls, Outbound
+from tallystick.broker.sweeps import start_sweeps
+from tallystick.broker.waiters import Waiters
+from tallystick.broker.writer import SpaceGuard, Writer
+from tallystick.core.clock import Clock, SystemClock
+from tallystick.core.errors import Draining, InvalidRequest, error_from_code
+from tallystick.core.ops import AnswerChecks, ClientOp, OpResult, Prepare, PreparePart, Send
+from tallystick.core.wire import CheckPoll, CheckRequest, Delivery, ReceiveRequest
+from tallystick.store.memory import open_memory
+from tallystick.store.protocol import Receive, Received, Result, Resume, Slice, Store, StoreOp
+from tallystick.store.rocksdb import open_rocksdb
+
+log = logging.getLogger("tallystick.broker")
+
+T = TypeVar("T")
+COUNT_EVERY_SECONDS = 2.0
+
+
+def open_store(config: Config) -> Store:
+    settings = config.store_settings()
+    if config.store == "memory":
+        return open_memory(settings)
+    return open_rocksdb(Path(config.data_dir), settings)
+
+
+class Broker:
+    """Made inside a running event loop; `close()` finishes what waits and lets go of the store."""
+
+    def __init__(self, config: Config, store: Store | None = None, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.limits = config.limits()
+        self.metrics = Metrics()
+        allowed = AllowedUrls(config.allowed_urls)
+        if config.alert_url:
+            allowed.check(config.alert_url, "alert_url")
+        self._databases = Databases(config.databases, config.barrier_table)
+        self.store = store or open_store(config)
+        self._collector = StoreCollector(self.store)
+        self.metrics.registry.register(self._collector)
+        self.waiters = Waiters(config.max_long_polls)
+        space = SpaceGuard(config.data_dir if config.store == "rocksdb" else None, config.min_free_bytes)
+        self.writer = Writer(
+            self.store, self.clock, space, config.max_waiting_bytes, self._durable, self.metrics.commit_seconds
+        )
+        self._outbound = Outbound(allowed)
+        self._alerts = Alerts(config.alert_url, self._outbound, self.metrics)
+        self.checkback = CheckBack(
+            self.store,
+            self.writer,
+            self.clock,
+            self._outbound,
+            self._databases,
+            self.metrics,
+            config.check_timeout,
+            config.checks_per_target,
+            config.max_long_polls,
+        )
+        self._tasks = [
+            asyncio.create_task(self.checkback.run(), name="check-back"),
+            asyncio.create_task(self._alerts.run(), name="alerts"),
+            asyncio.create_task(self._count(), name="counts"),
+            *start_sweeps(self.writer, self.clock),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(_report_end)
+        self.draining = False
+
+    def _durable(self) -> None:
+        """After every group commit: wake those who wait for what it made visible, tell what happened."""
+        appended = self.store.drain_appended()
+        if appended:
+            self.waiters.appended({topic for topic, _ in appended})
+        for event in self.store.drain_events():
+            self._alerts.tell(event)
+
+    # --- operations --------------------------------------------------------------------------------------------
+
+    async def batch(self, ops: Sequence[ClientOp], weight: int) -> list[OpResult | None]:
+        """Carry out what a client sent, as part of one group commit. Raises before anything is stored."""
+        soonest = self._check(ops)
+        results = await self.writer.submit(ops, weight)
+        if soonest is not None:
+            self.checkback.prepared(soonest)
+        for op in ops:
+            if type(op) is AnswerChecks:
+                self.checkback.answered(op)
+        return results  # type: ignore[return-value]  # client operations answer with OpResult or None only
+
+    def _check(self, ops: Sequence[ClientOp]) -> int | None:
+        """Refuse what breaks a limit; tell the shortest time to a first check among what is prepared."""
+        soonest: int | None = None
+        for index, op in enumerate(ops):
+            kind = type(op)
+            if kind is Prepare:
+                self._check_prepare(op, index)  # type: ignore[arg-type]
+                after = op.check.after_ms  # type: ignore[union-attr]
+                soonest = min(soonest or 2**62, self.config.check_after if after is None else after)
+            elif kind is Send:
+                self.limits.check_messages(op.messages, f"ops[{index}].messages")  # type: ignore[union-attr]
+            elif kind is PreparePart:
+                most = self.limits.part_messages
+                self.limits.check_messages(op.messages, f"ops[{index}].messages", most)  # type: ignore[union-attr]
+            if self.draining and kind in (Prepare, PreparePart, Send):
+                raise Draining()
+        return soonest
+
+    def _check_prepare(self, op: Prepare, index: int) -> None:
+        self.limits.check_messages(op.messages, f"ops[{index}].messages")
+        check = op.check
+        if check.via == "group":
+            return
+        if not check.target:
+            at = f"ops[{index}].check.target"
+            raise InvalidRequest(f"{at}: a check-back by {check.via} needs its {check.via} here", field=at)
+        if check.via == "url":
+            self._outbound.allowed.check(check.target, f"ops[{index}].check.target")
+        else:
+            self._databases.check(check.target)
+
+    async def one(self, op: StoreOp) -> Result:
+        """Carry out a single operation; a refusal is raised."""
+        (result,) = await self.writer.submit([op])
+        if isinstance(result, OpResult) and result.error:
+            raise error_from_code(result.error, result.detail, result.field)
+        if isinstance(op, Resume):
+            self.checkback.resumed()
+        return result
+
+    async def look(self, see: Callable[[Store], T]) -> T:
+        return await self.writer.look(see)
+
+    # --- long polls --------------------------------------------------------------------------------------------
+
+    async def receive(self, group: str, request: ReceiveRequest) -> list[Delivery]:
+        op = Receive(
+            group,
+            request.topic,
+            request.max,
+            request.invisible_ms,
+            request.ordered,
+            request.start,
+            request.tags,
+        )
+        deadline = asyncio.get_running_loop().time() + request.wait_ms / 1000
+        while True:
+            self._refuse_while_draining()
+            seen = self.waiters.version(request.topic)
+            received = await self.one(op)
+            left = deadline - asyncio.get_running_loop().time()
+            if not isinstance(received, Received):
+                raise TypeError(f"the store answered a receive with {received!r}")
+            if received.deliveries or left <= 0 or self.waiters.closed:
+                return received.deliveries
+            if received.next_visible is not None:
+                left = min(left, max(0.005, (received.next_visible - self.clock.now_ms()) / 1000))
+            await self.waiters.wait(request.topic, seen, left)
+
+    async def fetch(self, topic: str, queue: int, offset: int, most: int, max_bytes: int, wait_ms: int) -> Slice:
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        while True:
+            seen = self.waiters.version(topic)
+            piece = self.store.read(topic, queue, offset, most, max_bytes)
+            left = deadline - asyncio.get_running_loop().time()
+            if piece.chunks or left <= 0 or self.waiters.closed:
+                return piece
+            await self.waiters.wait(topic, seen, left)
+
+    async def poll_checks(self, poll: CheckPoll) -> list[CheckRequest]:
+        self._refuse_while_draining()
+        return await self.checkback.members.poll(poll.group, poll.member, poll.max, poll.wait_ms / 1000)
+
+    def _refuse_while_draining(self) -> None:
+        if self.draining:
+            raise Draining()
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    async def _count(self) -> None:
+        while True:
+            self._collector.counts = await self.look(lambda store: store.counts())
+            self._collector.groups = await self.look(lambda store: store.groups())
+            self._collector.now_ms = self.clock.now_ms()
+            await asyncio.sleep(COUNT_EVERY_SECONDS)
+
+    def drain(self) -> None:
+        """No new work; long polls go home. What was accepted is still finished."""
+        self.draining = True
+        self.waiters.close()
+        self.checkback.members.close()
+
+    async def close(self) -> None:
+        self.drain()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.checkback.close()
+        await self.writer.stop()
+        await self._outbound.close()
+        self.store.close()
+
+
+def _report_end(task: asyncio.Task[None]) -> None:
+    """A task that runs for the broker's whole life has ended: if not by us, say so loudly."""
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("%s stopped", task.get_name(), exc_info=task.exception())

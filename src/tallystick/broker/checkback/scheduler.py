@@ -1,0 +1,244 @@
+"""The check-back's clockwork: claims what is due where somebody can be asked, asks, and reports what came of it.
+
+Every channel (a producer group, a host, a database) has its own line in the store and its own share here. A
+channel where nobody can be asked is not even looked at, so a dead group costs nothing and delays nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Coroutine
+
+from tallystick.broker.checkback.databases import Databases
+from tallystick.broker.checkback.members import Members
+from tallystick.broker.checkback.urls import ask_url
+from tallystick.broker.metrics import Metrics
+from tallystick.broker.outbound import Outbound, OutboundFailed
+from tallystick.broker.writer import Writer
+from tallystick.core.clock import Clock
+from tallystick.core.errors import TallystickError
+from tallystick.core.ops import Answer, AnswerChecks
+from tallystick.store.protocol import Channel, Claim, ClaimChecks, Claimed, FailChecks, ParkOld, Store
+
+log = logging.getLogger("tallystick.broker.checkback")
+
+TICK_SECONDS = 0.1
+# New transactions of other brokers on a shared store are not seen here: look again at least this often.
+LOOK_AGAIN_MS = 1_000
+CLAIMS_AT_ONCE = 1_000
+PARK_EVERY_SECONDS = 30.0
+
+
+class _Asked:
+    """Checks out with a member of a group, until it answers or its time is up."""
+
+    __slots__ = ("at", "via")
+
+    def __init__(self, via: str) -> None:
+        self.at = time.perf_counter()
+        self.via = via
+
+
+class CheckBack:
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        clock: Clock,
+        outbound: Outbound,
+        databases: Databases,
+        metrics: Metrics,
+        timeout_ms: int,
+        per_target: int,
+        max_polls: int,
+    ) -> None:
+        self._store, self._writer, self._clock = store, writer, clock
+        self._outbound, self._databases, self._metrics = outbound, databases, metrics
+        self._timeout_ms, self._per_target = timeout_ms, per_target
+        self._wake = asyncio.Event()
+        self.members = Members(max_polls, self._wake.set)
+        self._next_look: dict[int, int] = {}
+        self._asked: dict[str, _Asked] = {}
+        self._busy: Counter[int] = Counter()  # per channel, checks under way (URLs and databases)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- what the rest of the broker tells -------------------------------------------------------------------
+
+    def prepared(self, after_ms: int) -> None:
+        """Something was prepared that may be due sooner than all that is known."""
+        if after_ms < LOOK_AGAIN_MS:
+            self._next_look.clear()
+
+    def resumed(self) -> None:
+        self._next_look.clear()
+        self._wake.set()
+
+    def answered(self, op: AnswerChecks) -> None:
+        for gid, said in op.answers.items():
+            asked = self._asked.pop(gid, None)
+            via = asked.via if asked else "group"
+            self._metrics.checks_answered.labels(via, said).inc()
+            if asked is not None:
+                self._metrics.check_seconds.labels(via).observe(time.perf_counter() - asked.at)
+
+    # --- the rounds ------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        parked_at = time.monotonic()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), TICK_SECONDS)
+            self._wake.clear()
+            try:
+                await self._round()
+                if time.monotonic() - parked_at > PARK_EVERY_SECONDS:
+                    parked_at = time.monotonic()
+                    await self._park_unreachable()
+            except TallystickError as error:
+                log.warning("check-back has to wait: %s", error)
+                await asyncio.sleep(1)
+
+    def _room(self, channel: Channel) -> int:
+        """How many checks the channel can take now."""
+        if channel.via == "group":
+            return self.members.capacity(channel.name)
+        if channel.via == "database":
+            return CLAIMS_AT_ONCE if not self._busy[channel.id] else 0
+        return self._per_target - self._busy[channel.id]
+
+    async def _round(self) -> None:
+        """One round costs what is due, plus one look-up for each channel that can be asked and may have something."""
+        self._metrics.producers.set(self.members.waiting)
+        now = self._clock.now_ms()
+        asking: dict[int, Channel] = {}
+        by_room: defaultdict[int, list[int]] = defaultdict(list)
+        for channel in self._store.channels():
+            room = min(self._room(channel), CLAIMS_AT_ONCE)
+            if room > 0 and self._next_look.get(channel.id, 0) <= now:
+                asking[channel.id] = channel
+                by_room[room].append(channel.id)
+        if not asking:
+            return
+        ops = [ClaimChecks(ids, room, self._timeout_ms * 2) for room, ids in by_room.items()]
+        for claimed in await self._writer.submit(ops):
+            if isinstance(claimed, Claimed):
+                self._note_next(claimed, now)
+                self._ask_all(claimed.claims, asking)
+
+    def _note_next(self, claimed: Claimed, now: int) -> None:
+        for channel, due in claimed.next_due.items():
+            self._next_look[channel] = min(now + LOOK_AGAIN_MS, now + LOOK_AGAIN_MS if due is None else due)
+
+    def _ask_all(self, claims: list[Claim], channels: dict[int, Channel]) -> None:
+        lines: defaultdict[int, list[Claim]] = defaultdict(list)
+        for claim in claims:
+            lines[claim.channel].append(claim)
+        for channel_id, line in lines.items():
+            channel = channels[channel_id]
+            if channel.via == "group":
+                self._ask_group(channel, line)
+            elif channel.via == "database":
+                self._start(self._ask_database(channel, line))
+            else:
+                for claim in line:
+                    self._busy[channel.id] += 1
+                    self._start(self._ask_url(channel, claim))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- by group --------------------------------------------------------------------------------------------
+
+    def _ask_group(self, channel: Channel, claims: list[Claim]) -> None:
+        left = self.members.hand_out(channel.name, claims)
+        unasked = {claim.request.gid for claim in left}
+        asked = [claim.request.gid for claim in claims if claim.request.gid not in unasked]
+        for gid in asked:
+            self._asked[gid] = _Asked("group")
+        self._metrics.checks_sent.labels("group").inc(len(asked))
+        if asked:
+            self._start(self._await_group(asked))
+        if unasked:
+            # The members went away between the claim and now: nobody was asked, so it was no check.
+            self._start(self._give_up(dict.fromkeys(unasked, "no live member"), counted=False, retry_ms=0))
+
+    async def _await_group(self, gids: list[str]) -> None:
+        await asyncio.sleep(self._timeout_ms / 1000)
+        silent = {gid: "the member that was asked did not answer in time" for gid in gids if self._asked.pop(gid, None)}
+        if silent:
+            self._metrics.checks_failed.labels("group", "timeout").inc(len(silent))
+            await self._give_up(silent)
+
+    # --- by URL and by database ------------------------------------------------------------------------------
+
+    async def _ask_url(self, channel: Channel, claim: Claim) -> None:
+        gid = claim.request.gid
+        began = time.perf_counter()
+        self._metrics.checks_sent.labels("url").inc()
+        try:
+            said = await ask_url(self._outbound, claim.target, gid, self._timeout_ms / 1000)
+        except OutboundFailed as error:
+            self._metrics.checks_failed.labels("url", error.kind).inc()
+            await self._give_up({gid: str(error)}, permanent=error.permanent)
+        else:
+            self._metrics.check_seconds.labels("url").observe(time.perf_counter() - began)
+            await self._believe("url", {gid: said})
+        finally:
+            self._busy[channel.id] -= 1
+            self._next_look.pop(channel.id, None)
+            self._wake.set()
+
+    async def _ask_database(self, channel: Channel, claims: list[Claim]) -> None:
+        self._busy[channel.id] += 1
+        gids = [claim.request.gid for claim in claims]
+        began = time.perf_counter()
+        self._metrics.checks_sent.labels("database").inc(len(gids))
+        try:
+            said = await self._databases.ask(channel.name, gids, self._timeout_ms / 1000)
+        except Exception as error:
+            # Whatever a driver raises (unreachable, no table, wrong password) is no answer, and worth telling.
+            self._metrics.checks_failed.labels("database", "error").inc(len(gids))
+            log.warning("database %s did not answer: %s", channel.name, error)
+            await self._give_up(dict.fromkeys(gids, f"database {channel.name}: {error}"[:500]))
+        else:
+            self._metrics.check_seconds.labels("database").observe(time.perf_counter() - began)
+            await self._believe("database", said)
+        finally:
+            self._busy[channel.id] -= 1
+            self._next_look.pop(channel.id, None)
+            self._wake.set()
+
+    # --- what came of it -------------------------------------------------------------------------------------
+
+    async def _believe(self, via: str, said: dict[str, Answer]) -> None:
+        for answer in said.values():
+            self._metrics.checks_answered.labels(via, answer).inc()
+        try:
+            await self._writer.submit([AnswerChecks(said)])
+        except TallystickError as error:
+            log.warning("an answer could not be stored, the check will be made again: %s", error)
+
+    async def _give_up(
+        self, errors: dict[str, str], permanent: bool = False, counted: bool = True, retry_ms: int | None = None
+    ) -> None:
+        try:
+            await self._writer.submit([FailChecks(errors, permanent, counted, retry_ms)])
+        except TallystickError as error:
+            log.warning("a failed check could not be noted: %s", error)
+
+    async def _park_unreachable(self) -> None:
+        idle = [channel.id for channel in self._store.channels() if self._room(channel) <= 0]
+        if idle:
+            await self._writer.submit([ParkOld(idle, CLAIMS_AT_ONCE)])
+
+    async def close(self) -> None:
+        self.members.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,180 @@
+"""Configuration: defaults, then a TOML file, then TALLYSTICK_* variables, then flags. Validated as a whole at start."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from tallystick.broker.durations import milliseconds
+from tallystick.core.backoff import Backoff
+from tallystick.core.errors import ConfigError
+from tallystick.core.limits import MIB, Limits
+from tallystick.core.transaction import CheckDefaults
+from tallystick.store.protocol import DAY_MS, StoreSettings
+
+PREFIX = "TALLYSTICK_"
+Positive = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[int, Meta(ge=0)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Duration = NotNegative  # in milliseconds, once parsed
+LOOPBACK_URLS = ["http://127.0.0.1:*", "http://localhost:*", "http://[::1]:*"]
+
+
+class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Every setting of a broker. Names ending in nothing else are counts; durations and sizes say so in `--help`."""
+
+    # where
+    data_dir: str = "tallystick-data"
+    store: Literal["rocksdb", "memory"] = "rocksdb"
+    host: str = "127.0.0.1"
+    port: Port = 7440
+    # limits
+    max_message_bytes: Positive = 4 * MIB
+    max_request_bytes: Positive = 16 * MIB
+    max_transaction_messages: Positive = 1_000
+    max_topics: Positive = 10_000
+    max_queues_per_topic: Annotated[int, Meta(ge=1, le=4096)] = 256
+    max_waiting_bytes: Positive = 64 * MIB
+    max_long_polls: Positive = 10_000
+    min_free_bytes: NotNegative = 256 * MIB
+    # topics and consumers
+    auto_create_topics: bool = True
+    default_queues: Annotated[int, Meta(ge=1, le=4096)] = 4
+    retention: Duration = 7 * DAY_MS
+    dedup_retention: Duration = 7 * DAY_MS
+    part_ttl: Duration = DAY_MS
+    max_attempts: Positive = 16
+    redelivery_first: Duration = 1_000
+    redelivery_cap: Duration = 300_000
+    max_leased: Positive = 10_000
+    # check-back
+    check_after: Duration = 10_000
+    check_interval: Duration = 2_000
+    check_interval_cap: Duration = 30_000
+    check_timeout: Duration = 10_000
+    max_checks: Positive = 15
+    on_exhausted: Literal["park", "rollback"] = "park"
+    max_pending_age: Duration = 3 * DAY_MS
+    checks_per_target: Positive = 32
+    allowed_urls: list[str] = field(default_factory=lambda: list(LOOPBACK_URLS))
+    databases: dict[str, str] = {}
+    barrier_table: str = "tallystick_barrier"
+    alert_url: str = ""
+    # running
+    drain_timeout: Duration = 10_000
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+    def limits(self) -> Limits:
+        return Limits(
+            message_bytes=self.max_message_bytes,
+            request_bytes=self.max_request_bytes,
+            transaction_messages=self.max_transaction_messages,
+            topics=self.max_topics,
+            queues_per_topic=self.max_queues_per_topic,
+        )
+
+    def store_settings(self) -> StoreSettings:
+        return StoreSettings(
+            checks=CheckDefaults(
+                after_ms=self.check_after,
+                max_checks=self.max_checks,
+                backoff=Backoff(self.check_interval, self.check_interval_cap),
+                on_exhausted=self.on_exhausted,
+                max_age_ms=self.max_pending_age,
+            ),
+            limits=self.limits(),
+            auto_create_topics=self.auto_create_topics,
+            default_queues=self.default_queues,
+            retention_ms=self.retention,
+            dedup_retention_ms=self.dedup_retention,
+            part_ttl_ms=self.part_ttl,
+            max_attempts=self.max_attempts,
+            redelivery=Backoff(self.redelivery_first, self.redelivery_cap),
+            max_leased=self.max_leased,
+        )
+
+
+_TYPES: dict[str, Any] = Config.__annotations__
+
+
+def _parsed(name: str, value: Any, origin: str) -> Any:
+    """Text from a file, a variable or a flag as what the field wants."""
+    wanted = str(_TYPES[name])
+    try:
+        if wanted == "Duration":
+            return milliseconds(value)
+        if isinstance(value, str) and wanted.startswith("list"):
+            return [part.strip() for part in value.split(",") if part.strip()]
+        if isinstance(value, str) and wanted.startswith("dict"):
+            return dict(pair.split("=", 1) for pair in value.split(",") if pair)
+    except ValueError as error:
+        raise ConfigError(f"{name} ({origin}): {error}", field=name) from error
+    return value
+
+
+def _check_name(name: str, origin: str) -> None:
+    if name not in _TYPES:
+        close = difflib.get_close_matches(name, _TYPES, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ConfigError(f"{name} ({origin}): there is no such setting{hint}", field=name)
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"configuration file {path}: {error.strerror}", field="config") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"configuration file {path}: {error}", field="config") from error
+
+
+def load_config(
+    path: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration, or a ConfigError that names the field, where it came from and what is wrong."""
+    environ = os.environ if environ is None else environ
+    variables = {
+        name[len(PREFIX) :].lower(): value
+        for name, value in environ.items()
+        if name.startswith(PREFIX) and name[len(PREFIX) :].lower() in _TYPES
+    }
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    sources = [(given, "flag"), (variables, "environment")]
+    if path is not None:
+        sources.append((_from_file(path), f"file {path}"))
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for known, origin in sources:  # the strongest first
+        for name, value in known.items():
+            _check_name(name, origin)
+            if name not in values:
+                values[name], origins[name] = _parsed(name, value, origin), origin
+    return _validated(values, origins)
+
+
+def _validated(values: dict[str, Any], origins: dict[str, str]) -> Config:
+    try:
+        config = msgspec.convert(values, Config, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$.")
+        name = place.rstrip("`").split("[")[0]
+        raise ConfigError(
+            f"{name} ({origins.get(name, 'default')}): {message}, not {values.get(name)!r}", field=name
+        ) from error
+    if config.max_message_bytes > config.max_request_bytes:
+        raise ConfigError("max_message_bytes: larger than max_request_bytes", field="max_message_bytes")
+    if config.check_interval > config.check_interval_cap:
+        raise ConfigError("check_interval: larger than check_interval_cap", field="check_interval")
+    if config.max_pending_age > config.dedup_retention and config.dedup_retention:
+        raise ConfigError("dedup_retention: shorter than max_pending_age", field="dedup_retention")
+    return config

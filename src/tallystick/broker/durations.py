@@ -1,0 +1,16 @@
+"""Durations as people write them: 250ms, 10s, 5m, 12h, 7d, or a number of seconds."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_FORM = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*\Z")
+
+
+def milliseconds(text: str | int | float) -> int:
+    """The duration in milliseconds; ValueError if it is none."""
+    found = _FORM.match(str(text))
+    if found is None:
+        raise ValueError(f"{text!r} is not a duration; write 250ms, 10s, 5m, 12h, 7d or a number of seconds")
+    return int(float(found[1]) * _UNITS[found[2] or "s"])

@@ -1,0 +1,52 @@
+"""What a broker does by itself as time passes: deliver delayed messages, expire, trim."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tallystick.broker.writer import Writer
+from tallystick.core.clock import Clock
+from tallystick.core.errors import TallystickError
+from tallystick.store.protocol import (
+    ExpireParts,
+    ExpireTombstones,
+    Progress,
+    PromoteDelayed,
+    StoreOp,
+    TrimTopics,
+)
+
+log = logging.getLogger("tallystick.broker.sweeps")
+
+AT_ONCE = 1_000  # how much one sweep does in one group commit: enough to keep up, too little to hold others up
+
+
+async def sweep(writer: Writer, clock: Clock, make: Callable[[], StoreOp], every: float, soonest: float = 0.01) -> None:
+    """Repeat one operation: at once while there is more, when its next item is due, or after `every` seconds."""
+    while True:
+        wait = every
+        try:
+            (progress,) = await writer.submit([make()])
+            if isinstance(progress, Progress):
+                if progress.more:
+                    wait = 0.0
+                elif progress.next_at is not None:
+                    wait = min(every, max(soonest, (progress.next_at - clock.now_ms()) / 1000))
+        except TallystickError as error:
+            log.warning("%s has to wait: %s", make().__class__.__name__, error)
+        await asyncio.sleep(wait)
+
+
+def start_sweeps(writer: Writer, clock: Clock) -> list[asyncio.Task[None]]:
+    kinds: list[tuple[Callable[[], StoreOp], float]] = [
+        (lambda: PromoteDelayed(AT_ONCE), 0.2),
+        (lambda: ExpireParts(AT_ONCE), 5.0),
+        (lambda: ExpireTombstones(AT_ONCE), 5.0),
+        (lambda: TrimTopics(AT_ONCE), 30.0),
+    ]
+    return [
+        asyncio.create_task(sweep(writer, clock, make, every), name=f"sweep {make().__class__.__name__}")
+        for make, every in kinds
+    ]

@@ -1,0 +1,64 @@
+"""Long polls: who waits for which topic, woken when it has something new."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+from tallystick.core.errors import Busy
+
+
+class Waiters:
+    """A topic's version grows with every append. Whoever saw a version waits only while it is still the newest,
+    so an append between looking and waiting is never slept through."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._versions: defaultdict[str, int] = defaultdict(int)
+        self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self._closed = False
+
+    def version(self, topic: str) -> int:
+        return self._versions[topic]
+
+    def appended(self, topics: set[str]) -> None:
+        for topic in topics:
+            self._versions[topic] += 1
+            self._wake(topic)
+
+    def _wake(self, topic: str) -> None:
+        for future in self._waiting.pop(topic, ()):
+            if not future.done():
+                future.set_result(None)
+
+    async def wait(self, topic: str, seen: int, seconds: float) -> None:
+        """Until the topic is newer than `seen`, or the time is up, or the broker drains."""
+        if self._closed or seconds <= 0 or self._versions[topic] != seen:
+            return
+        if self._count >= self._most:
+            raise Busy(f"{self._count} long polls are waiting, the limit is {self._most}")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[topic].add(future)
+        self._count += 1
+        try:
+            await asyncio.wait_for(future, seconds)
+        except TimeoutError:
+            pass
+        finally:
+            self._count -= 1
+            waiting = self._waiting.get(topic)
+            if waiting is not None:
+                waiting.discard(future)
+                if not waiting:
+                    del self._waiting[topic]
+
+    def close(self) -> None:
+        """Send everybody home."""
+        self._closed = True
+        for topic in list(self._waiting):
+            self._wake(topic)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed

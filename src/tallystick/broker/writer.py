@@ -1,0 +1,206 @@
+"""The single writer: takes everything that waits into one group commit, answers when it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from prometheus_client import Histogram
+
+from tallystick.core.clock import Clock
+from tallystick.core.errors import Busy, Draining, StorageFailed
+from tallystick.core.ops import OpResult, Prepare, PreparePart, Send
+from tallystick.store.protocol import Result, Store, StoreOp
+
+log = logging.getLogger("tallystick.broker.writer")
+
+T = TypeVar("T")
+MAX_BATCH_OPS = 8_192
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+MAX_WAITING_OPS = 100_000
+
+
+class SpaceGuard:
+    """Keeps a reserve of disk space: new messages are refused before the disk is full, so that what is already
+    here can still be resolved, acknowledged and trimmed."""
+
+    EVERY_SECONDS = 0.1
+
+    def __init__(self, path: str | None, min_free_bytes: int) -> None:
+        self._path, self._min_free = path, min_free_bytes
+        self._looked_at = 0.0
+        self._enough = True
+
+    def enough(self) -> bool:
+        if self._path is None:
+            return True
+        now = time.monotonic()
+        if now - self._looked_at > self.EVERY_SECONDS:
+            self._looked_at = now
+            found = os.statvfs(self._path)
+            enough = found.f_bavail * found.f_frsize >= self._min_free
+            if enough != self._enough:
+                log.warning("disk space is %s", "enough again" if enough else "below min_free_bytes: no new messages")
+            self._enough = enough
+        return self._enough
+
+
+class _Work:
+    """Operations that came together, or one look at the store; and who waits for the answer."""
+
+    __slots__ = ("future", "look", "ops", "weight")
+
+    def __init__(
+        self,
+        ops: Sequence[StoreOp],
+        look: Callable[[Store], Any] | None,
+        future: asyncio.Future[Any],
+        weight: int,
+    ) -> None:
+        self.ops, self.look, self.future, self.weight = ops, look, future, weight
+
+
+class Writer:
+    """Runs the store on a thread of its own. All methods but `_run` and below belong to the event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        space: SpaceGuard,
+        max_waiting_bytes: int,
+        on_durable: Callable[[], None],
+        commit_seconds: Histogram,
+    ) -> None:
+        self._store, self._clock, self._space = store, clock, space
+        self._max_waiting = max_waiting_bytes
+        self._on_durable = on_durable
+        self._commit_seconds = commit_seconds
+        self._waiting: list[_Work] = []
+        self._waiting_bytes = 0
+        self._waiting_ops = 0
+        self._condition = threading.Condition()
+        self._stopping = False
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="tallystick-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, ops: Sequence[StoreOp], weight: int = 1_024) -> asyncio.Future[list[Result]]:
+        """Hand operations to the next group commit. `weight` is their size in bytes, roughly."""
+        return self._put(ops, None, weight)
+
+    def look(self, see: Callable[[Store], T]) -> asyncio.Future[T]:
+        """Look at the store between two group commits, when all that it shows is durable."""
+        return self._put((), see, 1_024)
+
+    def _put(self, ops: Sequence[StoreOp], see: Callable[[Store], Any] | None, weight: int) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        with self._condition:
+            if self._stopping:
+                raise Draining()
+            if self._waiting and (
+                self._waiting_bytes + weight > self._max_waiting or self._waiting_ops > MAX_WAITING_OPS
+            ):
+                raise Busy()
+            self._waiting.append(_Work(ops, see, future, weight))
+            self._waiting_bytes += weight
+            self._waiting_ops += len(ops)
+            self._condition.notify()
+        return future
+
+    async def stop(self) -> None:
+        """Finish what waits, then end."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    # --- the writer's thread -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            works = self._take()
+            if works is None:
+                return
+            if self._store.failure() is not None:
+                self._try_to_recover()
+            answers = self._commit(works)
+            self._loop.call_soon_threadsafe(self._deliver, works, answers)
+
+    def _take(self) -> list[_Work] | None:
+        with self._condition:
+            while not self._waiting:
+                if self._stopping:
+                    return None
+                self._condition.wait()
+            ops = size = count = 0
+            for work in self._waiting:
+                if count and (ops + len(work.ops) > MAX_BATCH_OPS or size + work.weight > MAX_BATCH_BYTES):
+                    break
+                ops, size, count = ops + len(work.ops), size + work.weight, count + 1
+            taken, self._waiting = self._waiting[:count], self._waiting[count:]
+            self._waiting_bytes -= size
+            self._waiting_ops -= ops
+            return taken
+
+    def _commit(self, works: list[_Work]) -> list[Any]:
+        """The answer of each work: results, what a look saw, or the exception that it gets."""
+        began = time.perf_counter()
+        ops = [op for work in works for op in work.ops]
+        try:
+            results = iter(self._write(ops) if ops else ())
+        except Exception as error:
+            if not isinstance(error, StorageFailed):
+                log.exception("a group commit failed; nothing of it was written")
+            failed = error if isinstance(error, StorageFailed) else StorageFailed(f"internal error: {error!r}")
+            return [failed if work.look is None else self._look(work.look) for work in works]
+        answers = [[next(results) for _ in work.ops] if work.look is None else self._look(work.look) for work in works]
+        if ops:
+            self._commit_seconds.observe(time.perf_counter() - began)
+        return answers
+
+    def _write(self, ops: list[StoreOp]) -> list[Result]:
+        now = self._clock.now_ms()
+        if self._space.enough():
+            return self._store.write(ops, now)
+        refused = OpResult(
+            error="storage_full",
+            detail="the broker's disk is nearly full: no new messages until there is room; "
+            "commits, rollbacks and acknowledgements still work",
+        )
+        # Removing the ops that would add data, and putting the refusals back where they were.
+        allowed = iter(self._store.write([op for op in ops if not _adds_data(op)], now))
+        return [refused if _adds_data(op) else next(allowed) for op in ops]
+
+    def _look(self, see: Callable[[Store], Any]) -> Any:
+        try:
+            return see(self._store)
+        except Exception as error:
+            return error
+
+    def _try_to_recover(self) -> None:
+        if self._space.enough() and self._store.recover():
+            log.warning("the store works again")
+        else:
+            time.sleep(0.1)
+
+    # --- back on the event loop ----------------------------------------------------------------------------------
+
+    def _deliver(self, works: list[_Work], answers: list[Any]) -> None:
+        self._on_durable()
+        for work, answer in zip(works, answers, strict=True):
+            if work.future.done():
+                continue  # the one who asked is gone; what it asked for is done all the same
+            if isinstance(answer, Exception):
+                work.future.set_exception(answer)
+            else:
+                work.future.set_result(answer)
+
+
+def _adds_data(op: StoreOp) -> bool:
+    return isinstance(op, Prepare | PreparePart | Send)

@@ -1,0 +1,1 @@
+"""The tallystick command line."""

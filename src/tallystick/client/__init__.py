@@ -1,0 +1,1 @@
+"""The client that services use to send and receive messages."""

@@ -1,0 +1,150 @@
+"""Answering the broker's questions: a long poll to each broker, the truth from the barrier."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from tallystick.barrier.operations.barrier import Decision, decide_many
+from tallystick.core.errors import TallystickError
+from tallystick.core.ops import Answer, AnswerChecks
+from tallystick.core.wire import CheckPoll, CheckPollResponse, CheckRequest
+
+from .brokers import Broker, Brokers
+from .databases import Databases, run_on_new
+from .remembered import RememberedOutcomes
+from .settings import OpenConnection, Settings
+from .stats import Stats
+from .tasks import Tasks, repeat
+from .workers import Workers
+
+log = logging.getLogger("tallystick.client")
+
+POLL_SECONDS = 20.0
+POLL_MARGIN_SECONDS = 10.0
+# The broker waits about ten seconds for an answer; an honest `unknown` in time lets it plan the next question.
+ANSWER_SECONDS = 8.0
+# Questions that may hang in one database at a time. The rest is answered `unknown`, so that it holds up nobody else.
+HANGING_PER_SOURCE = 2
+
+_decode = msgspec.msgpack.Decoder(CheckPollResponse).decode
+
+Answers = dict[str, tuple[Answer, str]]
+
+
+class Answerer:
+    """Answers for this process as one member of its producer group."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        settings: Settings,
+        member: str,
+        databases: Databases,
+        workers: Workers,
+        stats: Stats,
+    ) -> None:
+        self._brokers = brokers
+        self._settings = settings
+        self._member = member
+        self._databases = databases
+        self._workers = workers
+        self._stats = stats
+        self._remembered = RememberedOutcomes()
+        self._hanging: Counter[str] = Counter()
+        self._tasks = Tasks()
+        self._started = False
+
+    def start(self) -> None:
+        """Begin to listen; a second call does nothing."""
+        if self._started:
+            return
+        self._started = True
+        group = self._settings.needs_group("answering check-backs")
+        for broker in self._brokers:
+            self._tasks.start(repeat(f"polling {broker.address} for checks", self._poll(broker, group)))
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
+
+    def _poll(self, broker: Broker, group: str) -> Callable[[], Awaitable[float]]:
+        poll = CheckPoll(group, self._member, wait_ms=int(POLL_SECONDS * 1000))
+        body = msgspec.msgpack.encode(poll)
+
+        async def once() -> float:
+            content = await broker.transport.request(
+                "POST", "/v1/checks/poll", body=body, timeout=POLL_SECONDS + POLL_MARGIN_SECONDS
+            )
+            by_source: defaultdict[str, list[CheckRequest]] = defaultdict(list)
+            for check in _decode(content).checks:
+                by_source[check.source].append(check)
+            # Each database by itself: one that hangs must not delay the answers of the others.
+            for source, checks in by_source.items():
+                self._tasks.start(self._answer(broker, group, source, [check.gid for check in checks]))
+            return 0.0
+
+        return once
+
+    async def _answer(self, broker: Broker, group: str, source: str, gids: list[str]) -> None:
+        answers = await self._answers(source, gids)
+        told = {gid: answer for gid, (answer, _) in answers.items()}
+        reasons = {gid: reason[:1024] for gid, (_, reason) in answers.items() if reason}
+        unknown = sum(answer == "unknown" for answer in told.values())
+        self._stats.checks_unknown += unknown
+        self._stats.checks_answered += len(told) - unknown
+        try:
+            op = AnswerChecks(told, reasons, group, self._member)
+            await broker.ops.run(op, self._settings.timeout)
+        except TallystickError as error:
+            log.warning("answers to %s were lost, it will ask again: %s", broker.address, error)
+
+    async def _answers(self, source: str, gids: list[str]) -> Answers:
+        answers: Answers = {}
+        for gid in gids:
+            outcome = self._remembered.get(gid)
+            if outcome is not None:
+                answers[gid] = (outcome, "")
+        asked = [gid for gid in gids if gid not in answers]
+        if asked:
+            answers.update(await self._ask(source, asked))
+        return answers
+
+    async def _ask(self, source: str, gids: list[str]) -> Answers:
+        opener = self._databases.opener(source)
+        if opener is None:
+            return _all_unknown(gids, f"this process does not know the database {source}")
+        if self._hanging[source] >= HANGING_PER_SOURCE:
+            return _all_unknown(gids, f"the database {source} does not answer")
+        decided = self._tasks.start(self._decide(source, opener, gids))
+        try:
+            # Shielded: a late answer is remembered for the next question.
+            return await asyncio.wait_for(asyncio.shield(decided), ANSWER_SECONDS)
+        except TimeoutError:
+            return _all_unknown(gids, f"the database {source} does not answer")
+
+    async def _decide(self, source: str, opener: OpenConnection, gids: list[str]) -> Answers:
+        self._hanging[source] += 1
+        try:
+            operation = decide_many(gids, table=self._settings.barrier_table)
+            decisions = await run_on_new(self._workers, opener, operation)
+        except Exception as failure:
+            # An error is never an outcome: the broker is told why, and asks again.
+            log.warning("the barrier of %s cannot be read: %s", source, failure)
+            return _all_unknown(gids, f"{type(failure).__name__}: {failure}")
+        finally:
+            self._hanging[source] -= 1
+        return {gid: self._as_answer(gid, decisions[gid]) for gid in gids}
+
+    def _as_answer(self, gid: str, decision: Decision) -> tuple[Answer, str]:
+        if decision == "running":
+            return "unknown", "the local transaction is still running"
+        self._remembered.put(gid, decision)
+        return decision, ""
+
+
+def _all_unknown(gids: list[str], reason: str) -> Answers:
+    return dict.fromkeys(gids, ("unknown", reason))

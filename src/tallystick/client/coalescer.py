@@ -1,0 +1,289 @@
+"""Many callers, few requests: send while nothing is in flight, gather while something is.
+
+All operations are idempotent by gid or receipt, so what a broken connection left in doubt is sent again to the
+same broker until its caller's time is up. One caller's mistake never fails another caller's operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+
+from tallystick.core.backoff import Backoff
+from tallystick.core.errors import BrokerUnavailable, Busy, TallystickError, error_from_code
+from tallystick.core.limits import MIB
+from tallystick.core.ops import ClientOp, OpResult
+
+from .entry import Answered, Entry, request_body, results_of, separate_guilty, without_position
+
+Post = Callable[[bytes, float], Awaitable[bytes]]
+
+SWEEP_SECONDS = 0.1
+
+
+class CoalescerLimits:
+    """How much travels together, and how much may wait."""
+
+    def __init__(
+        self,
+        *,
+        in_flight: int = 2,
+        request_ops: int = 2_000,
+        request_bytes: int = MIB,
+        waiting_ops: int = 50_000,
+        waiting_bytes: int = 64 * MIB,
+    ) -> None:
+        self.in_flight = in_flight
+        self.request_ops = request_ops
+        self.request_bytes = request_bytes
+        self.waiting_ops = waiting_ops
+        self.waiting_bytes = waiting_bytes
+
+
+class Coalescer:
+    """The way of operations to one broker. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        address: str,
+        post: Post,
+        *,
+        limits: CoalescerLimits | None = None,
+        request_timeout: float = 10.0,
+        backoff: Backoff | None = None,
+        on_health: Callable[[bool], None] = lambda healthy: None,
+    ) -> None:
+        self.address = address
+        self.requests = 0  # how many were sent, for tests and measurements
+        self._post = post
+        self._limits = limits or CoalescerLimits()
+        self._request_timeout = request_timeout
+        self._backoff = backoff or Backoff(first_ms=50, cap_ms=2_000)
+        self._on_health = on_health
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Entry] = deque()
+        self._waiting_bytes = 0
+        self._split: deque[list[Entry]] = deque()  # parts of refused requests, sent before anything new
+        self._later: list[Entry] = []  # refused one by one for now; back in line when `_later_timer` fires
+        self._later_timer: asyncio.TimerHandle | None = None
+        self._in_flight: dict[asyncio.Task[None], list[Entry]] = {}
+        self._pump_scheduled = False
+        self._pause: asyncio.TimerHandle | None = None
+        self._failures = 0
+        self._last_failure: TallystickError | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._room = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._closed = False
+
+    # What callers use
+
+    async def run(self, op: ClientOp, timeout: float, *, retry: bool = True) -> OpResult | None:
+        """Hand in an operation, once there is room for it, and wait for its result."""
+        deadline = self._loop.time() + timeout
+        while self.full:
+            await self._wait_for_room(deadline)
+        return await self.submit(op, deadline - self._loop.time(), retry=retry)
+
+    def submit(self, op: ClientOp, timeout: float, *, retry: bool = True) -> Answered:
+        """Hand in an operation without waiting. The caller looks at `full` first if it can be held back."""
+        if self._closed:
+            raise BrokerUnavailable("the client is closed; nothing was sent")
+        future: Answered = self._loop.create_future()
+        entry = Entry(op, future, self._loop.time() + timeout, retry)
+        self._waiting.append(entry)
+        self._waiting_bytes += len(entry.frame)
+        self._schedule_pump()
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        return future
+
+    @property
+    def full(self) -> bool:
+        return (
+            len(self._waiting) >= self._limits.waiting_ops
+            or self._waiting_bytes >= self._limits.waiting_bytes
+        )
+
+    async def close(self, timeout: float) -> int:
+        """Send what waits, for at most `timeout` seconds; the number of operations that were given up."""
+        self._closed = True
+        if self._busy():
+            self._idle.clear()
+            try:
+                await asyncio.wait_for(self._idle.wait(), timeout)
+            except TimeoutError:
+                pass  # what is left is counted and failed below
+        left = [entry for entry in self._all() if not entry.future.done()]
+        tasks = list(self._in_flight)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for entry in left:
+            entry.fail(BrokerUnavailable(f"the client was closed before {self.address} answered"))
+        for timer in (self._later_timer, self._pause, self._sweeper):
+            if timer is not None:
+                timer.cancel()
+        return len(left)
+
+    # Sending
+
+    def _schedule_pump(self) -> None:
+        # Not at once: every task that is ready in this turn of the loop gets its operation into the same request.
+        if not self._pump_scheduled and self._pause is None and len(self._in_flight) < self._limits.in_flight:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        while self._pause is None and len(self._in_flight) < self._limits.in_flight:
+            batch = self._split.popleft() if self._split else self._take()
+            if not batch:
+                break
+            task = self._loop.create_task(self._send(batch))
+            self._in_flight[task] = batch
+            task.add_done_callback(self._sent)
+        if not self._busy():
+            self._idle.set()
+
+    def _take(self) -> list[Entry]:
+        """The longest waiting operations that fit into one request; a large one may fill it alone."""
+        now = self._loop.time()
+        batch: list[Entry] = []
+        size = 0
+        waiting = self._waiting
+        while waiting and len(batch) < self._limits.request_ops:
+            length = len(waiting[0].frame)
+            if batch and size + length > self._limits.request_bytes:
+                break
+            entry = waiting.popleft()
+            self._waiting_bytes -= length
+            if entry.worth_sending(now):
+                batch.append(entry)
+                size += length
+        if not self.full:
+            self._room.set()
+        return batch
+
+    async def _send(self, batch: list[Entry]) -> None:
+        self.requests += 1
+        try:
+            content = await self._post(request_body(batch), self._request_timeout)
+            results = results_of(content, len(batch))
+        except TallystickError as error:
+            self._request_failed(batch, error)
+            return
+        self._failures = 0
+        self._last_failure = None
+        self._on_health(True)
+        for entry, result in zip(batch, results, strict=True):
+            if result is None or result.error is None:
+                entry.succeed(result)
+            else:
+                error = error_from_code(result.error, result.detail, result.field)
+                error.extra["stale"] = result.stale
+                self._op_failed(entry, error)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        batch = self._in_flight.pop(task)
+        if not task.cancelled() and (defect := task.exception()) is not None:
+            for entry in batch:
+                entry.fail(BrokerUnavailable(f"sending failed: {defect!r}"))
+        self._schedule_pump()
+        if not self._busy():
+            self._idle.set()
+
+    # Failing
+
+    def _op_failed(self, entry: Entry, error: TallystickError) -> None:
+        entry.note(error)
+        if not (error.retryable and entry.retry and entry.worth_sending(self._loop.time())):
+            entry.fail(error)
+            return
+        self._later.append(entry)
+        if self._later_timer is None:
+            wait = self._backoff.wait_ms(entry.tries) / 1000
+            self._later_timer = self._loop.call_later(wait, self._line_up_again)
+
+    def _line_up_again(self) -> None:
+        self._later_timer = None
+        self._put_back(self._later)
+        self._later = []
+        self._schedule_pump()
+
+    def _request_failed(self, batch: list[Entry], error: TallystickError) -> None:
+        if error.retryable:
+            self._broker_failed(batch, error)
+        elif len(batch) == 1:
+            batch[0].fail(without_position(error))
+        else:
+            self._split.extend(separate_guilty(batch, error))
+
+    def _broker_failed(self, batch: list[Entry], error: TallystickError) -> None:
+        """Nobody's own mistake: those who want it are sent again, to this broker and no other, after a pause."""
+        self._failures += 1
+        self._last_failure = error
+        self._on_health(False)
+        again: list[Entry] = []
+        now = self._loop.time()
+        for entry in batch:
+            entry.note(error)
+            if not entry.retry:
+                entry.fail(error)
+            elif entry.worth_sending(now):
+                again.append(entry)
+            else:
+                entry.fail(entry.overdue(self.address, error))
+        self._put_back(again)
+        if self._pause is None:
+            wait = error.extra.get("retry_after") or self._backoff.wait_ms(self._failures) / 1000
+            self._pause = self._loop.call_later(wait, self._resume)
+
+    def _resume(self) -> None:
+        self._pause = None
+        self._schedule_pump()
+
+    def _put_back(self, entries: list[Entry]) -> None:
+        self._waiting.extendleft(reversed(entries))
+        self._waiting_bytes += sum(len(entry.frame) for entry in entries)
+
+    # Time and room
+
+    def _sweep(self) -> None:
+        """Fail those whose time is up. One timer for all: a timer for each operation would cost more than sending it."""
+        self._sweeper = None
+        now = self._loop.time()
+        for batch in self._in_flight.values():
+            self._fail_overdue(batch, now, sent=True)
+        for held in (*self._split, self._later):
+            self._fail_overdue(held, now, sent=False)
+        if self._fail_overdue(self._waiting, now, sent=False):
+            self._waiting = deque(entry for entry in self._waiting if entry.deadline > now)
+            self._waiting_bytes = sum(len(entry.frame) for entry in self._waiting)
+            self._room.set()
+        if self._busy():
+            self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _fail_overdue(self, entries: Iterable[Entry], now: float, *, sent: bool) -> bool:
+        late = [entry for entry in entries if entry.deadline <= now]
+        for entry in late:
+            entry.uncertain = entry.uncertain or sent
+            entry.fail(entry.overdue(self.address, self._last_failure))
+        return bool(late)
+
+    async def _wait_for_room(self, deadline: float) -> None:
+        self._room.clear()
+        try:
+            await asyncio.wait_for(self._room.wait(), deadline - self._loop.time())
+        except TimeoutError:
+            raise Busy(
+                f"{len(self._waiting)} operations wait for {self.address} already; this one was not sent"
+            ) from None
+
+    def _busy(self) -> bool:
+        return bool(self._waiting or self._in_flight or self._split or self._later)
+
+    def _all(self) -> Iterable[Entry]:
+        for batch in (self._waiting, self._later, *self._split, *self._in_flight.values()):
+            yield from batch

@@ -1,0 +1,90 @@
+"""What `Client` and `AsyncClient` have in common, and what survives a fork."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tallystick.core.errors import TallystickError
+from tallystick.core.ids import new_gid
+from tallystick.core.ops import Send
+
+from . import forks
+from .databases import Databases
+from .producer import Pinned
+from .runtime import Runtime
+from .settings import OpenConnection, Settings
+from .stats import Stats
+
+REDRIVE_SECONDS = 2.0
+
+
+class ClientCore:
+    """Settings, known databases and counts; and the runtime of each event loop that the client is used on."""
+
+    def __init__(self, settings: Settings, database: OpenConnection | None) -> None:
+        self.settings = settings
+        self.databases = Databases(database)
+        self.stats = Stats()
+        self.answering = False
+        self.closed = False
+        self._latest: Runtime | None = None
+        self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
+        forks.watch(self)
+
+    def runtime(self) -> Runtime:
+        """The runtime of the running loop, made at its first use."""
+        loop = asyncio.get_running_loop()
+        latest = self._latest
+        if latest is not None and latest.loop is loop:
+            return latest
+        if self.closed:
+            raise TallystickError("the client is closed; make a new one")
+        self._latest = self._runtimes.get(loop) or self._new_runtime(loop)
+        return self._latest
+
+    def _new_runtime(self, loop: asyncio.AbstractEventLoop) -> Runtime:
+        self._runtimes = {old: runtime for old, runtime in self._runtimes.items() if not old.is_closed()}
+        runtime = self._runtimes[loop] = Runtime(self.settings, self.databases, self.stats)
+        openers = self.databases.openers()
+        self.answering = self.settings.group is not None and bool(openers)
+        if self.answering:
+            runtime.answerer.start()
+        for opener in openers:
+            runtime.outbox.drive(opener, REDRIVE_SECONDS)
+        return runtime
+
+    async def start(self) -> None:
+        self.runtime()
+
+    async def close(self, timeout: float) -> None:
+        """Close the runtime of the running loop."""
+        runtime = self._runtimes.pop(asyncio.get_running_loop(), None)
+        self._latest = None
+        self.closed = True
+        if runtime is not None:
+            await runtime.close(timeout)
+
+    def after_fork(self) -> None:
+        for runtime in list(self._runtimes.values()):
+            forks.never_destroy(runtime)
+            forks.never_destroy(runtime.loop)
+        self._latest = None
+        self._runtimes = {}
+        self.answering = False
+
+    # What transaction blocks ask for
+
+    def new_gid(self) -> str:
+        latest = self._latest
+        return latest.brokers.new_gid() if latest is not None else new_gid()
+
+    async def start_answering(self) -> None:
+        self.runtime().answerer.start()
+        self.answering = True
+
+    async def send_outbox_row(self, source: str, pinned: Pinned, op: Send, *, wait: bool) -> None:
+        runtime = self.runtime()
+        opener = self.databases.opener(source)
+        if opener is not None:
+            runtime.outbox.drive(opener, REDRIVE_SECONDS)
+        await runtime.outbox.send(source, pinned, op, wait=wait)

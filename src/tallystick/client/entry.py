@@ -1,0 +1,99 @@
+"""One operation waiting for its answer, and the request that carries many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from tallystick.core.errors import BrokerUnavailable, StorageFailed, TallystickError
+from tallystick.core.ops import ClientOp, OpResult
+from tallystick.core.wire import BatchResponse
+
+from .transport import BrokerUnreachable
+
+Answered = asyncio.Future[OpResult | None]
+
+# The msgpack of {"ops": [...]} up to the array's length: a map of one, the key, an array with a 32 bit length.
+# Writing it by hand joins operations that were encoded (and so measured) when they were handed in.
+_OPEN = b"\x81\xa3ops\xdd"
+_GUILTY = re.compile(r"^\W*ops\[(\d+)\]\W*(.*)$", re.DOTALL)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(BatchResponse)
+
+
+class Entry:
+    """An operation, encoded, with the future its caller waits for."""
+
+    __slots__ = ("deadline", "frame", "future", "retry", "tries", "uncertain")
+
+    def __init__(self, op: ClientOp, future: Answered, deadline: float, retry: bool) -> None:
+        self.frame = _encoder.encode(op)
+        self.future = future
+        self.deadline = deadline
+        self.retry = retry
+        self.tries = 0
+        self.uncertain = False
+
+    def worth_sending(self, now: float) -> bool:
+        """Not settled and not late. A caller that left (cancelled) does not unsend what it asked for."""
+        return self.deadline > now and (not self.future.done() or self.future.cancelled())
+
+    def succeed(self, result: OpResult | None) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def fail(self, error: TallystickError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def note(self, error: TallystickError) -> None:
+        """Remember that the broker may have acted: no later refusal makes that certain again."""
+        self.tries += 1
+        if isinstance(error, StorageFailed) or (
+            isinstance(error, BrokerUnavailable) and not isinstance(error, BrokerUnreachable)
+        ):
+            self.uncertain = True
+
+    def overdue(self, address: str, last: TallystickError | None) -> TallystickError:
+        """The error for a caller whose time is up."""
+        reason = f"; the last failure: {last}" if last is not None else ""
+        if self.uncertain:
+            return BrokerUnavailable(f"no answer from {address} in time, it may have acted{reason}")
+        return BrokerUnreachable(f"{address} did not take the operation in time, it has not acted{reason}")
+
+
+def request_body(entries: Sequence[Entry]) -> bytes:
+    return b"".join((_OPEN, len(entries).to_bytes(4, "big"), *[entry.frame for entry in entries]))
+
+
+def results_of(content: bytes, expected: int) -> list[OpResult | None]:
+    """The results of a batch; anything but one for each operation is no answer at all."""
+    try:
+        results = _decoder.decode(content).results
+    except msgspec.MsgspecError as failure:
+        raise BrokerUnavailable(f"the broker's answer cannot be read: {failure}") from failure
+    if len(results) != expected:
+        raise BrokerUnavailable(f"the broker answered {len(results)} of {expected} operations")
+    return results
+
+
+def separate_guilty(entries: list[Entry], error: TallystickError) -> list[list[Entry]]:
+    """Smaller requests for a refused one: the operation that the error names alone, or else two halves."""
+    named = _GUILTY.match(error.field or "")
+    index = int(named.group(1)) if named else len(entries)
+    if index < len(entries):
+        return [[entries[index]], entries[:index] + entries[index + 1 :]]
+    middle = len(entries) // 2
+    return [entries[:middle], entries[middle:]]
+
+
+def without_position(error: TallystickError) -> TallystickError:
+    """The error as its caller sees it: the caller knows of one operation, not of its place in a request."""
+    named = _GUILTY.match(error.field or "")
+    if named:
+        error.field = named.group(2) or None
+    return error

@@ -1,0 +1,115 @@
+"""Where handlers run: on threads of their own, or on the event loop; each with its own database connection."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from tallystick.barrier.adapters import adapt, adapt_sync
+from tallystick.barrier.adapters.base import Adapter
+from tallystick.core.errors import TallystickError
+
+from .processing import ConnectionLost
+from .script import Script, play_async, play_sync
+from .settings import OpenConnection
+from .subscription import Subscription
+from .workers import Slot, Workers
+
+T = TypeVar("T")
+
+MakeScript = Callable[[Any], Script[T]]
+"""Makes the script of one message for the connection that it is given (None if there is none)."""
+
+
+class Lane(Protocol):
+    """Plays scripts, at most `concurrency` at a time."""
+
+    async def play(self, make_script: MakeScript[T]) -> T: ...
+    async def close(self) -> None: ...
+
+
+def lane_for(subscription: Subscription) -> Lane:
+    if inspect.iscoroutinefunction(subscription.handler):
+        return LoopLane(subscription.exactly_once, subscription.concurrency)
+    return ThreadLane(subscription.exactly_once, subscription.concurrency, subscription.name)
+
+
+class ThreadLane:
+    """Plain functions run on threads; each thread opens one connection and keeps it while it works."""
+
+    def __init__(self, open_connection: OpenConnection | None, concurrency: int, name: str) -> None:
+        self._open = open_connection
+        self._workers = Workers(f"tallystick-{name}", concurrency)
+
+    async def play(self, make_script: MakeScript[T]) -> T:
+        return await asyncio.wrap_future(self._workers.submit(lambda slot: self._play(slot, make_script)))
+
+    def _play(self, slot: Slot, make_script: MakeScript[T]) -> T:
+        if self._open is None:
+            return play_sync(make_script(None), None, _no_broker)
+        connection, adapter = self._connected(slot, self._open)
+        try:
+            return play_sync(make_script(connection), adapter, _no_broker)
+        except ConnectionLost:
+            slot.forget()
+            raise
+
+    def _connected(self, slot: Slot, open_connection: OpenConnection) -> tuple[Any, Adapter]:
+        if slot.kept is None:
+            connection = open_connection()
+            adapter = adapt_sync(connection)
+            slot.keep((connection, adapter), adapter.close)
+        kept: tuple[Any, Adapter] = slot.kept
+        return kept
+
+    async def close(self) -> None:
+        self._workers.stop()
+        # Threads close their own connections; wait for that without holding up the loop.
+        await asyncio.get_running_loop().run_in_executor(None, self._workers.join, 5.0)
+
+
+class LoopLane:
+    """Coroutine functions run on the loop. A synchronous connection may be used there; it blocks the loop."""
+
+    def __init__(self, open_connection: OpenConnection | None, concurrency: int) -> None:
+        self._open = open_connection
+        self._slots = asyncio.Semaphore(concurrency)
+        self._idle: list[tuple[Any, Adapter]] = []
+
+    async def play(self, make_script: MakeScript[T]) -> T:
+        async with self._slots:
+            if self._open is None:
+                return await play_async(make_script(None), None)
+            connection, adapter = self._idle.pop() if self._idle else await self._connect(self._open)
+            try:
+                value = await play_async(make_script(connection), adapter)
+            except (ConnectionLost, asyncio.CancelledError):
+                await _close(adapter)
+                raise
+            except BaseException:
+                self._idle.append((connection, adapter))
+                raise
+            self._idle.append((connection, adapter))
+            return value
+
+    async def _connect(self, open_connection: OpenConnection) -> tuple[Any, Adapter]:
+        connection = open_connection()
+        if inspect.isawaitable(connection):
+            connection = await connection
+        return connection, adapt(connection)
+
+    async def close(self) -> None:
+        while self._idle:
+            await _close(self._idle.pop()[1])
+
+
+async def _close(adapter: Adapter) -> None:
+    closing = adapter.close()
+    if inspect.isawaitable(closing):
+        await closing
+
+
+def _no_broker(call: Callable[[], Any]) -> Any:
+    raise TallystickError("a handler's script does not call the broker")

@@ -1,0 +1,147 @@
+"""The three ways to make a local transaction and its messages one.
+
+Each way is three short scripts: what happens before the local commit, what after it, and how to withdraw. The block
+around them (`block.py`) is the same for all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from tallystick.barrier.operations.barrier import mark_committed, require_marked
+from tallystick.barrier.operations.outbox import outbox_put
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Prepare, Send
+
+from . import signs
+from .producer import Pinned
+from .script import InDatabase, OnBroker, Script
+
+if TYPE_CHECKING:
+    from .block import Block
+
+encode_outbox = msgspec.msgpack.Encoder().encode
+decode_outbox = msgspec.msgpack.Decoder(list[OutgoingMessage]).decode
+
+
+class Mode(Protocol):
+    finished_by: str  # who finishes what this process cannot
+
+    def before_commit(self, block: Block) -> Script[None]: ...
+    def after_commit(self, block: Block, pinned: Pinned) -> Script[None]: ...
+    def withdraw(self, block: Block, pinned: Pinned) -> Script[None]: ...
+
+
+class CheckBackMode:
+    """The half messages wait in the broker; the barrier row is the truth, and the broker asks for it if need be."""
+
+    finished_by = "the check-back"
+
+    def __init__(self) -> None:
+        self._marked_early = False
+
+    def before_commit(self, block: Block) -> Script[None]:
+        if not block.pinned:
+            yield from self.prepare(block)
+        if self._marked_early:
+            # Business statements came between the mark and this point; one may have ended the transaction.
+            yield InDatabase(require_marked(block.gid, table=block.core.settings.barrier_table))
+        else:
+            yield InDatabase(mark_committed(block.gid, table=block.core.settings.barrier_table))
+
+    def prepare(self, block: Block) -> Script[None]:
+        """Make the half messages durable at a broker."""
+        group = block.core.settings.needs_group("a transaction in check-back mode")
+        check = block.check_back()
+        if check.via == "group" and not block.core.answering:
+            yield OnBroker(block.core.start_answering)
+
+        def first_op(gid: str) -> Prepare:
+            return Prepare(gid, group, block.messages, check, block.core.runtime().member)
+
+        block.pinned = yield OnBroker(lambda: block.core.runtime().producer.begin(first_op, block.known_gid))
+
+    def mark_early(self, block: Block) -> Script[None]:
+        yield InDatabase(mark_committed(block.gid, table=block.core.settings.barrier_table))
+        self._marked_early = True
+
+    def after_commit(self, block: Block, pinned: Pinned) -> Script[None]:
+        yield OnBroker(lambda: block.core.runtime().producer.commit(pinned, wait=block.wait))
+
+    def withdraw(self, block: Block, pinned: Pinned) -> Script[None]:
+        async def roll_back() -> None:
+            block.core.runtime().producer.rollback_soon(pinned)
+
+        yield OnBroker(roll_back)
+
+
+class OutboxMode:
+    """The messages wait in the producer's own database; no broker is needed until they are committed there."""
+
+    finished_by = "the outbox re-driver"
+
+    def __init__(self) -> None:
+        self._source = ""
+
+    def before_commit(self, block: Block) -> Script[None]:
+        self._source = block.outbox_source()
+        block.pinned = pinned = yield OnBroker(
+            lambda: block.core.runtime().producer.choose(block.known_gid)
+        )
+        pinned.broker.check(block.messages)
+        payload = encode_outbox(block.messages)
+        yield InDatabase(outbox_put(pinned.gid, pinned.broker.address, payload))
+
+    def after_commit(self, block: Block, pinned: Pinned) -> Script[None]:
+        op = Send(block.messages, pinned.gid)
+        yield OnBroker(lambda: block.core.send_outbox_row(self._source, pinned, op, wait=block.wait))
+
+    def withdraw(self, block: Block, pinned: Pinned) -> Script[None]:
+        """Nothing to do: the row went with the local transaction."""
+        yield from ()
+
+
+class ConsumerDedupMode:
+    """The prepared message goes to the consumer before the local commit, and its outcome after it."""
+
+    finished_by = "the outbox re-driver"
+
+    def __init__(self) -> None:
+        self._source = ""
+
+    def before_commit(self, block: Block) -> Script[None]:
+        self._source = block.outbox_source()
+        block.pinned = pinned = yield OnBroker(
+            lambda: block.core.runtime().producer.choose(block.known_gid)
+        )
+        prepared = Send(signs.prepared(block.messages, pinned.gid), pinned.gid)
+        yield OnBroker(lambda: pinned.broker.ops.run(prepared, block.core.settings.timeout))
+        commit = self._outcome(block, pinned, "commit")
+        payload = encode_outbox(commit.messages)
+        yield InDatabase(outbox_put(str(commit.gid), pinned.broker.address, payload))
+
+    def after_commit(self, block: Block, pinned: Pinned) -> Script[None]:
+        op = self._outcome(block, pinned, "commit")
+        told = Pinned(pinned.broker, str(op.gid))
+        yield OnBroker(lambda: block.core.send_outbox_row(self._source, told, op, wait=block.wait))
+
+    def withdraw(self, block: Block, pinned: Pinned) -> Script[None]:
+        op = self._outcome(block, pinned, "rollback")
+
+        async def tell_consumer() -> None:
+            block.core.runtime().producer.submit(pinned, op, block.log_withdrawal)
+
+        yield OnBroker(tell_consumer)
+
+    def _outcome(self, block: Block, pinned: Pinned, sign: signs.Sign) -> Send:
+        messages = signs.outcome(block.messages, pinned.gid, sign)
+        return Send(messages, signs.outcome_gid(pinned.gid, sign))
+
+
+MODES: dict[str, type[Mode]] = {
+    "check-back": CheckBackMode,
+    "outbox": OutboxMode,
+    "consumer-dedup": ConsumerDedupMode,
+}

@@ -1,0 +1,150 @@
+"""The outbox: sent after the local commit, deleted once the broker has it, re-driven when a process died in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+
+from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
+from tallystick.core.errors import TallystickError
+from tallystick.core.ops import Send
+
+from .brokers import Broker, Brokers
+from .databases import Databases, run_on_new
+from .modes import decode_outbox
+from .producer import Pinned, Producer
+from .settings import OpenConnection
+from .stats import Stats
+from .tasks import Tasks, repeat
+from .workers import Workers
+
+log = logging.getLogger("tallystick.client")
+
+CLAIM_ROWS = 200
+# Rows that the process which wrote them has had time to send and delete itself.
+LEFT_BEHIND_SECONDS = 5.0
+DELETE_SOON_SECONDS = 0.02
+# A row this close to the end of the broker's memory of gids is as good as too old.
+RETENTION_MARGIN_MS = 60_000
+WARNED_ROWS = 10_000
+
+
+class Outbox:
+    """Sends outbox rows, of this process and of those that died."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        producer: Producer,
+        databases: Databases,
+        workers: Workers,
+        stats: Stats,
+        timeout: float,
+    ) -> None:
+        self._brokers = brokers
+        self._producer = producer
+        self._databases = databases
+        self._workers = workers
+        self._stats = stats
+        self._timeout = timeout
+        self._tasks = Tasks()
+        self._driven: set[OpenConnection] = set()
+        self._confirmed: defaultdict[OpenConnection, list[str]] = defaultdict(list)
+        self._deleting = False
+        self._warned: set[str] = set()
+
+    # After a block of this process
+
+    async def send(self, source: str, pinned: Pinned, op: Send, *, wait: bool) -> None:
+        """Send a committed row. Never raises: whatever goes wrong, the row is there and will be re-driven."""
+        opener = self._databases.opener(source)
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                self._stats.outbox_sent += 1
+                if opener is not None:
+                    self._delete_soon(opener, pinned.gid)
+            else:
+                log.warning("outbox row %s is left to the re-driver: %s", pinned.gid, error)
+
+        await self._producer.deliver(pinned, op, wait=wait, done=done)
+
+    def _delete_soon(self, opener: OpenConnection, gid: str) -> None:
+        # Off the block's way and many at once: a delete is a durable write in the service's database.
+        self._confirmed[opener].append(gid)
+        if not self._deleting:
+            self._deleting = True
+            self._tasks.start(self._delete_confirmed(DELETE_SOON_SECONDS))
+
+    async def _delete_confirmed(self, pause: float) -> None:
+        await asyncio.sleep(pause)
+        self._deleting = False
+        confirmed, self._confirmed = self._confirmed, defaultdict(list)
+        for opener, gids in confirmed.items():
+            try:
+                await run_on_new(self._workers, opener, outbox_delete(gids))
+            except Exception as failure:
+                # Left to the re-driver: it sends them again, the broker drops them, and they are deleted then.
+                log.warning("%d confirmed outbox rows could not be deleted yet: %s", len(gids), failure)
+
+    # For processes that died
+
+    def drive(self, opener: OpenConnection, every: float) -> None:
+        """Look after the rows of a database from now on; a second call for the same one does nothing."""
+        if opener in self._driven:
+            return
+        self._driven.add(opener)
+
+        async def once() -> float:
+            claim = outbox_claim(older_than=LEFT_BEHIND_SECONDS, limit=CLAIM_ROWS)
+            rows = await run_on_new(self._workers, opener, claim)
+            sent = await self._send_rows(rows)
+            if sent:
+                self._stats.outbox_sent += len(sent)
+                await run_on_new(self._workers, opener, outbox_delete(sent))
+            return 0.0 if len(sent) == CLAIM_ROWS else every
+
+        self._tasks.start(repeat("re-driving the outbox", once))
+
+    async def _send_rows(self, rows: list[OutboxRow]) -> list[str]:
+        sent = await asyncio.gather(*(self._send_row(row) for row in rows))
+        return [row.gid for row, ok in zip(rows, sent, strict=True) if ok]
+
+    async def _send_row(self, row: OutboxRow) -> bool:
+        broker = self._brokers.of_row(row.gid, row.broker)
+        messages = decode_outbox(row.payload)
+        try:
+            if await self._too_old(broker, min(message.born_at for message in messages)):
+                self._leave_to_operator(row)
+                return False
+            await broker.ops.run(Send(messages, row.gid), self._timeout, retry=False)
+        except TallystickError as error:
+            log.warning("outbox row %s could not be sent to %s: %s", row.gid, broker.address, error)
+            return False
+        return True
+
+    async def _too_old(self, broker: Broker, born_at: int) -> bool:
+        """Whether the broker may have forgotten that it has the messages already."""
+        retention = await broker.dedup_retention_ms()
+        return time.time_ns() // 1_000_000 - born_at > retention - RETENTION_MARGIN_MS
+
+    def _leave_to_operator(self, row: OutboxRow) -> None:
+        if row.gid in self._warned:
+            return
+        if len(self._warned) >= WARNED_ROWS:
+            self._warned.clear()
+        self._warned.add(row.gid)
+        self._stats.outbox_too_old += 1
+        log.error(
+            "outbox row %s is older than broker %s remembers gids; sent again it could arrive twice. Find out whether "
+            "its messages are there, then delete the row or send them anew",
+            row.gid,
+            row.broker,
+        )
+
+    async def stop(self, timeout: float) -> None:
+        await self._tasks.cancel()
+        if self._confirmed:
+            await asyncio.wait_for(self._delete_confirmed(0), timeout)

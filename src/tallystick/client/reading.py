@@ -1,0 +1,121 @@
+"""Questions to one broker: topics, groups, transactions, and messages by offset or under lease."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.core.errors import BrokerUnavailable
+from tallystick.core.message import Chunk
+from tallystick.core.names import check_gid, check_name
+from tallystick.core.wire import (
+    FetchResponse,
+    GroupView,
+    ReceiveRequest,
+    ReceiveResponse,
+    TopicSpec,
+    TopicView,
+    TransactionView,
+)
+
+from .brokers import Broker
+from .message import Message, from_chunks, from_delivery
+
+T = TypeVar("T")
+
+MARGIN_SECONDS = 5.0
+"""How much longer than its wait a long poll may take before it counts as lost."""
+
+Start = Literal["earliest", "latest"]
+
+_chunk = msgspec.msgpack.Decoder(Chunk).decode
+
+
+class Fetched(Struct, frozen=True):
+    """Messages of a queue, in order. Go on reading at `next`; `end` is one past the last message there is."""
+
+    messages: list[Message]
+    next: int
+    end: int
+
+
+class _Topics(Struct):
+    topics: list[TopicView]
+
+
+class _Groups(Struct):
+    groups: list[GroupView]
+
+
+async def _ask(broker: Broker, kind: type[T], method: str, path: str, **options: Any) -> T:
+    content = await broker.transport.request(method, path, **options)
+    try:
+        return msgspec.msgpack.decode(content, type=kind)
+    except msgspec.MsgspecError as failure:
+        raise BrokerUnavailable(f"the answer of {broker.address} cannot be read: {failure}") from failure
+
+
+async def topics(broker: Broker, timeout: float) -> list[TopicView]:
+    return (await _ask(broker, _Topics, "GET", "/v1/topics", timeout=timeout)).topics
+
+
+async def topic(broker: Broker, name: str, timeout: float) -> TopicView:
+    return await _ask(broker, TopicView, "GET", f"/v1/topics/{check_name(name, 'topic')}", timeout=timeout)
+
+
+async def put_topic(broker: Broker, name: str, spec: TopicSpec, timeout: float) -> TopicView:
+    body = msgspec.msgpack.encode(spec)
+    path = f"/v1/topics/{check_name(name, 'topic')}"
+    return await _ask(broker, TopicView, "PUT", path, body=body, timeout=timeout)
+
+
+async def group(broker: Broker, name: str, timeout: float) -> list[GroupView]:
+    path = f"/v1/groups/{check_name(name, 'group')}"
+    return (await _ask(broker, _Groups, "GET", path, timeout=timeout)).groups
+
+
+async def offsets(broker: Broker, name: str, of_topic: str, timeout: float) -> GroupView:
+    path = f"/v1/groups/{check_name(name, 'group')}/offsets"
+    query = {"topic": check_name(of_topic, "topic")}
+    return await _ask(broker, GroupView, "GET", path, query=query, timeout=timeout)
+
+
+async def transaction(broker: Broker, gid: str, timeout: float) -> TransactionView:
+    path = f"/v1/transactions/{quote(check_gid(gid), safe='')}"
+    return await _ask(broker, TransactionView, "GET", path, timeout=timeout)
+
+
+async def fetch(
+    broker: Broker, name: str, queue: int, offset: int, most: int, wait: float, timeout: float
+) -> Fetched:
+    """Messages from `offset` on; waits up to `wait` seconds for the first one."""
+    store = await broker.known_store()
+    answer = await _ask(
+        broker,
+        FetchResponse,
+        "GET",
+        f"/v1/topics/{check_name(name, 'topic')}/queues/{queue}/messages",
+        query={"offset": offset, "max": most, "wait_ms": round(wait * 1000)},
+        timeout=timeout + wait,
+    )
+    chunks = [_chunk(raw) for raw in answer.chunks]
+    messages = from_chunks(chunks, name, queue, offset, most, store, broker.address)
+    follows = messages[-1].offset + 1 if messages else answer.next
+    return Fetched(messages, follows, answer.end)
+
+
+async def receive(broker: Broker, name: str, request: ReceiveRequest) -> list[Message]:
+    """Messages under lease for a group; waits as long as the request says."""
+    store = await broker.known_store()
+    answer = await _ask(
+        broker,
+        ReceiveResponse,
+        "POST",
+        f"/v1/groups/{check_name(name, 'group')}/receive",
+        body=msgspec.msgpack.encode(request),
+        timeout=request.wait_ms / 1000 + MARGIN_SECONDS,
+    )
+    return [from_delivery(delivery, name, store, broker.address) for delivery in answer.deliveries]

@@ -1,0 +1,54 @@
+"""What belongs to one event loop of one process: connections, background work, threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from tallystick.core.ids import new_member_id
+
+from .brokers import Brokers
+from .checkback import Answerer
+from .databases import Databases
+from .outbox import Outbox
+from .producer import Producer
+from .settings import Settings
+from .stats import Stats
+from .transport import new_session, shut_session
+from .workers import Workers
+
+log = logging.getLogger("tallystick.client")
+
+# Enough for two hanging questions in each of several databases, while the outbox of another is still driven.
+DATABASE_THREADS = 8
+
+
+class Runtime:
+    """Made on the event loop that it belongs to, and used on no other."""
+
+    def __init__(self, settings: Settings, databases: Databases, stats: Stats) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.member = settings.member or new_member_id()
+        self.session = new_session()
+        self.brokers = Brokers(settings, self.session, self.member)
+        self.producer = Producer(self.brokers, settings, stats)
+        self.workers = Workers("tallystick-database", DATABASE_THREADS)
+        self.answerer = Answerer(self.brokers, settings, self.member, databases, self.workers, stats)
+        self.outbox = Outbox(
+            self.brokers, self.producer, databases, self.workers, stats, settings.timeout
+        )
+        # Turns of blocks that use a synchronous connection on this loop, by database.
+        self.turns: dict[str, asyncio.Lock] = {}
+
+    def turn(self, source: str) -> asyncio.Lock:
+        return self.turns.setdefault(source, asyncio.Lock())
+
+    async def close(self, timeout: float) -> None:
+        """Flush what waits, for at most about `timeout` seconds, and let everything go."""
+        await self.answerer.stop()
+        given_up = await self.brokers.close(timeout)
+        if given_up:
+            log.warning("closed with %d operations unanswered; their outcome is left to the check-back", given_up)
+        await self.outbox.stop(timeout)
+        await shut_session(self.session)
+        self.workers.stop()

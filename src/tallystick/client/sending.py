@@ -1,0 +1,116 @@
+"""Messages without a transaction, at three levels of care.
+
+Level 0 is queued and never waited for. Level 1 is confirmed and retried, so it may arrive twice. Level 2 carries a gid
+by which the broker drops what it has seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from msgspec import Struct
+
+from tallystick.core.errors import (
+    BrokerUnavailable,
+    InvalidRequest,
+    StorageFailed,
+    TallystickError,
+)
+from tallystick.core.ids import new_gid
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.names import check_gid
+from tallystick.core.ops import OpResult, Position, Send
+
+from .brokers import Broker
+from .entry import Answered
+from .runtime import Runtime
+from .stats import Stats
+from .transport import BrokerUnreachable
+
+log = logging.getLogger("tallystick.client")
+
+Level = Literal[0, 1, 2]
+
+
+class Sent(Struct, frozen=True):
+    """Where messages ended up. `duplicate`: the broker had this gid before, nothing was added."""
+
+    gid: str | None
+    positions: list[Position]
+    duplicate: bool = False
+
+
+def checked_level(level: int, gid: str | None) -> int:
+    if level not in (0, 1, 2):
+        raise InvalidRequest(f"level: {level!r} is none of 0, 1, 2", field="level")
+    if gid is not None and level != 2:
+        raise InvalidRequest("gid: only level 2 drops duplicates by gid", field="gid")
+    return level
+
+
+def send_unconfirmed(runtime: Runtime, messages: list[OutgoingMessage], stats: Stats, timeout: float) -> None:
+    """Level 0. Never raises on the broker's account; losses are counted and logged."""
+    broker = runtime.brokers.for_new()[0]
+    if broker.unconfirmed.full:
+        stats.unconfirmed_dropped += len(messages)
+        return
+
+    def done(answered: Answered) -> None:
+        if answered.cancelled() or answered.exception() is not None:
+            stats.unconfirmed_failed += len(messages)
+            log.warning("%d level 0 messages were not taken by %s", len(messages), broker.address)
+
+    broker.unconfirmed.submit(Send(messages), timeout, retry=False).add_done_callback(done)
+
+
+async def send_confirmed(runtime: Runtime, messages: list[OutgoingMessage], timeout: float) -> Sent:
+    """Level 1: whichever broker answers. A lost answer is tried again elsewhere and may have worked here."""
+    candidates = runtime.brokers.for_new()
+    share = timeout / len(candidates)
+    for broker in candidates[:-1]:
+        try:
+            return _sent(None, await broker.ops.run(Send(broker.check(messages)), share, retry=False))
+        except TallystickError as error:
+            if not error.retryable:
+                raise
+            log.info("level 1 message not taken by %s, trying another: %s", broker.address, error)
+    last = candidates[-1]
+    return _sent(None, await last.ops.run(Send(last.check(messages)), share))
+
+
+async def send_once(
+    runtime: Runtime, messages: list[OutgoingMessage], gid: str | None, timeout: float
+) -> Sent:
+    """Level 2. Only a broker that surely has nothing may be left for another one."""
+    if gid is not None:
+        broker = await runtime.brokers.of_gid(check_gid(gid))
+        return await _send_with_gid(broker, messages, gid, timeout)
+    candidates = runtime.brokers.for_new()
+    for broker in candidates[:-1]:
+        gid = new_gid(broker.store or "")
+        try:
+            return _sent(gid, await broker.ops.run(Send(broker.check(messages), gid), timeout, retry=False))
+        except TallystickError as error:
+            if _in_doubt(error):
+                return await _send_with_gid(broker, messages, gid, timeout)
+            if not error.retryable:
+                raise
+            log.info("message not taken by %s, trying another: %s", broker.address, error)
+    last = candidates[-1]
+    return await _send_with_gid(last, messages, new_gid(last.store or ""), timeout)
+
+
+async def _send_with_gid(broker: Broker, messages: list[OutgoingMessage], gid: str, timeout: float) -> Sent:
+    return _sent(gid, await broker.ops.run(Send(broker.check(messages), gid), timeout))
+
+
+def _in_doubt(error: TallystickError) -> bool:
+    unsure = isinstance(error, BrokerUnavailable | StorageFailed)
+    return unsure and not isinstance(error, BrokerUnreachable)
+
+
+def _sent(gid: str | None, result: OpResult | None) -> Sent:
+    return Sent(gid, result.positions, result.duplicate) if result is not None else Sent(gid, [])
+
+

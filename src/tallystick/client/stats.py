@@ -1,0 +1,28 @@
+"""Counts of what a client left to others instead of raising, for a service's own metrics."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Stats(Struct):
+    unconfirmed_dropped: int = 0
+    """Level 0 messages not even queued, because too many were waiting."""
+    unconfirmed_failed: int = 0
+    """Level 0 messages that the broker did not take."""
+    commits_left_to_check: int = 0
+    """Transactions whose commit the broker did not confirm in time; the check-back finishes them."""
+    checks_answered: int = 0
+    """Questions of a check-back that were answered with an outcome."""
+    checks_unknown: int = 0
+    """Questions of a check-back that were answered with `unknown`."""
+    outbox_sent: int = 0
+    """Outbox rows sent after their block, by this process or for one that died."""
+    outbox_too_old: int = 0
+    """Outbox rows seen that are older than the broker remembers gids; each needs an operator."""
+    handled: int = 0
+    """Messages whose handler came to its end."""
+    handler_failures: int = 0
+    """Messages whose handler raised."""
+    duplicates: int = 0
+    """Messages that had their effect before and were only acknowledged."""

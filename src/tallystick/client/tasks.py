@@ -1,0 +1,58 @@
+"""Background work on the event loop: started, watched and ended together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from tallystick.core.backoff import Backoff
+
+log = logging.getLogger("tallystick.client")
+
+RETRY = Backoff(first_ms=200, cap_ms=5_000)
+
+
+class Tasks:
+    """A set of tasks that is cancelled as a whole."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            log.error("background work ended unexpectedly", exc_info=failure)
+
+    async def wait(self, timeout: float) -> None:
+        """Give the tasks time to end by themselves."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout)
+
+    async def cancel(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def repeat(what: str, once: Callable[[], Awaitable[float]]) -> None:
+    """Do something for ever. `once` returns the seconds until the next time; a failure is logged and retried."""
+    failures = 0
+    while True:
+        try:
+            pause = await once()
+            failures = 0
+        except Exception as failure:
+            # Whatever it is, giving up here would leave somebody waiting for ever.
+            failures += 1
+            pause = RETRY.wait_ms(failures) / 1000
+            log.warning("%s failed, again in %.1f s: %s", what, pause, failure)
+        await asyncio.sleep(pause)

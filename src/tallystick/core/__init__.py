@@ -1,0 +1,1 @@
+"""Transactions, messages and timing rules; no input or output."""

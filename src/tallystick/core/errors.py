@@ -1,0 +1,177 @@
+"""One family of errors for every layer.
+
+The docstring of a class is its default message. `status` is how the HTTP API answers, `code` is the stable
+word that programs compare, and `retryable` tells a client whether the same request may succeed later.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class TallystickError(Exception):
+    """Something went wrong in Tallystick."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, detail: str = "", *, field: str | None = None, **extra: Any) -> None:
+        self.detail = detail or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.field = field
+        self.extra = extra
+        super().__init__(self.detail)
+
+
+class InvalidRequest(TallystickError):
+    """The request does not have the form the broker expects."""
+
+    status = 400
+    code = "invalid_request"
+
+
+class TooLarge(TallystickError):
+    """The request is larger than the broker's limit."""
+
+    status = 413
+    code = "too_large"
+
+
+class NotAllowed(TallystickError):
+    """The broker's operator has not allowed this."""
+
+    status = 403
+    code = "not_allowed"
+
+
+class NotFound(TallystickError):
+    """There is no such thing on this broker."""
+
+    status = 404
+    code = "not_found"
+
+
+class Conflict(TallystickError):
+    """The request contradicts what is already durable."""
+
+    status = 409
+    code = "conflict"
+
+
+class OutcomeConflict(Conflict):
+    """The transaction already has the other outcome; the first one stands for ever."""
+
+    code = "outcome_conflict"
+
+
+class AlreadyResolved(Conflict):
+    """The transaction is resolved; it cannot be prepared again."""
+
+    code = "already_resolved"
+
+
+class DifferentContent(Conflict):
+    """The gid is taken by a transaction with other content."""
+
+    code = "different_content"
+
+
+class PartUnavailable(Conflict):
+    """A named part is missing, expired, already claimed or incomplete; nothing was committed."""
+
+    code = "part_unavailable"
+
+
+class StaleLease(Conflict):
+    """The lease has passed to another consumer or was settled already."""
+
+    code = "stale_lease"
+
+
+class OffsetMoved(Conflict):
+    """The stored offset is not the expected one; another consumer moved it."""
+
+    code = "offset_moved"
+
+
+class OffsetOutOfRange(TallystickError):
+    """The offset is no longer (or not yet) in the queue."""
+
+    status = 416
+    code = "offset_out_of_range"
+
+
+class Busy(TallystickError):
+    """The broker has as much work waiting as it will hold; try again in a moment."""
+
+    status = 429
+    code = "busy"
+    retryable = True
+
+
+class Draining(TallystickError):
+    """The broker is shutting down and takes no new work."""
+
+    status = 503
+    code = "draining"
+    retryable = True
+
+
+class StorageFailed(TallystickError):
+    """The store could not make data durable and has stopped."""
+
+    status = 503
+    code = "storage_failed"
+    retryable = True
+
+
+class StorageFull(TallystickError):
+    """The disk is too full to accept new messages; resolving and acknowledging still work."""
+
+    status = 507
+    code = "storage_full"
+    retryable = True
+
+
+class DataDirectoryError(TallystickError):
+    """The data directory cannot be used."""
+
+    code = "data_directory"
+
+
+class ConfigError(TallystickError):
+    """The configuration is not valid."""
+
+    code = "config"
+
+
+class BrokerUnavailable(TallystickError):
+    """No answer from the broker; whether it acted is unknown."""
+
+    status = 503
+    code = "unavailable"
+    retryable = True
+
+
+class OutcomeUnknown(TallystickError):
+    """The local commit's result is unknown; the check-back will find the truth, nothing was guessed."""
+
+    code = "outcome_unknown"
+
+
+class TransactionFailed(TallystickError):
+    """The transaction was decided as rolled back before it could commit."""
+
+    code = "transaction_failed"
+
+
+def _family(root: type[TallystickError]) -> dict[str, type[TallystickError]]:
+    known = {root.code: root}
+    for child in root.__subclasses__():
+        known.update(_family(child))
+    return known
+
+
+def error_from_code(code: str, detail: str, field: str | None = None) -> TallystickError:
+    """Rebuild on the client what the broker raised."""
+    return _family(TallystickError).get(code, TallystickError)(detail, field=field)

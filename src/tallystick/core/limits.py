@@ -1,0 +1,36 @@
+"""The sizes that a broker refuses to exceed, checked before anything is parsed or stored."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from tallystick.core.errors import InvalidRequest, TooLarge
+from tallystick.core.message import OutgoingMessage
+
+MIB = 1024 * 1024
+
+
+class Limits(Struct, frozen=True):
+    message_bytes: int = 4 * MIB
+    request_bytes: int = 16 * MIB
+    transaction_messages: int = 1_000
+    topics: int = 10_000
+    queues_per_topic: int = 256
+    # One part of a transaction may come in several requests (a Spark task's rows); each holds at most this many.
+    part_messages: int = 100_000
+
+    def check_messages(self, messages: list[OutgoingMessage], at: str, most: int | None = None) -> None:
+        most = self.transaction_messages if most is None else most
+        if len(messages) > most:
+            raise TooLarge(f"{at}: {len(messages)} messages, the limit is {most}", field=at)
+        for index, message in enumerate(messages):
+            if len(message.value) > self.message_bytes:
+                raise TooLarge(
+                    f"{at}[{index}].value: {len(message.value)} bytes, the limit is {self.message_bytes}",
+                    field=f"{at}[{index}].value",
+                )
+            if message.headers and len(message.headers) > 64:
+                raise InvalidRequest(
+                    f"{at}[{index}].headers: {len(message.headers)} headers, the limit is 64",
+                    field=f"{at}[{index}].headers",
+                )

@@ -1,0 +1,85 @@
+"""Messages: as a producer hands them in, and as a queue keeps them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from tallystick.core.names import HeaderName, HeaderValue, Key, Tag, TopicName
+
+
+class OutgoingMessage(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A message on its way in. `deliver_at` (milliseconds since the epoch) delays it; 0 means at once."""
+
+    topic: TopicName
+    value: bytes
+    key: Key | None = None
+    headers: dict[HeaderName, HeaderValue] | None = None
+    tag: Tag | None = None
+    deliver_at: Annotated[int, Meta(ge=0)] = 0
+    born_at: Annotated[int, Meta(ge=0)] = 0
+
+
+class Chunk(Struct, array_like=True):
+    """What one group commit appended to one queue, column by column.
+
+    Columns instead of rows: a bulk reader turns each into an Arrow array without touching the messages,
+    and a fetch hands the stored bytes to the client as they are.
+    """
+
+    base: int  # offset of the first message
+    stored_at: int
+    gids: list[str]
+    sequences: list[int]  # the message's place in its transaction
+    keys: list[str | None]
+    values: list[bytes]
+    headers: list[dict[str, str] | None]
+    tags: list[str | None]
+    born_at: list[int]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class StoredMessage(Struct, omit_defaults=True):
+    """A message in a queue, as consumers see it."""
+
+    topic: str
+    queue: int
+    offset: int
+    value: bytes
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    tag: str | None = None
+    gid: str = ""
+    sequence: int = 0
+    born_at: int = 0
+    stored_at: int = 0
+
+    def id(self, store: str) -> str:
+        """What makes this message one and the same wherever it is delivered again."""
+        if self.gid:
+            return f"{self.gid}/{self.sequence}"
+        return f"{store}/{self.topic}/{self.queue}/{self.offset}"
+
+
+def messages_of(chunk: Chunk, topic: str, queue: int, start: int = 0) -> list[StoredMessage]:
+    """The messages of a chunk from offset `start` on."""
+    skip = max(0, start - chunk.base)
+    return [
+        StoredMessage(
+            topic,
+            queue,
+            chunk.base + index,
+            chunk.values[index],
+            chunk.keys[index],
+            chunk.headers[index],
+            chunk.tags[index],
+            chunk.gids[index],
+            chunk.sequences[index],
+            chunk.born_at[index],
+            chunk.stored_at,
+        )
+        for index in range(skip, len(chunk.values))
+    ]

@@ -1,0 +1,52 @@
+"""The grammar of names, checked while a request is decoded and never later.
+
+Names are never used as paths, and no character in them has a meaning in a URL, a shell or SQL.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from msgspec import Meta
+
+from tallystick.core.errors import InvalidRequest
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,126}\Z"
+# Braces: Redis Cluster hash tags, which dtm's users put into gids. Colons: application ids with a version.
+GID_PATTERN = r"^[A-Za-z0-9{}][A-Za-z0-9{}._:@-]{0,127}\Z"
+
+TopicName = Annotated[str, Meta(pattern=NAME_PATTERN, description="letters, digits, '.', '_', '-'")]
+GroupName = Annotated[str, Meta(pattern=NAME_PATTERN, description="letters, digits, '.', '_', '-'")]
+Gid = Annotated[str, Meta(pattern=GID_PATTERN, description="letters, digits and {}._:@-, at most 128")]
+PartId = Gid
+Key = Annotated[str, Meta(max_length=1024)]
+HeaderName = Annotated[str, Meta(min_length=1, max_length=128)]
+HeaderValue = Annotated[str, Meta(max_length=8192)]
+Tag = Annotated[str, Meta(max_length=128)]
+MemberName = Annotated[str, Meta(min_length=1, max_length=256)]
+
+_NAME = re.compile(NAME_PATTERN)
+_GID = re.compile(GID_PATTERN)
+
+
+def check_name(name: str, field: str) -> str:
+    """A topic or group name that came in a path or from the command line."""
+    if not _NAME.match(name):
+        raise InvalidRequest(
+            f"{field} {name[:140]!r} is not a valid name: 1 to 127 letters, digits, '.', '_' or '-', "
+            "beginning with a letter or digit",
+            field=field,
+        )
+    return name
+
+
+def check_gid(gid: str, field: str = "gid") -> str:
+    """A gid that came in a path or from the command line."""
+    if not _GID.match(gid):
+        raise InvalidRequest(
+            f"{field} {gid[:140]!r} is not a valid gid: 1 to 128 letters, digits or {{}}._:@-, "
+            "beginning with a letter, digit or brace",
+            field=field,
+        )
+    return gid

@@ -1,0 +1,146 @@
+"""What the outside may ask of a broker, one struct an operation.
+
+The client library encodes these, the broker decodes them straight into what its store executes: no layer in
+between copies a message. Each batch answers with one `OpResult` (or `None`: done, nothing to add) an operation.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.names import Gid, GroupName, MemberName, PartId, TopicName
+
+Outcome = Literal["committed", "rolled_back"]
+Answer = Literal["committed", "rolled_back", "unknown"]
+OnExhausted = Literal["park", "rollback"]
+Milliseconds = Annotated[int, Meta(ge=0, le=366 * 24 * 3600 * 1000)]
+
+
+class Check(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How, when and how often the broker asks for the outcome.
+
+    `via` names the way: any live member of the producer group, a URL, or a database from the broker's own
+    configuration. `source` tells the one who answers which database holds the barrier row.
+    """
+
+    via: Literal["group", "url", "database"] = "group"
+    target: Annotated[str, Meta(max_length=2048)] = ""
+    source: Annotated[str, Meta(max_length=512)] = ""
+    after_ms: Milliseconds | None = None
+    max_checks: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    on_exhausted: OnExhausted | None = None
+
+
+class Prepare(Struct, tag="prepare", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+    """Store half messages under a gid. `group` is the producer group; `member` the process that prepares."""
+
+    gid: Gid
+    group: GroupName
+    messages: list[OutgoingMessage]
+    check: Check = Check()
+    member: MemberName | None = None
+
+
+class PreparePart(Struct, tag="part", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+    """Store half messages as a part that no transaction claims yet; `index` numbers the requests of one part."""
+
+    part: PartId
+    messages: list[OutgoingMessage]
+    index: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    ttl_ms: Milliseconds | None = None
+
+
+class PartRef(Struct, forbid_unknown_fields=True):
+    """A part that a commit claims, with the number of messages it must hold."""
+
+    part: PartId
+    count: Annotated[int, Meta(ge=0)]
+
+
+class Commit(Struct, tag="commit", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+    """Give a transaction the outcome `committed`. With `parts`, also claim those; all of them or nothing."""
+
+    gid: Gid
+    parts: list[PartRef] = []
+
+
+class Rollback(Struct, tag="rollback", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+    """Give a transaction the outcome `rolled_back`. An unknown gid leaves a tombstone for a late prepare."""
+
+    gid: Gid
+    parts: list[PartId] = []
+
+
+class Send(Struct, tag="send", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+    """Messages without a transaction. With a gid the broker drops what it has seen before."""
+
+    messages: list[OutgoingMessage]
+    gid: Gid | None = None
+
+
+class Ack(Struct, tag="ack", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+    """Settle leases: the messages are done for this group."""
+
+    group: GroupName
+    receipts: list[str]
+
+
+class Nack(Struct, tag="nack", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+    """Give messages back: again after `delay_ms` (default: the group's backoff), or `dead` at once."""
+
+    group: GroupName
+    receipts: list[str]
+    delay_ms: Milliseconds | None = None
+    dead: bool = False
+    reason: Annotated[str, Meta(max_length=1024)] = ""
+
+
+class Renew(Struct, tag="renew", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+    """Keep messages invisible for longer."""
+
+    group: GroupName
+    receipts: list[str]
+    invisible_ms: Milliseconds
+
+
+class CommitOffsets(Struct, tag="offsets", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+    """Store a group's place in a topic's queues. With `expected`, only if each is still there."""
+
+    group: GroupName
+    topic: TopicName
+    offsets: dict[int, Annotated[int, Meta(ge=0)]]
+    expected: dict[int, int] | None = None
+
+
+class AnswerChecks(Struct, tag="answers", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+    """What the producer's side says of transactions it was asked about."""
+
+    answers: dict[Gid, Answer]
+    reasons: dict[Gid, Annotated[str, Meta(max_length=1024)]] = {}
+    group: GroupName | None = None
+    member: MemberName | None = None
+
+
+ClientOp = Prepare | PreparePart | Commit | Rollback | Send | Ack | Nack | Renew | CommitOffsets | AnswerChecks
+
+
+class Position(Struct, array_like=True):
+    """Where a message ended up. A delayed message has no offset yet: -1."""
+
+    topic: str
+    queue: int
+    offset: int
+
+
+class OpResult(Struct, omit_defaults=True):
+    """The answer to one operation; `error` is the code of what went wrong."""
+
+    error: str | None = None
+    detail: str = ""
+    field: str | None = None
+    duplicate: bool = False
+    positions: list[Position] = []
+    stale: list[str] = []  # receipts that were refused

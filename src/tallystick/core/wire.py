@@ -1,0 +1,154 @@
+"""Requests and answers of the HTTP API that are not operations of a batch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Raw, Struct
+
+from tallystick.core.message import StoredMessage
+from tallystick.core.names import GroupName, MemberName, TopicName
+from tallystick.core.ops import ClientOp, Milliseconds, OpResult
+
+MSGPACK = "application/msgpack"
+JSON = "application/json"
+ARROW = "application/vnd.apache.arrow.stream"
+PROBLEM = "application/problem+json"
+
+TransactionState = Literal["prepared", "parked", "committed", "rolled_back"]
+
+
+class BatchRequest(Struct, forbid_unknown_fields=True):
+    ops: list[ClientOp]
+
+
+class BatchResponse(Struct):
+    results: list[OpResult | None]
+
+
+class Problem(Struct, omit_defaults=True):
+    """RFC 9457. `code` is the stable word, `field` the path of the part of the request that is wrong."""
+
+    title: str
+    status: int
+    detail: str
+    code: str
+    type: str = "about:blank"
+    field: str | None = None
+
+
+class BrokerInfo(Struct):
+    store: str
+    version: str
+    now_ms: int
+    dedup_retention_ms: int
+    oldest_pending_at: int | None
+    limits: dict[str, int]
+
+
+class TopicSpec(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    queues: Annotated[int, Meta(ge=1)] | None = None
+    retention_ms: Milliseconds | None = None
+
+
+class TopicView(Struct):
+    name: str
+    queues: int
+    retention_ms: int
+    created_at: int
+    starts: list[int]
+    ends: list[int]
+
+
+class TransactionView(Struct, omit_defaults=True):
+    gid: str
+    state: TransactionState
+    group: str = ""
+    messages: int = 0
+    created_at: int = 0
+    resolved_at: int = 0
+    resolved_by: str = ""
+    check_via: str = ""
+    check_target: str = ""
+    checks: int = 0
+    next_check_at: int = 0
+    last_error: str = ""
+
+
+class TransactionPage(Struct):
+    transactions: list[TransactionView]
+    next: str | None
+
+
+class FetchResponse(Struct):
+    """Chunks as they are stored. The first may begin before `start`, the reader skips to it."""
+
+    topic: str
+    queue: int
+    start: int
+    next: int
+    end: int
+    chunks: list[Raw]
+
+
+class ReceiveRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    topic: TopicName
+    max: Annotated[int, Meta(ge=1, le=1_000)] = 32
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+    invisible_ms: Annotated[int, Meta(ge=1, le=12 * 3600 * 1000)] = 30_000
+    ordered: bool = False
+    start: Literal["earliest", "latest"] = "earliest"
+    tags: list[str] | None = None
+    member: MemberName | None = None
+
+
+class Delivery(Struct, omit_defaults=True):
+    """A message under lease."""
+
+    message: StoredMessage
+    receipt: str
+    attempt: int
+    lease_until: int
+
+
+class ReceiveResponse(Struct):
+    deliveries: list[Delivery]
+
+
+class CheckPoll(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    group: GroupName
+    member: MemberName
+    max: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 20_000
+
+
+class CheckRequest(Struct, omit_defaults=True):
+    """One transaction whose outcome the broker asks for."""
+
+    gid: str
+    source: str = ""
+    checks: int = 0
+    created_at: int = 0
+
+
+class CheckPollResponse(Struct):
+    checks: list[CheckRequest]
+
+
+class QueueOffset(Struct):
+    queue: int
+    offset: int
+    start: int
+    end: int
+    lag: int
+
+
+class GroupView(Struct, omit_defaults=True):
+    """A consumer group's state on one topic."""
+
+    group: str
+    topic: str
+    queues: list[QueueOffset]
+    leased: int = 0
+    lag: int = 0
+    oldest_unsettled_at: int | None = None

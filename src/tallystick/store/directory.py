@@ -1,0 +1,81 @@
+"""The data directory: one owner at a time, one format, one store id for its whole life."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+
+from tallystick.core.errors import DataDirectoryError
+from tallystick.core.ids import new_store_id
+
+FORMAT = 1
+
+
+class DataDirectory:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = self._take_lock(path / "lock")
+        except OSError as error:
+            raise DataDirectoryError(f"data directory {path}: {error.strerror}", field="data_dir") from error
+        try:
+            self.store_id = self._read_or_make()
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_lock(self, path: Path) -> int:
+        # The kernel drops the lock when the process ends, however it ends: a kill -9 leaves nothing to clean up.
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
+            os.close(handle)
+            raise DataDirectoryError(
+                f"data directory {self.path} is in use by another broker (process {owner}); "
+                "stop that one or choose another directory",
+                field="data_dir",
+            ) from error
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        return handle
+
+    def _read_or_make(self) -> str:
+        marker = self.path / "format.json"
+        if marker.exists():
+            return self._read(marker)
+        if (self.path / "db").exists():
+            raise DataDirectoryError(f"data directory {self.path} has data but no format.json", field="data_dir")
+        store_id = new_store_id()
+        written = json.dumps({"format": FORMAT, "store": store_id, "created_at": int(time.time())})
+        temporary = self.path / "format.json.new"
+        with temporary.open("w") as file:
+            file.write(written + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(marker)
+        directory = os.open(self.path, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+        return store_id
+
+    def _read(self, marker: Path) -> str:
+        try:
+            known = json.loads(marker.read_text())
+            found, store_id = int(known["format"]), str(known["store"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataDirectoryError(f"{marker} is damaged: {error}", field="data_dir") from error
+        if found != FORMAT:
+            raise DataDirectoryError(
+                f"data directory {self.path} has format {found}; this version of Tallystick reads format {FORMAT}",
+                field="data_dir",
+            )
+        return store_id
+
+    def close(self) -> None:
+        os.close(self._lock)

@@ -1,0 +1,80 @@
+"""Appending to queues: what one batch adds to a queue becomes one chunk (or a few, if it is much)."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tallystick.core.message import Chunk, OutgoingMessage
+from tallystick.core.ops import Position
+from tallystick.store.kv import keys
+from tallystick.store.kv.catalog import Catalog, QueueId, Topic
+
+if TYPE_CHECKING:
+    from tallystick.store.kv.batch import Batch
+
+CHUNK_MESSAGES = 500
+CHUNK_BYTES = 256 * 1024
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Open:
+    """A chunk that is being filled."""
+
+    __slots__ = ("bytes", "chunk")
+
+    def __init__(self, base: int, now: int) -> None:
+        self.chunk = Chunk(base, now, [], [], [], [], [], [], [])
+        self.bytes = 0
+
+
+class Appender:
+    def __init__(self, catalog: Catalog, now: int) -> None:
+        self._catalog = catalog
+        self._now = now
+        self._open: dict[QueueId, _Open] = {}
+        self._sealed: list[tuple[QueueId, Chunk]] = []
+        self.touched: set[QueueId] = set()
+
+    def queue_for(self, topic: Topic, key: str | None) -> int:
+        """The same key always has the same queue; messages without a key take turns."""
+        if key is not None:
+            return zlib.crc32(key.encode()) % topic.queues
+        turn = self._catalog.round_robin.get(topic.id, 0)
+        self._catalog.round_robin[topic.id] = turn + 1
+        return turn % topic.queues
+
+    def add(self, topic: Topic, message: OutgoingMessage, gid: str, sequence: int) -> Position:
+        queue = self.queue_for(topic, message.key)
+        where = (topic.id, queue)
+        opened = self._open.get(where)
+        if opened is None:
+            base = self._catalog.ends.get(where, 0)
+            opened = self._open[where] = _Open(base, self._now)
+        chunk = opened.chunk
+        chunk.gids.append(gid)
+        chunk.sequences.append(sequence)
+        chunk.keys.append(message.key)
+        chunk.values.append(message.value)
+        chunk.headers.append(message.headers)
+        chunk.tags.append(message.tag)
+        chunk.born_at.append(message.born_at or self._now)
+        opened.bytes += len(message.value) + 64
+        offset = chunk.base + len(chunk.values) - 1
+        self._catalog.ends[where] = offset + 1
+        if opened.bytes >= CHUNK_BYTES or len(chunk.values) >= CHUNK_MESSAGES:
+            self._sealed.append((where, self._open.pop(where).chunk))
+        return Position(topic.name, queue, offset)
+
+    def seal(self, batch: Batch) -> None:
+        for where, opened in self._open.items():
+            self._sealed.append((where, opened.chunk))
+        for where, chunk in self._sealed:
+            last = chunk.base + len(chunk.values) - 1
+            batch.put("log", keys.chunk(*where, last), _encode(chunk))
+            self.touched.add(where)
+        for where in self.touched:
+            batch.put("index", b"N" + keys.queue_prefix(*where), keys.u64(self._catalog.ends[where]))

@@ -1,0 +1,108 @@
+"""One unit of work: what a group commit changes, visible to its own later operations, to nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
+from tallystick.store.kv import keys
+from tallystick.store.kv.appender import Appender
+from tallystick.store.kv.catalog import Catalog
+from tallystick.store.kv.engine import Area, Changes, Engine
+from tallystick.store.protocol import Event, StoreSettings
+
+encode = msgspec.msgpack.encode
+_decode_record = msgspec.msgpack.Decoder(Record).decode
+_decode_check = msgspec.msgpack.Decoder(CheckState).decode
+
+
+class Batch:
+    def __init__(self, engine: Engine, catalog: Catalog, settings: StoreSettings, now: int) -> None:
+        self.engine = engine
+        self.catalog = catalog
+        self.counters = catalog.counters
+        self.settings = settings
+        self.now = now
+        self.changes = Changes()
+        self.events: list[Event] = []
+        self.prepared = 0
+        self.outcomes: list[tuple[str, Resolved]] = []
+        self.log = Appender(catalog, now)
+
+    # --- keys ------------------------------------------------------------------------------------------------
+
+    def get(self, area: Area, key: bytes) -> bytes | None:
+        overlay = self.changes.keys[area]
+        return overlay[key] if key in overlay else self.engine.get(area, key)
+
+    def put(self, area: Area, key: bytes, value: bytes) -> None:
+        self.changes.keys[area][key] = value
+
+    def delete(self, area: Area, key: bytes) -> None:
+        self.changes.keys[area][key] = None
+
+    def delete_range(self, area: Area, start: bytes, end: bytes) -> None:
+        overlay = self.changes.keys[area]
+        for key in [key for key in overlay if start <= key < end]:
+            del overlay[key]
+        self.changes.ranges.append((area, start, end))
+
+    def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys in [start, end) as this batch sees them: the engine's, overlaid with the batch's own."""
+        overlay = self.changes.keys[area]
+        own = sorted(key for key in overlay if start <= key < end)
+        place = 0
+        for key, value in self.engine.scan(area, start, end):
+            while place < len(own) and own[place] < key:
+                mine = overlay.get(own[place])
+                if mine is not None:
+                    yield own[place], mine
+                place += 1
+            if place < len(own) and own[place] == key:
+                continue  # the batch's own version comes with the next round of the inner loop
+            yield key, value
+        for key in own[place:]:
+            mine = overlay.get(key)
+            if mine is not None:
+                yield key, mine
+
+    # --- transactions ----------------------------------------------------------------------------------------
+
+    def transaction(self, gid: str) -> Record | None:
+        recent = self.catalog.recent.get(gid)
+        if recent is not None:
+            return recent
+        stored = self.get("tx", keys.transaction(gid))
+        return None if stored is None else _decode_record(stored)
+
+    def check_state(self, gid: str, record: Prepared) -> CheckState | None:
+        """None while the transaction has never been claimed, which costs no read to know."""
+        if record.first_check_at > self.catalog.mark(record.channel).claimed:
+            return None
+        stored = self.get("index", b"k" + gid.encode())
+        return None if stored is None else _decode_check(stored)
+
+    def add_due(self, channel: int, at: int, gid: str) -> None:
+        mark = self.catalog.mark(channel)
+        if at < mark.low:
+            mark.low = at
+            self.put("index", b"w" + keys.u32(channel), encode(mark))
+        self.put("index", keys.due(channel, at, gid), b"")
+
+    def event(self, kind: str, subject: str, detail: str = "") -> None:
+        self.events.append(Event(kind, subject, detail))
+
+    # --- the end of the unit ---------------------------------------------------------------------------------
+
+    def finish(self) -> Changes:
+        """Everything that only the end of the batch can know: offsets, the outcomes' audit record, counters."""
+        self.log.seal(self)
+        if self.outcomes:
+            self.counters.outcomes += 1
+            record = [(gid, tombstone.outcome, tombstone.by) for gid, tombstone in self.outcomes]
+            self.put("index", b"o" + keys.u64(self.counters.outcomes), encode((self.now, record)))
+        if not self.changes.empty():
+            self.put("index", *self.catalog.encoded_counters())
+        return self.changes

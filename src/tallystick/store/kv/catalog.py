@@ -1,0 +1,124 @@
+"""What a store keeps at hand: topics, channels, groups, counters. Bounded by their number, not by messages."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.core.transaction import Prepared
+from tallystick.store.kv import keys
+from tallystick.store.kv.engine import Engine
+from tallystick.store.protocol import Channel
+
+QueueId = tuple[int, int]  # topic id, queue
+
+_COUNTERS = b"Mcounters"
+
+
+class Topic(Struct):
+    id: int
+    name: str
+    queues: int
+    retention_ms: int
+    created_at: int
+
+
+class Counters(Struct):
+    """Numbers that would cost a scan to find again; stored with every batch that changes them."""
+
+    topics: int = 0
+    channels: int = 0
+    groups: int = 0
+    outcomes: int = 0
+    first_outcome: int = 0
+    delayed: int = 0
+    pending: int = 0
+    parked: int = 0
+    parts: int = 0
+    leased: int = 0
+
+
+class Mark(Struct, array_like=True):
+    """A channel's due scan: nothing is due before `low`; nothing was ever claimed past `claimed`."""
+
+    low: int = 0
+    claimed: int = 0
+
+
+class Recent:
+    """Transactions prepared a moment ago, so that their commit needs no read. Bounded; a miss only costs a read."""
+
+    MAX_BYTES = 48 * 1024 * 1024
+    OVERHEAD = 1_000  # what the objects of one transaction take beside the values, roughly
+
+    def __init__(self) -> None:
+        self._records: dict[str, tuple[Prepared, int]] = {}
+        self._bytes = 0
+
+    def get(self, gid: str) -> Prepared | None:
+        found = self._records.get(gid)
+        return found[0] if found else None
+
+    def add(self, gid: str, record: Prepared) -> None:
+        size = self.OVERHEAD
+        for message in record.messages:
+            size += len(message.value)
+        self._records[gid] = (record, size)
+        self._bytes += size
+        while self._bytes > self.MAX_BYTES:
+            self.drop(next(iter(self._records)))
+
+    def drop(self, gid: str) -> None:
+        found = self._records.pop(gid, None)
+        if found:
+            self._bytes -= found[1]
+
+
+class Catalog:
+    def __init__(self, engine: Engine) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.topics_by_id: dict[int, Topic] = {}
+        self.channels: dict[str, Channel] = {}
+        self.groups: dict[str, int] = {}
+        self.ends: dict[QueueId, int] = {}
+        self.starts: dict[QueueId, int] = {}
+        self.marks: dict[int, Mark] = {}
+        self.visible_low: dict[bytes, int] = {}  # per group and topic, where a scan for visible leases may begin
+        self.round_robin: dict[int, int] = {}  # per topic, the turn of the next message without a key
+        self.receive_turns: dict[int, int] = {}  # per topic, the queue at which the next receive begins
+        self.recent = Recent()
+        self.counters = Counters()
+        self._load(engine)
+
+    def _load(self, engine: Engine) -> None:
+        stored = engine.get("index", _COUNTERS)
+        if stored:
+            self.counters = msgspec.msgpack.decode(stored, type=Counters)
+        for _, value in engine.scan("index", b"T", b"U"):
+            self.add_topic(msgspec.msgpack.decode(value, type=Topic))
+        for key, value in engine.scan("index", b"C", b"D"):
+            via, _, name = key[1:].decode().partition(":")
+            self.channels[f"{via}:{name}"] = Channel(keys.read_u32(value), via, name)
+        for key, value in engine.scan("index", b"G", b"H"):
+            self.groups[key[1:].decode()] = keys.read_u32(value)
+        for prefix, known in ((b"N", self.ends), (b"S", self.starts)):
+            for key, value in engine.scan("index", prefix, keys.after_prefix(prefix)):
+                known[(keys.read_u32(key, 1), keys.read_u16(key, 5))] = keys.read_u64(value)
+        for key, value in engine.scan("index", b"w", b"x"):
+            self.marks[keys.read_u32(key, 1)] = msgspec.msgpack.decode(value, type=Mark)
+
+    def add_topic(self, topic: Topic) -> None:
+        self.topics[topic.name] = topic
+        self.topics_by_id[topic.id] = topic
+
+    def remove_topic(self, topic: Topic) -> None:
+        del self.topics[topic.name], self.topics_by_id[topic.id]
+        for known in (self.ends, self.starts):
+            for queue in range(topic.queues):
+                known.pop((topic.id, queue), None)
+
+    def mark(self, channel: int) -> Mark:
+        return self.marks.setdefault(channel, Mark())
+
+    def encoded_counters(self) -> tuple[bytes, bytes]:
+        return _COUNTERS, msgspec.msgpack.encode(self.counters)

@@ -1,0 +1,30 @@
+"""Check channels: every group, host and database has its own line of due checks, so none waits behind another."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from tallystick.store.kv import keys
+from tallystick.store.kv.batch import Batch
+from tallystick.store.protocol import Channel
+
+
+def channel_name(via: str, target: str, group: str) -> str:
+    if via == "group":
+        return group
+    if via == "database":
+        return target
+    parts = urlsplit(target)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def channel_for(batch: Batch, via: str, target: str, group: str) -> Channel:
+    name = channel_name(via, target, group)
+    known = batch.catalog.channels.get(f"{via}:{name}")
+    if known is not None:
+        return known
+    batch.counters.channels += 1
+    channel = Channel(batch.counters.channels, via, name)
+    batch.catalog.channels[f"{via}:{name}"] = channel
+    batch.put("index", b"C" + f"{via}:{name}".encode(), keys.u32(channel.id))
+    return channel

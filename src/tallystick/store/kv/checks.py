@@ -1,0 +1,170 @@
+"""Check-backs: claiming what is due, and what follows an answer or its absence."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from tallystick.core.errors import Conflict, NotFound
+from tallystick.core.ops import AnswerChecks, OpResult
+from tallystick.core.transaction import CheckState, Prepared, after_unanswered
+from tallystick.core.wire import CheckRequest
+from tallystick.store.kv import keys
+from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.catalog import Mark
+from tallystick.store.kv.transactions import resolve
+from tallystick.store.protocol import Claim, ClaimChecks, Claimed, FailChecks, ParkOld, Progress, Resume
+
+
+def claim(batch: Batch, op: ClaimChecks) -> Claimed:
+    claimed = Claimed([], {})
+    for channel in op.channels:
+        claimed.next_due[channel] = _claim_channel(batch, channel, op, claimed.claims)
+    return claimed
+
+
+def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Claim]) -> int | None:
+    """Claim what is due in one channel; tells when the next one is due."""
+    prefix = b"d" + keys.u32(channel)
+    mark = batch.catalog.mark(channel)
+    # One entry past the limit is read as well: it tells when to come back.
+    found = islice(batch.scan("index", prefix + keys.u64(mark.low), keys.after_prefix(prefix)), op.limit + 1)
+    next_due: int | None = None
+    before = len(claims)
+    for taken, (key, _) in enumerate(list(found)):
+        at, gid = keys.read_u64(key, 5), key[13:].decode()
+        if at > batch.now or taken >= op.limit:
+            next_due = at
+            break
+        record = batch.transaction(gid)
+        if isinstance(record, Prepared):
+            claims.append(_claim_one(batch, gid, record, at, op.lease_ms))
+        else:
+            batch.delete("index", key)
+    scanned_to = batch.now if next_due is None else min(next_due, batch.now)
+    _move_mark(batch, channel, mark, scanned_to, claimed=len(claims) > before)
+    return next_due
+
+
+def _move_mark(batch: Batch, channel: int, mark: Mark, scanned_to: int, claimed: bool) -> None:
+    """Later scans begin here, past the keys of transactions that were resolved before they were due."""
+    if claimed:
+        mark.claimed = max(mark.claimed, batch.now)
+    if claimed or scanned_to > mark.low:
+        mark.low = max(mark.low, scanned_to)
+        batch.put("index", b"w" + keys.u32(channel), encode(mark))
+
+
+def _claim_one(batch: Batch, gid: str, record: Prepared, due_at: int, lease_ms: int) -> Claim:
+    state = batch.check_state(gid, record) or CheckState(0, due_at)
+    batch.delete("index", keys.due(record.channel, due_at, gid))
+    state.next_at = batch.now + lease_ms
+    _store_state(batch, gid, record, state)
+    batch.put("index", keys.aged(record.created_at, gid), b"")
+    request = CheckRequest(gid, record.source, state.checks, record.created_at)
+    return Claim(record.channel, record.via, record.target, record.group, record.member, request)
+
+
+def _store_state(batch: Batch, gid: str, record: Prepared, state: CheckState) -> None:
+    batch.add_due(record.channel, state.next_at, gid)
+    _keep_state(batch, gid, record, state)
+
+
+def _keep_state(batch: Batch, gid: str, record: Prepared, state: CheckState) -> None:
+    mark = batch.catalog.mark(record.channel)
+    # From now on this transaction has a check state, and `Batch.check_state` must look for it.
+    if record.first_check_at > mark.claimed:
+        mark.claimed = record.first_check_at
+        batch.put("index", b"w" + keys.u32(record.channel), encode(mark))
+    batch.put("index", b"k" + gid.encode(), encode(state))
+
+
+def answer(batch: Batch, op: AnswerChecks) -> OpResult | None:
+    for gid, said in op.answers.items():
+        record = batch.transaction(gid)
+        if isinstance(record, Prepared):
+            if said == "unknown":
+                reason = op.reasons.get(gid, "the producer could not tell the outcome yet")
+                _unanswered(batch, gid, record, reason, permanent=False)
+            else:
+                messages = record.messages if said == "committed" else []
+                resolve(batch, gid, record, said, "check", messages)
+        elif record is not None and said not in ("unknown", record.outcome):
+            batch.event("conflict", gid, f"the check answered {said}, the transaction is {record.outcome}")
+    return None
+
+
+def fail(batch: Batch, op: FailChecks) -> None:
+    for gid, error in op.errors.items():
+        record = batch.transaction(gid)
+        if not isinstance(record, Prepared):
+            continue
+        if op.counted:
+            _unanswered(batch, gid, record, error, op.permanent)
+        else:
+            state = _take_from_line(batch, gid, record)
+            wait = batch.settings.checks.backoff.cap_ms if op.retry_ms is None else op.retry_ms
+            _store_state(batch, gid, record, CheckState(state.checks, batch.now + wait, error))
+
+
+def _unanswered(batch: Batch, gid: str, record: Prepared, error: str, permanent: bool) -> None:
+    state = _take_from_line(batch, gid, record)
+    if state.parked:
+        return
+    follows = after_unanswered(state, record, batch.now, batch.settings.checks.backoff, error, permanent)
+    if isinstance(follows, CheckState):
+        _store_state(batch, gid, record, follows)
+    elif follows == "rollback":
+        _store_state(batch, gid, record, CheckState(state.checks + 1, batch.now, error))
+        resolve(batch, gid, record, "rolled_back", "exhausted", [])
+        batch.event("exhausted", gid, f"rolled back after {state.checks + 1} checks: {error}")
+    else:
+        _park(batch, gid, record, CheckState(state.checks + 1, batch.now, error))
+
+
+def _take_from_line(batch: Batch, gid: str, record: Prepared) -> CheckState:
+    """Remove the transaction's due entry, wherever it is; its state if it was never claimed is a fresh one."""
+    state = batch.check_state(gid, record) or CheckState(0, record.first_check_at)
+    if not state.parked:
+        batch.delete("index", keys.due(record.channel, state.next_at, gid))
+    return state
+
+
+def _park(batch: Batch, gid: str, record: Prepared, state: CheckState) -> None:
+    state.parked = True
+    batch.put("index", b"P" + gid.encode(), b"")
+    batch.put("index", keys.aged(record.created_at, gid), b"")
+    _keep_state(batch, gid, record, state)
+    batch.counters.parked += 1
+    batch.event("parked", gid, f"no outcome after {state.checks} checks: {state.last_error}")
+
+
+def park_old(batch: Batch, op: ParkOld) -> Progress:
+    oldest = batch.now - batch.settings.checks.max_age_ms
+    done = 0
+    for channel in op.channels:
+        prefix = b"d" + keys.u32(channel)
+        start = prefix + keys.u64(batch.catalog.mark(channel).low)
+        for key, _ in list(islice(batch.scan("index", start, prefix + keys.u64(max(0, oldest))), op.limit)):
+            gid = key[13:].decode()
+            record = batch.transaction(gid)
+            if isinstance(record, Prepared):
+                state = _take_from_line(batch, gid, record)
+                error = state.last_error or "nobody could be asked"
+                _park(batch, gid, record, CheckState(state.checks, batch.now, error))
+                done += 1
+    return Progress(done, more=done >= op.limit)
+
+
+def resume(batch: Batch, op: Resume) -> OpResult | None:
+    record = batch.transaction(op.gid)
+    if record is None:
+        raise NotFound(f"transaction {op.gid} is not known here", field="gid")
+    if not isinstance(record, Prepared):
+        raise Conflict(f"transaction {op.gid} is {record.outcome}; there is nothing to resume")
+    state = batch.check_state(op.gid, record)
+    if state is None or not state.parked:
+        return OpResult(duplicate=True)
+    batch.delete("index", b"P" + op.gid.encode())
+    batch.counters.parked -= 1
+    _store_state(batch, op.gid, record, CheckState(0, batch.now))
+    return None

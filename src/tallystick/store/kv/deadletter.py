@@ -1,0 +1,32 @@
+"""The dead-letter topic of a group: where messages go that it could not handle."""
+
+from __future__ import annotations
+
+from tallystick.core.message import OutgoingMessage, StoredMessage
+from tallystick.store.kv import topics
+from tallystick.store.kv.batch import Batch
+from tallystick.store.protocol import PutTopic
+
+
+def dead_letter_topic(group: str) -> str:
+    return f"dlq.{group}"[:127]
+
+
+def bury(batch: Batch, group: str, message: StoredMessage, attempts: int, reason: str) -> None:
+    """Append the message to the group's dead-letter topic, with where it came from and why."""
+    name = dead_letter_topic(group)
+    if name not in batch.catalog.topics:
+        topics.put(batch, PutTopic(name, queues=1))
+    headers = {
+        **(message.headers or {}),
+        "dead-topic": message.topic,
+        "dead-queue": str(message.queue),
+        "dead-offset": str(message.offset),
+        "dead-attempts": str(attempts),
+        "dead-reason": reason,
+    }
+    letter = OutgoingMessage(
+        name, message.value, message.key, headers, message.tag, born_at=message.born_at or batch.now
+    )
+    batch.log.add(batch.catalog.topics[name], letter, message.gid, message.sequence)
+    batch.event("dead_letter", f"{group}:{message.topic}/{message.queue}/{message.offset}", reason)

@@ -1,0 +1,47 @@
+"""Delayed messages: kept aside in order of time, moved into their queue when they are due."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Position
+from tallystick.store.kv import keys
+from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.catalog import Topic
+from tallystick.store.protocol import Progress, PromoteDelayed
+
+
+class _Delayed(Struct, array_like=True):
+    topic_id: int
+    gid: str
+    sequence: int
+    message: OutgoingMessage
+
+
+_decode = msgspec.msgpack.Decoder(_Delayed).decode
+
+
+def put(batch: Batch, topic: Topic, message: OutgoingMessage, gid: str, sequence: int) -> Position:
+    batch.counters.delayed += 1
+    key = b"y" + keys.u64(message.deliver_at) + keys.u64(batch.counters.delayed)
+    batch.put("index", key, encode(_Delayed(topic.id, gid, sequence, message)))
+    return Position(topic.name, -1, -1)
+
+
+def promote(batch: Batch, op: PromoteDelayed) -> Progress:
+    done = 0
+    for key, value in batch.scan("index", b"y", b"z"):
+        at = keys.read_u64(key, 1)
+        if at > batch.now:
+            return Progress(done, next_at=at)
+        if done >= op.limit:
+            return Progress(done, more=True)
+        waiting = _decode(value)
+        topic = batch.catalog.topics_by_id.get(waiting.topic_id)
+        if topic is not None:  # a topic deleted meanwhile takes its delayed messages with it
+            batch.log.add(topic, waiting.message, waiting.gid, waiting.sequence)
+        batch.delete("index", key)
+        done += 1
+    return Progress(done)

@@ -1,0 +1,39 @@
+"""The ordered key-value engine that the store's rules stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, Protocol
+
+Area = Literal["tx", "log", "index"]
+AREAS: tuple[Area, ...] = ("tx", "log", "index")
+
+
+class Changes:
+    """One atomic unit of changes: keys to set, keys to delete (`None`), ranges to delete first."""
+
+    __slots__ = ("keys", "ranges")
+
+    def __init__(self) -> None:
+        self.keys: dict[Area, dict[bytes, bytes | None]] = {area: {} for area in AREAS}
+        self.ranges: list[tuple[Area, bytes, bytes]] = []
+
+    def empty(self) -> bool:
+        return not self.ranges and not any(self.keys.values())
+
+
+class Engine(Protocol):
+    """Sorted bytes in three areas."""
+
+    def get(self, area: Area, key: bytes) -> bytes | None: ...
+
+    def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys in [start, end), in order."""
+
+    def scan_back(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys in [start, end), from the highest down."""
+
+    def write(self, changes: Changes) -> None:
+        """Apply all changes as one unit and return once they are durable."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,268 @@
+"""Receive, ack, nack, renew: messages lent to one consumer of a group at a time.
+
+A queue has one cursor per group; what lies before it and has no lease is settled. A lease that nobody settles
+becomes visible again at its time, found through an index by time, so a receive costs what it returns.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.core.errors import InvalidRequest
+from tallystick.core.ids import new_lease_id
+from tallystick.core.message import StoredMessage
+from tallystick.core.ops import Ack, Nack, OpResult, Renew
+from tallystick.core.wire import Delivery
+from tallystick.store.kv import keys, topics
+from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.catalog import Topic
+from tallystick.store.kv.deadletter import bury
+from tallystick.store.kv.reader import Reader
+from tallystick.store.protocol import Receive, Received
+
+
+class Lease(Struct, array_like=True):
+    id: int
+    attempt: int
+    visible_at: int
+    key: str | None = None
+
+
+class Cursor(Struct, array_like=True):
+    next: int
+    leased: int = 0
+
+
+_decode_lease = msgspec.msgpack.Decoder(Lease).decode
+_decode_cursor = msgspec.msgpack.Decoder(Cursor).decode
+
+
+def group_id(batch: Batch, name: str) -> int:
+    known = batch.catalog.groups.get(name)
+    if known is None:
+        batch.counters.groups += 1
+        known = batch.catalog.groups[name] = batch.counters.groups
+        batch.put("index", b"G" + name.encode(), keys.u32(known))
+    return known
+
+
+# --- receive -----------------------------------------------------------------------------------------------------
+
+
+class _Receiving:
+    """One receive: first what became visible again, then what the cursors have not reached."""
+
+    def __init__(self, batch: Batch, op: Receive, reader: Reader) -> None:
+        self.batch, self.op, self.reader = batch, op, reader
+        self.topic = topics.require(batch, op.topic)
+        self.gt = keys.group_topic(group_id(batch, op.group), self.topic.id)
+        self.deliveries: list[Delivery] = []
+        self.next_visible: int | None = None
+
+    def run(self) -> Received:
+        self.take_visible()
+        turns = self.batch.catalog.receive_turns
+        first = turns[self.topic.id] = turns.get(self.topic.id, 0) + 1
+        for turn in range(self.topic.queues):
+            if len(self.deliveries) >= self.op.max:
+                break
+            self.take_fresh((first + turn) % self.topic.queues)
+        return Received(self.deliveries, self.next_visible)
+
+    def take_visible(self) -> None:
+        prefix = b"v" + self.gt
+        low = self.batch.catalog.visible_low.get(self.gt, 0)
+        found = self.batch.scan("index", prefix + keys.u64(low), keys.after_prefix(prefix))
+        for key, _ in list(islice(found, self.op.max + 1)):
+            at, queue, offset = keys.read_u64(key, 9), keys.read_u16(key, 17), keys.read_u64(key, 19)
+            if at > self.batch.now or len(self.deliveries) >= self.op.max:
+                self.next_visible = at
+                break
+            self.take_again(key, queue, offset)
+        reached = self.batch.now if self.next_visible is None else min(self.next_visible, self.batch.now)
+        self.batch.catalog.visible_low[self.gt] = reached
+
+    def take_again(self, entry: bytes, queue: int, offset: int) -> None:
+        self.batch.delete("index", entry)
+        stored = self.batch.get("index", keys.lease(self.gt, queue, offset))
+        if stored is None:
+            return
+        lease = _decode_lease(stored)
+        message = self.reader.message(self.topic, queue, offset)
+        if message is None:  # trimmed by retention while it was leased
+            release(self.batch, self.gt, queue, offset)
+        elif lease.attempt >= self.batch.settings.max_attempts:
+            release(self.batch, self.gt, queue, offset)
+            bury(self.batch, self.op.group, message, lease.attempt, "not settled before its lease ended")
+        else:
+            self.lend(message, lease.attempt + 1)
+
+    def take_fresh(self, queue: int) -> None:
+        cursor = load_cursor(self.batch, self.gt, self.topic, queue, self.op.start)
+        if cursor.leased >= self.batch.settings.max_leased:
+            return
+        busy = self.busy_keys(queue) if self.op.ordered else set()
+        before = cursor.next
+        for message in self.reader.messages(self.topic, queue, cursor.next):
+            if len(self.deliveries) >= self.op.max or cursor.leased >= self.batch.settings.max_leased:
+                break
+            wanted = self.op.tags is None or message.tag in self.op.tags
+            if wanted and self.op.ordered:
+                lock = message.key or ""
+                if lock in busy:
+                    break  # the next of this key waits for the one before; so does what is behind it
+                busy.add(lock)
+            cursor.next = message.offset + 1
+            if wanted:
+                cursor.leased += 1
+                self.batch.counters.leased += 1
+                self.lend(message, 1)
+        if cursor.next != before:
+            store_cursor(self.batch, self.gt, queue, cursor)
+
+    def busy_keys(self, queue: int) -> set[str]:
+        prefix = b"l" + self.gt + keys.u16(queue)
+        found = self.batch.scan("index", prefix, keys.after_prefix(prefix))
+        return {_decode_lease(value).key or "" for _, value in found}
+
+    def lend(self, message: StoredMessage, attempt: int) -> None:
+        until = self.batch.now + self.op.invisible_ms
+        lease = Lease(new_lease_id(), attempt, until, message.key if self.op.ordered else None)
+        store_lease(self.batch, self.gt, message.queue, message.offset, lease)
+        receipt = f"{message.topic}/{message.queue}/{message.offset}/{lease.id}"
+        self.deliveries.append(Delivery(message, receipt, attempt, until))
+
+
+def receive(batch: Batch, op: Receive, reader: Reader) -> Received:
+    return _Receiving(batch, op, reader).run()
+
+
+# --- leases and cursors ------------------------------------------------------------------------------------------
+
+
+def load_cursor(batch: Batch, gt: bytes, topic: Topic, queue: int, start: str) -> Cursor:
+    stored = batch.get("index", b"g" + gt + keys.u16(queue))
+    kept_from = batch.catalog.starts.get((topic.id, queue), 0)
+    if stored is not None:
+        cursor = _decode_cursor(stored)
+        cursor.next = max(cursor.next, kept_from)
+        return cursor
+    if start == "earliest":
+        return Cursor(kept_from)
+    cursor = Cursor(batch.catalog.ends.get((topic.id, queue), 0))
+    store_cursor(batch, gt, queue, cursor)  # "latest" is fixed at the first receive, not at the first message
+    return cursor
+
+
+def store_cursor(batch: Batch, gt: bytes, queue: int, cursor: Cursor) -> None:
+    batch.put("index", b"g" + gt + keys.u16(queue), encode(cursor))
+
+
+def store_lease(batch: Batch, gt: bytes, queue: int, offset: int, lease: Lease) -> None:
+    batch.put("index", keys.lease(gt, queue, offset), encode(lease))
+    batch.put("index", keys.visible(gt, lease.visible_at, queue, offset), b"")
+    low = batch.catalog.visible_low
+    low[gt] = min(low.get(gt, 0), lease.visible_at)
+
+
+def release(batch: Batch, gt: bytes, queue: int, offset: int) -> None:
+    """Settle a message: its lease is gone and its group will not see it again."""
+    batch.delete("index", keys.lease(gt, queue, offset))
+    key = b"g" + gt + keys.u16(queue)
+    stored = batch.get("index", key)
+    if stored is not None:
+        cursor = _decode_cursor(stored)
+        cursor.leased -= 1
+        batch.put("index", key, encode(cursor))
+    batch.counters.leased -= 1
+
+
+class _Held(Struct):
+    receipt: str
+    topic: Topic
+    gt: bytes
+    queue: int
+    offset: int
+    lease: Lease
+
+
+def _held(batch: Batch, group: str, receipts: list[str]) -> tuple[list[_Held], list[str]]:
+    """The leases that these receipts still hold, and the receipts that hold nothing any more."""
+    held: list[_Held] = []
+    stale: list[str] = []
+    gid = batch.catalog.groups.get(group)
+    for receipt in receipts:
+        topic_name, queue, offset, lease_id = _parse(receipt)
+        topic = batch.catalog.topics.get(topic_name)
+        found = None
+        if topic is not None and gid is not None:
+            gt = keys.group_topic(gid, topic.id)
+            stored = batch.get("index", keys.lease(gt, queue, offset))
+            lease = _decode_lease(stored) if stored else None
+            if lease is not None and lease.id == lease_id:
+                found = _Held(receipt, topic, gt, queue, offset, lease)
+        if found is None:
+            stale.append(receipt)
+        else:
+            held.append(found)
+    return held, stale
+
+
+def _parse(receipt: str) -> tuple[str, int, int, int]:
+    try:
+        topic, queue, offset, lease_id = receipt.split("/")
+        numbers = int(queue), int(offset), int(lease_id)
+    except ValueError:
+        numbers = -1, -1, -1
+        topic = ""
+    if not (0 <= numbers[0] < 65536 and 0 <= numbers[1] < 2**63):
+        raise InvalidRequest(f"receipts: {receipt[:200]!r} is not a receipt of this broker", field="receipts")
+    return topic, *numbers
+
+
+def _forget_visibility(batch: Batch, held: _Held) -> None:
+    batch.delete("index", keys.visible(held.gt, held.lease.visible_at, held.queue, held.offset))
+
+
+def _answer(stale: list[str]) -> OpResult | None:
+    if not stale:
+        return None
+    detail = f"{len(stale)} receipts hold no lease: it passed to another consumer or was settled already"
+    return OpResult(error="stale_lease", detail=detail, field="receipts", stale=stale)
+
+
+def ack(batch: Batch, op: Ack) -> OpResult | None:
+    held, stale = _held(batch, op.group, op.receipts)
+    for one in held:
+        _forget_visibility(batch, one)
+        release(batch, one.gt, one.queue, one.offset)
+    return _answer(stale)
+
+
+def nack(batch: Batch, op: Nack, reader: Reader) -> OpResult | None:
+    held, stale = _held(batch, op.group, op.receipts)
+    settings = batch.settings
+    for one in held:
+        _forget_visibility(batch, one)
+        if op.dead or one.lease.attempt >= settings.max_attempts:
+            release(batch, one.gt, one.queue, one.offset)
+            message = reader.message(one.topic, one.queue, one.offset)
+            if message is not None:
+                bury(batch, op.group, message, one.lease.attempt, op.reason or "given back too often")
+            continue
+        wait = settings.redelivery.wait_ms(one.lease.attempt) if op.delay_ms is None else op.delay_ms
+        again = Lease(new_lease_id(), one.lease.attempt, batch.now + wait, one.lease.key)
+        store_lease(batch, one.gt, one.queue, one.offset, again)
+    return _answer(stale)
+
+
+def renew(batch: Batch, op: Renew) -> OpResult | None:
+    held, stale = _held(batch, op.group, op.receipts)
+    for one in held:
+        _forget_visibility(batch, one)
+        one.lease.visible_at = batch.now + op.invisible_ms
+        store_lease(batch, one.gt, one.queue, one.offset, one.lease)
+    return _answer(stale)

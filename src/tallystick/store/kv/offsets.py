@@ -1,0 +1,30 @@
+"""Stored offsets of consumer groups that read by offset."""
+
+from __future__ import annotations
+
+from tallystick.core.errors import InvalidRequest, OffsetMoved
+from tallystick.core.ops import CommitOffsets, OpResult
+from tallystick.store.kv import keys, topics
+from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.leases import group_id
+
+
+def commit(batch: Batch, op: CommitOffsets) -> OpResult | None:
+    topic = topics.known(batch.catalog, op.topic)
+    gt = keys.group_topic(group_id(batch, op.group), topic.id)
+    for queue, offset in op.offsets.items():
+        end = batch.catalog.ends.get((topic.id, queue), 0)
+        if not 0 <= queue < topic.queues:
+            raise InvalidRequest(f"offsets: topic {op.topic!r} has no queue {queue}", field="offsets")
+        if offset > end:
+            raise InvalidRequest(f"offsets: queue {queue} ends at {end}, {offset} lies past it", field="offsets")
+        stored = batch.get("index", b"q" + gt + keys.u16(queue))
+        current = None if stored is None else keys.read_u64(stored)
+        if op.expected is not None and (current or 0) != op.expected.get(queue, 0):
+            raise OffsetMoved(
+                f"group {op.group!r} is at {current or 0} of {op.topic}/{queue}, not at {op.expected.get(queue, 0)}",
+                field="expected",
+            )
+    for queue, offset in op.offsets.items():
+        batch.put("index", b"q" + gt + keys.u16(queue), keys.u64(offset))
+    return None

@@ -1,0 +1,78 @@
+"""Reading queues, never past what is durable."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import msgspec
+
+from tallystick.core.message import Chunk, StoredMessage, messages_of
+from tallystick.store.kv import keys
+from tallystick.store.kv.catalog import QueueId, Topic
+from tallystick.store.kv.engine import Engine
+from tallystick.store.protocol import Slice
+
+_decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
+
+
+class Reader:
+    """Chunks of a queue. `ends` holds one past the last durable offset of each queue: an engine may show a write
+    to readers before its fsync, and what a power cut could still take back must not be seen by anyone."""
+
+    CACHED_CHUNKS = 64
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._cache: OrderedDict[bytes, Chunk] = OrderedDict()
+        self.ends: dict[QueueId, int] = {}
+
+    def raw(self, topic_id: int, queue: int, offset: int) -> Iterator[tuple[int, bytes]]:
+        """(last offset, chunk) from the chunk that holds `offset` on."""
+        end = self.ends.get((topic_id, queue), 0)
+        start = keys.chunk(topic_id, queue, offset)
+        for key, value in self._engine.scan("log", start, keys.chunk(topic_id, queue, end)):
+            yield keys.read_u64(key, 6), value
+
+    def slice(self, topic: Topic, queue: int, start: int, offset: int, max_messages: int, max_bytes: int) -> Slice:
+        piece = Slice(start, offset, self.ends.get((topic.id, queue), 0), [])
+        taken = 0
+        for last, value in self.raw(topic.id, queue, offset):
+            if piece.chunks and taken + len(value) > max_bytes:
+                break
+            piece.chunks.append(value)
+            piece.next = last + 1
+            taken += len(value)
+            if piece.next - offset >= max_messages:
+                break
+        return piece
+
+    def messages(self, topic: Topic, queue: int, offset: int) -> Iterator[StoredMessage]:
+        # Chunk by chunk: a receive wants a few messages, and mostly the ones behind the last it took.
+        end = self.ends.get((topic.id, queue), 0)
+        while offset < end:
+            chunk = self._chunk_at(topic.id, queue, offset)
+            if chunk is None:
+                return
+            yield from messages_of(chunk, topic.name, queue, offset)
+            offset = chunk.base + len(chunk)
+
+    def message(self, topic: Topic, queue: int, offset: int) -> StoredMessage | None:
+        found = next(self.messages(topic, queue, offset), None)
+        return found if found is not None and found.offset == offset else None
+
+    def stored_at(self, topic: Topic, queue: int, offset: int) -> int | None:
+        chunk = self._chunk_at(topic.id, queue, offset)
+        return None if chunk is None else chunk.stored_at
+
+    def _chunk_at(self, topic_id: int, queue: int, offset: int) -> Chunk | None:
+        prefix = keys.queue_prefix(topic_id, queue)
+        for key, chunk in reversed(self._cache.items()):
+            if key.startswith(prefix) and chunk.base <= offset < chunk.base + len(chunk):
+                return chunk
+        for last, value in self.raw(topic_id, queue, offset):
+            chunk = self._cache[keys.chunk(topic_id, queue, last)] = _decode_chunk(value)
+            if len(self._cache) > self.CACHED_CHUNKS:
+                self._cache.popitem(last=False)
+            return chunk
+        return None

@@ -1,0 +1,209 @@
+"""The store: carries out operations in order, one atomic unit a call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from tallystick.core import ops
+from tallystick.core.errors import NotFound, OffsetOutOfRange, StorageFailed, TallystickError
+from tallystick.core.wire import GroupView, TopicView, TransactionView
+from tallystick.store import protocol
+from tallystick.store.kv import (
+    checks,
+    delayed,
+    leases,
+    offsets,
+    parts,
+    tombstones,
+    topics,
+    transactions,
+    views,
+)
+from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.catalog import Catalog
+from tallystick.store.kv.engine import Engine
+from tallystick.store.kv.reader import Reader
+from tallystick.store.protocol import Channel, Counts, Event, Result, Slice, StoreOp, StoreSettings
+
+
+class EngineFailed(Exception):
+    """The engine could not write. `may_pass` if more room on the disk would mend it."""
+
+    def __init__(self, reason: str, may_pass: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.may_pass = may_pass
+
+
+class KvStore:
+    """One writer at a time calls `write` and the views; `read` may be called from any thread beside it."""
+
+    def __init__(self, store_id: str, open_engine: Callable[[], Engine], settings: StoreSettings) -> None:
+        self.id = store_id
+        self.settings = settings
+        self._open_engine = open_engine
+        self._failure: EngineFailed | None = None
+        self._events: list[Event] = []
+        self.totals: Counter[str] = Counter()
+        self._appended: set[tuple[str, int]] = set()
+        self._load(open_engine())
+
+    def _load(self, engine: Engine) -> None:
+        self._engine = engine
+        self._catalog = Catalog(engine)
+        self._reader = Reader(engine)
+        self._reader.ends = dict(self._catalog.ends)
+        self._handlers = self._make_handlers()
+
+    def _make_handlers(self) -> dict[type, Callable[[Batch, Any], Result]]:
+        reader = self._reader
+        return {
+            ops.Prepare: transactions.prepare,
+            ops.Commit: transactions.commit,
+            ops.Rollback: transactions.rollback,
+            ops.Send: transactions.send,
+            ops.PreparePart: parts.prepare,
+            ops.Ack: leases.ack,
+            ops.Nack: partial(leases.nack, reader=reader),
+            ops.Renew: leases.renew,
+            ops.CommitOffsets: offsets.commit,
+            ops.AnswerChecks: checks.answer,
+            protocol.PutTopic: topics.put,
+            protocol.DeleteTopic: topics.delete,
+            protocol.ClaimChecks: checks.claim,
+            protocol.FailChecks: checks.fail,
+            protocol.ParkOld: checks.park_old,
+            protocol.Resume: checks.resume,
+            protocol.OperatorResolve: transactions.operator_resolve,
+            protocol.Receive: partial(leases.receive, reader=reader),
+            protocol.PromoteDelayed: delayed.promote,
+            protocol.ExpireParts: parts.expire,
+            protocol.ExpireTombstones: tombstones.expire,
+            protocol.TrimTopics: topics.trim,
+        }
+
+    # --- writing ---------------------------------------------------------------------------------------------
+
+    def write(self, ops: Sequence[StoreOp], now: int) -> list[Result]:
+        if self._failure is not None:
+            raise StorageFailed(self._failure.reason)
+        batch = self._batch(now)
+        try:
+            results = [self._carry_out(batch, op) for op in ops]
+            changes = batch.finish()
+            if not changes.empty():
+                self._engine.write(changes)
+        except EngineFailed as error:
+            self._failure = error
+            raise StorageFailed(error.reason) from error
+        except BaseException:
+            # Nothing was written, but the catalog may be ahead of the engine: read it again.
+            self._load(self._engine)
+            raise
+        self._publish(batch)
+        return results
+
+    def _carry_out(self, batch: Batch, op: StoreOp) -> Result:
+        try:
+            return self._handlers[type(op)](batch, op)
+        except TallystickError as error:
+            if error.code == "outcome_conflict":
+                batch.event("conflict", getattr(op, "gid", ""), error.detail)
+            return ops.OpResult(error=error.code, detail=error.detail, field=error.field)
+
+    def _batch(self, now: int) -> Batch:
+        return Batch(self._engine, self._catalog, self.settings, now)
+
+    def _publish(self, batch: Batch) -> None:
+        """The unit is durable: readers may see it."""
+        for where in batch.log.touched:
+            self._reader.ends[where] = self._catalog.ends[where]
+            topic = self._catalog.topics_by_id.get(where[0])
+            if topic is not None:
+                self._appended.add((topic.name, where[1]))
+        self._events.extend(batch.events)
+        self.totals["prepared"] += batch.prepared
+        for _, tombstone in batch.outcomes:
+            self.totals[tombstone.outcome] += 1
+        for event in batch.events:
+            self.totals[event.kind] += 1
+
+    def drain_appended(self) -> set[tuple[str, int]]:
+        appended, self._appended = self._appended, set()
+        return appended
+
+    def drain_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def read(self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int) -> Slice:
+        known = topics.known(self._catalog, topic)
+        if not 0 <= queue < known.queues:
+            raise NotFound(f"topic {topic!r} has {known.queues} queues, there is no queue {queue}", field="queue")
+        start = self._catalog.starts.get((known.id, queue), 0)
+        end = self._reader.ends.get((known.id, queue), 0)
+        if not start <= offset <= end:
+            raise OffsetOutOfRange(
+                f"offset {offset} is outside of {topic}/{queue}, which holds {start} to {end}", field="offset"
+            )
+        return self._reader.slice(known, queue, start, offset, max_messages, max_bytes)
+
+    def topics(self) -> list[TopicView]:
+        return [self._view(topic.name) for topic in list(self._catalog.topics.values())]
+
+    def topic(self, name: str) -> TopicView | None:
+        return self._view(name) if name in self._catalog.topics else None
+
+    def _view(self, name: str) -> TopicView:
+        topic = self._catalog.topics[name]
+        view = topics.view(self._catalog, topic)
+        view.ends = [self._reader.ends.get((topic.id, queue), 0) for queue in range(topic.queues)]
+        return view
+
+    def channels(self) -> list[Channel]:
+        return list(self._catalog.channels.values())
+
+    def transaction(self, gid: str) -> TransactionView | None:
+        return views.transaction(self._batch(0), gid)
+
+    def scan(
+        self, state: str | None, group: str | None, after: str | None, limit: int
+    ) -> tuple[list[TransactionView], str | None]:
+        return views.scan(self._batch(0), state, group, after, limit)
+
+    def groups(self, group: str | None = None) -> list[GroupView]:
+        return views.groups(self._batch(0), self._reader, group)
+
+    def stored_offsets(self, group: str, topic: str) -> GroupView:
+        return views.stored_offsets(self._batch(0), self._reader, group, topic)
+
+    def counts(self) -> Counts:
+        return views.counts(self._batch(0))
+
+    # --- failure and end -------------------------------------------------------------------------------------
+
+    def failure(self) -> str | None:
+        return self._failure.reason if self._failure else None
+
+    def recover(self) -> bool:
+        """Open the engine anew after a failure that may pass; what it then holds is what is durable."""
+        if self._failure is None:
+            return True
+        if not self._failure.may_pass:
+            return False
+        try:
+            self._engine.close()
+            self._load(self._open_engine())
+        except (EngineFailed, OSError, TallystickError) as error:
+            self._failure = EngineFailed(f"still failing: {error}", may_pass=True)
+            return False
+        self._failure = None
+        return True
+
+    def close(self) -> None:
+        self._engine.close()

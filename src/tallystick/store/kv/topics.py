@@ -1,0 +1,130 @@
+"""Topics: made by request or by their first message, trimmed by age, deleted whole."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.core.errors import InvalidRequest, NotFound, TooLarge
+from tallystick.core.wire import TopicView
+from tallystick.store.kv import keys
+from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.catalog import Catalog, Topic
+from tallystick.store.protocol import DeleteTopic, Progress, PutTopic, TrimTopics
+
+
+class ChunkHead(Struct, array_like=True):
+    """The beginning of a chunk, read without decoding its messages."""
+
+    base: int
+    stored_at: int
+
+
+decode_head = msgspec.msgpack.Decoder(ChunkHead).decode
+
+
+def view(catalog: Catalog, topic: Topic) -> TopicView:
+    queues = range(topic.queues)
+    return TopicView(
+        topic.name,
+        topic.queues,
+        topic.retention_ms,
+        topic.created_at,
+        [catalog.starts.get((topic.id, queue), 0) for queue in queues],
+        [catalog.ends.get((topic.id, queue), 0) for queue in queues],
+    )
+
+
+def known(catalog: Catalog, name: str) -> Topic:
+    topic = catalog.topics.get(name)
+    if topic is None:
+        raise NotFound(f"there is no topic {name!r}", field="topic")
+    return topic
+
+
+def require(batch: Batch, name: str) -> Topic:
+    """The topic a message goes to; made now if the broker may do that."""
+    topic = batch.catalog.topics.get(name)
+    if topic is not None:
+        return topic
+    if not batch.settings.auto_create_topics:
+        raise NotFound(f"there is no topic {name!r}, and this broker does not create topics by itself", field="topic")
+    return _create(batch, PutTopic(name))
+
+
+def _create(batch: Batch, op: PutTopic) -> Topic:
+    limits = batch.settings.limits
+    if len(batch.catalog.topics) >= limits.topics:
+        raise TooLarge(f"topic {op.name!r} would exceed the limit of {limits.topics} topics", field="topic")
+    batch.counters.topics += 1
+    queues = op.queues or batch.settings.default_queues
+    retention = batch.settings.retention_ms if op.retention_ms is None else op.retention_ms
+    topic = Topic(batch.counters.topics, op.name, queues, retention, batch.now)
+    batch.catalog.add_topic(topic)
+    _store(batch, topic)
+    return topic
+
+
+def _store(batch: Batch, topic: Topic) -> None:
+    batch.put("index", b"T" + topic.name.encode(), encode(topic))
+
+
+def put(batch: Batch, op: PutTopic) -> TopicView:
+    most = batch.settings.limits.queues_per_topic
+    if op.queues is not None and not 1 <= op.queues <= most:
+        raise InvalidRequest(f"queues: {op.queues} is not between 1 and {most}", field="queues")
+    topic = batch.catalog.topics.get(op.name)
+    if topic is None:
+        return view(batch.catalog, _create(batch, op))
+    if op.queues is not None and op.queues < topic.queues:
+        raise InvalidRequest(
+            f"queues: topic {op.name!r} has {topic.queues} queues; the number can only grow", field="queues"
+        )
+    topic.queues = op.queues or topic.queues
+    topic.retention_ms = topic.retention_ms if op.retention_ms is None else op.retention_ms
+    _store(batch, topic)
+    return view(batch.catalog, topic)
+
+
+def delete(batch: Batch, op: DeleteTopic) -> None:
+    topic = known(batch.catalog, op.name)
+    batch.delete("index", b"T" + topic.name.encode())
+    whole = keys.u32(topic.id)
+    batch.delete_range("log", whole, keys.after_prefix(whole))
+    for prefix in (b"N", b"S"):
+        batch.delete_range("index", prefix + whole, keys.after_prefix(prefix + whole))
+    for group_id in batch.catalog.groups.values():
+        gt = keys.group_topic(group_id, topic.id)
+        for _ in batch.scan("index", b"l" + gt, keys.after_prefix(b"l" + gt)):
+            batch.counters.leased -= 1
+        for prefix in (b"g", b"l", b"v", b"q"):
+            batch.delete_range("index", prefix + gt, keys.after_prefix(prefix + gt))
+    batch.catalog.remove_topic(topic)
+
+
+def trim(batch: Batch, op: TrimTopics) -> Progress:
+    """Drop the chunks at the head of each queue that have outlived the topic's retention."""
+    left = op.limit
+    for topic in list(batch.catalog.topics.values()):
+        for queue in range(topic.queues):
+            left -= _trim_queue(batch, topic, queue, left)
+            if left <= 0:
+                return Progress(op.limit, more=True)
+    return Progress(op.limit - left)
+
+
+def _trim_queue(batch: Batch, topic: Topic, queue: int, limit: int) -> int:
+    oldest = batch.now - topic.retention_ms
+    prefix = keys.queue_prefix(topic.id, queue)
+    start = batch.catalog.starts.get((topic.id, queue), 0)
+    trimmed, new_start = 0, start
+    for key, value in batch.engine.scan("log", prefix + keys.u64(start), keys.after_prefix(prefix)):
+        if trimmed >= limit or decode_head(value).stored_at >= oldest:
+            break
+        trimmed += 1
+        new_start = keys.read_u64(key, 6) + 1
+    if trimmed:
+        batch.delete_range("log", prefix, prefix + keys.u64(new_start))
+        batch.catalog.starts[(topic.id, queue)] = new_start
+        batch.put("index", b"S" + prefix, keys.u64(new_start))
+    return trimmed

@@ -1,0 +1,155 @@
+"""Prepare, commit, roll back, send."""
+
+from __future__ import annotations
+
+from tallystick.core.errors import InvalidRequest, NotFound
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Commit, OpResult, Outcome, Position, Prepare, Rollback, Send
+from tallystick.core.transaction import (
+    Prepared,
+    Resolved,
+    accept_outcome_again,
+    accept_prepare_again,
+)
+from tallystick.store.kv import delayed, keys, parts, topics
+from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.channels import channel_for
+from tallystick.store.protocol import OperatorResolve
+
+DUPLICATE = OpResult(duplicate=True)
+
+
+def prepare(batch: Batch, op: Prepare) -> OpResult | None:
+    existing = batch.transaction(op.gid)
+    if existing is not None:
+        accept_prepare_again(op.gid, existing, op)
+        return DUPLICATE
+    for message in op.messages:
+        # Refused now rather than at the commit, when the business change can no longer be taken back.
+        topics.require(batch, message.topic)
+    check, defaults = op.check, batch.settings.checks
+    after = defaults.after_ms if check.after_ms is None else check.after_ms
+    channel = channel_for(batch, check.via, check.target, op.group)
+    record = Prepared(
+        op.group,
+        op.member or "",
+        channel.id,
+        check.via,
+        check.target,
+        check.source,
+        batch.now + after,
+        check.max_checks or defaults.max_checks,
+        check.on_exhausted or defaults.on_exhausted,
+        batch.now,
+        op.messages,
+    )
+    batch.put("tx", keys.transaction(op.gid), encode(record))
+    batch.add_due(channel.id, record.first_check_at, op.gid)
+    batch.catalog.recent.add(op.gid, record)
+    batch.counters.pending += 1
+    batch.prepared += 1
+    return None
+
+
+def commit(batch: Batch, op: Commit) -> OpResult | None:
+    existing = batch.transaction(op.gid)
+    if isinstance(existing, Resolved):
+        accept_outcome_again(op.gid, existing, "committed")
+        return DUPLICATE
+    if existing is None and not op.parts:
+        raise NotFound(
+            f"transaction {op.gid} is not known here: never prepared, or resolved longer ago than the dedup retention",
+            field="gid",
+        )
+    claimed = parts.claim(batch, op.parts)
+    messages = [*existing.messages, *claimed] if existing else claimed
+    resolve(batch, op.gid, existing, "committed", "producer", messages)
+    return None
+
+
+def rollback(batch: Batch, op: Rollback) -> OpResult | None:
+    existing = batch.transaction(op.gid)
+    if isinstance(existing, Resolved):
+        accept_outcome_again(op.gid, existing, "rolled_back")
+        return DUPLICATE
+    for part_id in op.parts:
+        parts.drop(batch, part_id)
+    # An unknown gid is resolved as well: the prepare may still be on its way, and must find a tombstone.
+    resolve(batch, op.gid, existing, "rolled_back", "producer", [])
+    return None
+
+
+def operator_resolve(batch: Batch, op: OperatorResolve) -> OpResult | None:
+    existing = batch.transaction(op.gid)
+    if existing is None:
+        raise NotFound(f"transaction {op.gid} is not known here", field="gid")
+    if isinstance(existing, Resolved):
+        accept_outcome_again(op.gid, existing, op.outcome)
+        return DUPLICATE
+    resolve(batch, op.gid, existing, op.outcome, "operator", existing.messages)
+    return None
+
+
+def resolve(
+    batch: Batch,
+    gid: str,
+    existing: Prepared | None,
+    outcome: Outcome,
+    by: str,
+    messages: list[OutgoingMessage],
+) -> list[Position]:
+    """Assign the outcome. The only place where a transaction's messages become visible."""
+    checks = forget_pending(batch, gid, existing) if existing else 0
+    positions = append(batch, gid, messages) if outcome == "committed" else []
+    group, created = (existing.group, existing.created_at) if existing else ("", batch.now)
+    tombstone = Resolved(outcome, group, created, batch.now, by, len(messages), checks)
+    batch.put("tx", keys.transaction(gid), encode(tombstone))
+    batch.outcomes.append((gid, tombstone))
+    return positions
+
+
+def forget_pending(batch: Batch, gid: str, record: Prepared) -> int:
+    """Take a transaction out of the indexes of pending ones; tells how often it was checked."""
+    batch.catalog.recent.drop(gid)
+    batch.counters.pending -= 1
+    state = batch.check_state(gid, record)
+    if state is None:
+        batch.delete("index", keys.due(record.channel, record.first_check_at, gid))
+        return 0
+    if state.parked:
+        batch.counters.parked -= 1
+        batch.delete("index", b"P" + gid.encode())
+    else:
+        batch.delete("index", keys.due(record.channel, state.next_at, gid))
+    batch.delete("index", b"k" + gid.encode())
+    batch.delete("index", keys.aged(record.created_at, gid))
+    return state.checks
+
+
+def append(batch: Batch, gid: str, messages: list[OutgoingMessage]) -> list[Position]:
+    positions = []
+    for sequence, message in enumerate(messages):
+        topic = topics.require(batch, message.topic)
+        if message.deliver_at > batch.now:
+            positions.append(delayed.put(batch, topic, message, gid, sequence))
+        else:
+            positions.append(batch.log.add(topic, message, gid, sequence))
+    return positions
+
+
+def send(batch: Batch, op: Send) -> OpResult | None:
+    if not op.messages:
+        raise InvalidRequest("messages: at least one message is needed", field="messages")
+    for message in op.messages:
+        topics.require(batch, message.topic)
+    if op.gid is None:
+        return OpResult(positions=append(batch, "", op.messages))
+    existing = batch.transaction(op.gid)
+    if isinstance(existing, Resolved):
+        accept_outcome_again(op.gid, existing, "committed")
+        return DUPLICATE
+    if existing is not None:
+        raise InvalidRequest(
+            f"gid {op.gid} belongs to a prepared transaction; commit that instead of sending", field="gid"
+        )
+    return OpResult(positions=resolve(batch, op.gid, None, "committed", "sender", op.messages))

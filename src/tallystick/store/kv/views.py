@@ -1,0 +1,209 @@
+"""What people and programs see of a store: transactions, groups, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from tallystick.core.errors import InvalidRequest, NotFound
+from tallystick.core.transaction import Prepared, Resolved
+from tallystick.core.wire import GroupView, QueueOffset, TransactionView
+from tallystick.store.kv import keys, topics
+from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.catalog import Topic
+from tallystick.store.kv.leases import Cursor
+from tallystick.store.kv.reader import Reader
+from tallystick.store.kv.tombstones import decode_outcomes
+from tallystick.store.protocol import Counts
+
+EXAMINED_PER_PAGE = 10_000  # a page that filters much away ends early instead of holding the writer up
+
+_decode_cursor = msgspec.msgpack.Decoder(Cursor).decode
+
+
+def transaction(batch: Batch, gid: str) -> TransactionView | None:
+    record = batch.transaction(gid)
+    if record is None:
+        return None
+    if isinstance(record, Resolved):
+        return TransactionView(
+            gid,
+            record.outcome,
+            record.group,
+            record.messages,
+            record.created_at,
+            record.resolved_at,
+            record.by,
+            checks=record.checks,
+        )
+    return _pending(batch, gid, record)
+
+
+def _pending(batch: Batch, gid: str, record: Prepared) -> TransactionView:
+    state = batch.check_state(gid, record)
+    view = TransactionView(
+        gid,
+        "prepared",
+        record.group,
+        len(record.messages),
+        record.created_at,
+        check_via=record.via,
+        check_target=record.target,
+        next_check_at=record.first_check_at,
+    )
+    if state is not None:
+        view.checks, view.next_check_at, view.last_error = state.checks, state.next_at, state.last_error
+        if state.parked:
+            view.state, view.next_check_at = "parked", 0
+    return view
+
+
+# --- lists -------------------------------------------------------------------------------------------------------
+
+_Place = tuple[str, str]  # where a page may go on, gid
+
+
+def _prepared(batch: Batch, after: str) -> Iterator[_Place]:
+    start = bytes.fromhex(after) + b"\0" if after else b"d"
+    for key, _ in batch.scan("index", start, b"e"):
+        yield key.hex(), key[13:].decode()
+
+
+def _parked(batch: Batch, after: str) -> Iterator[_Place]:
+    start = bytes.fromhex(after) + b"\0" if after else b"P"
+    for key, _ in batch.scan("index", start, b"Q"):
+        yield key.hex(), key[1:].decode()
+
+
+def _resolved(batch: Batch, after: str) -> Iterator[_Place]:
+    """Newest first."""
+    last, _, index = after.partition(".")
+    end = bytes.fromhex(last) + b"\0" if last else b"p"
+    for key, value in batch.engine.scan_back("index", b"o" + keys.u64(batch.counters.first_outcome), end):
+        outcomes = decode_outcomes(value)[1]
+        upto = int(index) if index and key.hex() == last else len(outcomes)
+        for place in range(upto - 1, -1, -1):
+            yield f"{key.hex()}.{place}", outcomes[place][0]
+
+
+_STAGES = {
+    "prepared": (_prepared,),
+    "parked": (_parked,),
+    "committed": (_resolved,),
+    "rolled_back": (_resolved,),
+}
+_ALL = (_parked, _prepared, _resolved)
+
+
+def scan(
+    batch: Batch, state: str | None, group: str | None, after: str | None, limit: int
+) -> tuple[list[TransactionView], str | None]:
+    """A page of transactions and where the next begins."""
+    stages = _ALL if state is None else _STAGES[state]
+    stage_text, _, place = (after or "0:").partition(":")
+    try:
+        first = int(stage_text)
+        bytes.fromhex(place.partition(".")[0])
+    except ValueError as error:
+        raise InvalidRequest(f"after: {after!r} is not the `next` of an earlier page", field="after") from error
+    found: list[TransactionView] = []
+    for number in range(first, len(stages)):
+        for examined, (token, gid) in enumerate(stages[number](batch, place)):
+            view = transaction(batch, gid)
+            if view and (state is None or view.state == state) and group in (None, view.group):
+                found.append(view)
+            if len(found) >= limit or examined >= EXAMINED_PER_PAGE:
+                return found, f"{number}:{token}"
+        place = ""
+    return found, None
+
+
+# --- groups ------------------------------------------------------------------------------------------------------
+
+
+def groups(batch: Batch, reader: Reader, only: str | None) -> list[GroupView]:
+    """Every (group, topic) pair that has a cursor or a stored offset."""
+    views: list[GroupView] = []
+    for name, group_id in sorted(batch.catalog.groups.items()):
+        if only in (None, name):
+            views.extend(_views_of_group(batch, reader, name, group_id))
+    if only is not None and only not in batch.catalog.groups:
+        raise NotFound(f"there is no consumer group {only!r}", field="group")
+    return views
+
+
+def _views_of_group(batch: Batch, reader: Reader, name: str, group_id: int) -> Iterator[GroupView]:
+    prefix = keys.u32(group_id)
+    found: set[int] = set()
+    for kind in (b"g", b"q"):
+        for key, _ in batch.scan("index", kind + prefix, keys.after_prefix(kind + prefix)):
+            found.add(keys.read_u32(key, 5))
+    for topic_id in sorted(found):
+        topic = batch.catalog.topics_by_id.get(topic_id)
+        if topic is not None:
+            yield group_view(batch, reader, name, topic)
+
+
+def group_view(batch: Batch, reader: Reader, name: str, topic: Topic) -> GroupView:
+    gt = keys.group_topic(batch.catalog.groups.get(name, 0), topic.id)
+    view = GroupView(name, topic.name, [])
+    for queue in range(topic.queues):
+        start = batch.catalog.starts.get((topic.id, queue), 0)
+        end = reader.ends.get((topic.id, queue), 0)
+        place, leased = _place(batch, gt, queue, start)
+        view.queues.append(QueueOffset(queue, place, start, end, end - place + leased))
+        view.leased += leased
+        _note_oldest(batch, reader, view, gt, topic, queue, place)
+    view.lag = sum(one.lag for one in view.queues)
+    return view
+
+
+def _place(batch: Batch, gt: bytes, queue: int, start: int) -> tuple[int, int]:
+    """Where the group stands in a queue, and how many before that are under lease."""
+    cursor = batch.get("index", b"g" + gt + keys.u16(queue))
+    if cursor is not None:
+        decoded = _decode_cursor(cursor)
+        return max(decoded.next, start), decoded.leased
+    stored = batch.get("index", b"q" + gt + keys.u16(queue))
+    return (start if stored is None else max(keys.read_u64(stored), start)), 0
+
+
+def _note_oldest(
+    batch: Batch, reader: Reader, view: GroupView, gt: bytes, topic: Topic, queue: int, place: int
+) -> None:
+    prefix = b"l" + gt + keys.u16(queue)
+    first = next(islice(batch.scan("index", prefix, keys.after_prefix(prefix)), 1), None)
+    oldest = place if first is None else keys.read_u64(first[0], 11)
+    at = reader.stored_at(topic, queue, oldest)
+    if at is not None and (view.oldest_unsettled_at is None or at < view.oldest_unsettled_at):
+        view.oldest_unsettled_at = at
+
+
+def stored_offsets(batch: Batch, reader: Reader, group: str, topic_name: str) -> GroupView:
+    return group_view(batch, reader, group, topics.known(batch.catalog, topic_name))
+
+
+def counts(batch: Batch) -> Counts:
+    counters = batch.counters
+    return Counts(counters.pending, counters.parked, counters.parts, counters.leased, _oldest_pending(batch))
+
+
+def _oldest_pending(batch: Batch) -> int | None:
+    """The creation time of the oldest pending transaction.
+
+    Those checked before have an index by age. The others are still in line at their first check, so the first
+    few of each line bound the oldest: a line is in order of first check, which is creation plus a delay.
+    """
+    oldest: list[int] = []
+    for key, _ in islice(batch.scan("index", b"a", b"b"), 1):
+        oldest.append(keys.read_u64(key, 1))
+    for channel in batch.catalog.channels.values():
+        prefix = b"d" + keys.u32(channel.id)
+        start = prefix + keys.u64(batch.catalog.mark(channel.id).low)
+        for key, _ in islice(batch.scan("index", start, keys.after_prefix(prefix)), 8):
+            record = batch.transaction(key[13:].decode())
+            if isinstance(record, Prepared):
+                oldest.append(record.created_at)
+    return min(oldest, default=None)

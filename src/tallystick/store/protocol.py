@@ -1,0 +1,247 @@
+"""What a broker asks of a store. Batch first: one `write` is one atomic, durable unit.
+
+The protocol is written for engines that several brokers share: claims are leases, the store assigns offsets,
+time is an argument, and nothing is held between two calls. An answer of `write` means: durable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from tallystick.core.backoff import Backoff
+from tallystick.core.limits import Limits
+from tallystick.core.ops import ClientOp, OpResult
+from tallystick.core.transaction import CheckDefaults
+from tallystick.core.wire import CheckRequest, Delivery, GroupView, TopicView, TransactionView
+
+DAY_MS = 24 * 3600 * 1000
+
+
+class StoreSettings(Struct, frozen=True):
+    """The rules a store applies where a request does not say."""
+
+    checks: CheckDefaults = CheckDefaults()
+    limits: Limits = Limits()
+    auto_create_topics: bool = True
+    default_queues: int = 4
+    retention_ms: int = 7 * DAY_MS
+    dedup_retention_ms: int = 7 * DAY_MS
+    part_ttl_ms: int = DAY_MS
+    max_attempts: int = 16
+    redelivery: Backoff = Backoff(first_ms=1_000, cap_ms=300_000)
+    max_leased: int = 10_000
+
+
+# --- operations that only a broker makes -----------------------------------------------------------------------
+
+
+class PutTopic(Struct):
+    name: str
+    queues: int | None = None
+    retention_ms: int | None = None
+
+
+class DeleteTopic(Struct):
+    name: str
+
+
+class ClaimChecks(Struct):
+    """Take the transactions of these channels that are due; each stays with the claimer until `lease_ms` pass."""
+
+    channels: list[int]
+    limit: int
+    lease_ms: int
+
+
+class FailChecks(Struct):
+    """Checks that brought no answer. `counted=False`: nobody could be asked, so it was no check."""
+
+    errors: dict[str, str]
+    permanent: bool = False
+    counted: bool = True
+    retry_ms: int | None = None
+
+
+class ParkOld(Struct):
+    """Park what is older than the maximum age in channels where nobody can be asked."""
+
+    channels: list[int]
+    limit: int
+
+
+class Resume(Struct):
+    """Check a parked transaction again, from the beginning of its limits."""
+
+    gid: str
+
+
+class OperatorResolve(Struct):
+    """An operator's word on a transaction."""
+
+    gid: str
+    outcome: Literal["committed", "rolled_back"]
+
+
+class Receive(Struct):
+    group: str
+    topic: str
+    max: int
+    invisible_ms: int
+    ordered: bool = False
+    start: Literal["earliest", "latest"] = "earliest"
+    tags: list[str] | None = None
+
+
+class PromoteDelayed(Struct):
+    limit: int
+
+
+class ExpireParts(Struct):
+    limit: int
+
+
+class ExpireTombstones(Struct):
+    limit: int
+
+
+class TrimTopics(Struct):
+    """Remove chunks that are older than their topic's retention."""
+
+    limit: int
+
+
+BrokerOp = (
+    PutTopic
+    | DeleteTopic
+    | ClaimChecks
+    | FailChecks
+    | ParkOld
+    | Resume
+    | OperatorResolve
+    | Receive
+    | PromoteDelayed
+    | ExpireParts
+    | ExpireTombstones
+    | TrimTopics
+)
+StoreOp = ClientOp | BrokerOp
+
+
+# --- what comes back -------------------------------------------------------------------------------------------
+
+
+class Claim(Struct):
+    """A transaction claimed for a check."""
+
+    channel: int
+    via: str
+    target: str
+    group: str
+    member: str
+    request: CheckRequest
+
+
+class Claimed(Struct):
+    claims: list[Claim]
+    next_due: dict[int, int | None]  # per channel, the first time at which more is due
+
+
+class Received(Struct):
+    deliveries: list[Delivery]
+    next_visible: int | None = None
+
+
+class Event(Struct):
+    """Something an operator may want to hear of: parked, conflict, exhausted, dead_letter."""
+
+    kind: str
+    subject: str
+    detail: str = ""
+
+
+class Progress(Struct):
+    """How far a sweep came; `next_at` tells when it is worth calling again, `more` that it stopped at its limit."""
+
+    done: int
+    more: bool = False
+    next_at: int | None = None
+
+
+class Channel(Struct, frozen=True):
+    """A place that checks go to: a producer group, a host, or a database. One cannot hold up another."""
+
+    id: int
+    via: str
+    name: str
+
+
+class Slice(Struct):
+    """A piece of a queue: chunks as stored, with the offsets they cover."""
+
+    start: int  # first offset still kept
+    next: int  # where to go on reading
+    end: int  # one past the last visible offset
+    chunks: list[bytes]
+
+
+class Counts(Struct):
+    pending: int
+    parked: int
+    parts: int
+    leased: int
+    oldest_pending_at: int | None
+
+
+Result = OpResult | Claimed | Received | Progress | TopicView | None
+
+
+class Store(Protocol):
+    """A place that keeps transactions, queues and groups."""
+
+    id: str
+    settings: StoreSettings
+    totals: Counter[str]  # since the start: prepared, committed, rolled_back, conflict, parked, dead_letter...
+
+    def write(self, ops: Sequence[StoreOp], now: int) -> list[Result]:
+        """Carry out the operations as one atomic unit and return once it is durable.
+
+        An operation that is refused answers with an `OpResult` that has an error, the others go on. An exception
+        means that nothing of the batch may be believed to have happened, nor not to have.
+        """
+
+    def drain_appended(self) -> set[tuple[str, int]]:
+        """The queues that have had messages since the last call."""
+
+    def drain_events(self) -> list[Event]: ...
+
+    def read(self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int) -> Slice: ...
+
+    def topics(self) -> list[TopicView]: ...
+
+    def topic(self, name: str) -> TopicView | None: ...
+
+    def channels(self) -> list[Channel]: ...
+
+    def transaction(self, gid: str) -> TransactionView | None: ...
+
+    def scan(
+        self, state: str | None, group: str | None, after: str | None, limit: int
+    ) -> tuple[list[TransactionView], str | None]: ...
+
+    def groups(self, group: str | None = None) -> list[GroupView]: ...
+
+    def stored_offsets(self, group: str, topic: str) -> GroupView: ...
+
+    def counts(self) -> Counts: ...
+
+    def failure(self) -> str | None:
+        """Why the store has stopped, or None while it works."""
+
+    def recover(self) -> bool:
+        """Try to leave a failure that may pass (a full disk); True when the store works again."""
+
+    def close(self) -> None: ...

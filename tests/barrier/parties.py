@@ -1,0 +1,202 @@
+"""Every driver over every database, behind one face, so that each test is written once.
+
+A party is one connection of one kind. Its calls are coroutines; a sync driver's run on a thread of their own, so
+that two parties can wait for each other whatever they are made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+import pymysql
+from servers import Server
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from tallystick.barrier import Adapter, Operation, adapt, create_tables, run_async, run_sync
+from tallystick.barrier.statement import Result, Statement
+
+T = TypeVar("T")
+
+# name -> engine; a name says driver and database
+KINDS = {
+    "sqlite3": "sqlite",
+    "sqlite3-autocommit": "sqlite",
+    "core-sqlite": "sqlite",
+    "orm-sqlite": "sqlite",
+    "async-core-sqlite": "sqlite",
+    "async-orm-sqlite": "sqlite",
+    "psycopg": "postgresql",
+    "psycopg-autocommit": "postgresql",
+    "async-psycopg": "postgresql",
+    "async-psycopg-autocommit": "postgresql",
+    "core-postgresql": "postgresql",
+    "core-postgresql-autocommit": "postgresql",
+    "orm-postgresql": "postgresql",
+    "async-core-postgresql": "postgresql",
+    "async-orm-postgresql": "postgresql",
+    "pymysql": "mysql",
+    "pymysql-autocommit": "mysql",
+    "core-mysql": "mysql",
+    "core-mariadb-autocommit": "mysql",
+    "orm-mysql": "mysql",
+}
+# One kind for each engine, where the driver makes no difference.
+PLAIN_KINDS = ["sqlite3", "psycopg", "pymysql"]
+
+
+class Party:
+    """A connection and the thread it lives on."""
+
+    def __init__(self) -> None:
+        self.adapter: Adapter
+        self.dispose: Callable[[], Any] = lambda: None
+        self._thread = ThreadPoolExecutor(1)
+
+    async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a sync function on the party's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+    async def do(self, method: str, *args: Any) -> Any:
+        """Call a method of the adapter, whichever kind it is."""
+        function = getattr(self.adapter, method)
+        return await function(*args) if self.adapter.is_async else await self.call(function, *args)
+
+    async def run(self, operation: Operation[T]) -> T:
+        if self.adapter.is_async:
+            return await run_async(self.adapter, operation)
+        return await self.call(run_sync, self.adapter, operation)
+
+    async def begin(self) -> None:
+        await self.do("begin")
+
+    async def commit(self) -> None:
+        await self.do("commit")
+
+    async def rollback(self) -> None:
+        await self.do("rollback")
+
+    async def execute(self, sql: str, **params: Any) -> Result:
+        result: Result = await self.do("execute", Statement(sql, params))
+        return result
+
+    async def source(self) -> str:
+        return self.adapter.source if self.adapter.is_async else await self.call(lambda: self.adapter.source)
+
+    async def in_transaction(self) -> bool:
+        return await self.call(lambda: self.adapter.in_transaction)
+
+    async def open_another(self) -> Party | None:
+        """A party over a connection that the adapter's opener made."""
+        opener = self.adapter.opener() if self.adapter.is_async else await self.call(self.adapter.opener)
+        if opener is None:
+            return None
+        party = Party()
+        party.adapter = adapt(await opener() if self.adapter.is_async else await party.call(opener))
+        return party
+
+    async def close(self) -> None:
+        await self.do("close")
+        disposed = self.dispose()
+        if disposed is not None:
+            await disposed
+        self._thread.shutdown()
+
+
+class Place:
+    """A database with Tallystick's tables and an account table, and a way to open parties of one kind to it."""
+
+    def __init__(self, kind: str, file: Path, server: Server | None) -> None:
+        self.kind = kind
+        self.engine = KINDS[kind]
+        self.file = file
+        self.server = server
+        self._parties: list[Party] = []
+
+    async def open(self, kind: str | None = None) -> Party:
+        party = Party()
+        self._parties.append(party)
+        kind = kind or self.kind
+        if kind.startswith("async-psycopg"):
+            party.adapter = adapt(await self._psycopg_async(kind))
+        elif kind.startswith("async-"):
+            party.adapter = adapt(await self._sqlalchemy_async(kind, party))
+        else:
+            party.adapter = adapt(await party.call(self._connect, kind, party))
+        return party
+
+    def plain(self) -> Any:
+        """A plain driver connection in autocommit mode, for the test's own looks."""
+        if self.server is None:
+            return sqlite3.connect(self.file, isolation_level=None)
+        return self.server.connect(autocommit=True)
+
+    def query(self, sql: str) -> list[Any]:
+        with closing(self.plain()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(sql)
+            rows = list(cursor.fetchall()) if cursor.description else []
+            cursor.close()
+            return rows
+
+    async def close(self) -> None:
+        for party in self._parties:
+            await party.close()
+
+    def _connect(self, kind: str, party: Party) -> Any:
+        autocommit = kind.endswith("-autocommit")
+        if kind.startswith("sqlite3"):
+            return sqlite3.connect(self.file, isolation_level=None if autocommit else "DEFERRED", timeout=5)
+        if kind.startswith(("psycopg", "pymysql")):
+            assert self.server is not None
+            return self.server.connect(autocommit=autocommit)
+        options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
+        engine = create_engine(self._url(kind), poolclass=NullPool, **options)
+        party.dispose = engine.dispose
+        return Session(engine) if kind.startswith("orm-") else engine.connect()
+
+    async def _psycopg_async(self, kind: str) -> Any:
+        assert self.server is not None
+        return await psycopg.AsyncConnection.connect(
+            **self.server.parameters(), autocommit=kind.endswith("-autocommit")
+        )
+
+    async def _sqlalchemy_async(self, kind: str, party: Party) -> Any:
+        engine = create_async_engine(self._url(kind.removeprefix("async-")), poolclass=NullPool)
+        party.dispose = engine.dispose
+        return AsyncSession(engine) if "-orm-" in kind else await engine.connect().start()
+
+    def _url(self, kind: str) -> Any:
+        if self.server is None:
+            return f"sqlite+aiosqlite:///{self.file}" if self._is_async() else f"sqlite:///{self.file}"
+        drivers = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
+        return self.server.url(drivers[kind.split("-")[1]])
+
+    def _is_async(self) -> bool:
+        return self.kind.startswith("async-")
+
+
+TABLES = [f"tallystick_{name}" for name in ("barrier", "inbox", "offset", "outbox", "prepared")]
+
+
+def prepare_database(place: Place) -> None:
+    """Empty tables: created on the first use of a database, emptied on every further one."""
+    with closing(place.plain()) as connection:
+        create_tables(connection)
+        cursor = connection.cursor()
+        cursor.execute("create table if not exists account (id integer primary key, balance integer not null)")
+        for table in (*TABLES, "account"):
+            cursor.execute(f"delete from {table}")
+        cursor.close()
+
+
+DRIVER_ERRORS = (sqlite3.Error, psycopg.Error, pymysql.Error)

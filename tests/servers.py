@@ -1,0 +1,222 @@
+"""Real PostgreSQL and MariaDB servers for tests: `with postgres_server() as server: server.connect()`.
+
+Each lives in a temporary directory, listens on a free loopback port, and is stopped and removed at the end.
+Both refuse to run as root, so root hands them to an unprivileged user. Also usable from plain scripts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+
+USER = "tally"
+PASSWORD = "stick:/@ %"  # characters that a badly built connection string would stumble over
+DATABASE = "service"
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 20.0
+
+
+@dataclass
+class Server:
+    """A running server and how to reach it."""
+
+    engine: str
+    host: str
+    port: int
+    directory: Path
+    process: subprocess.Popen[bytes]
+    driver: Callable[..., Any]
+    user: str = USER
+    password: str = PASSWORD
+    databases: int = field(default=0, repr=False)
+
+    @property
+    def database(self) -> str:
+        return DATABASE
+
+    def parameters(self, database: str = DATABASE) -> dict[str, Any]:
+        """Keyword arguments of the driver's connect()."""
+        name = "dbname" if self.engine == "postgresql" else "database"
+        credentials = {"user": self.user, "password": self.password, name: database}
+        return {"host": self.host, "port": self.port, **credentials}
+
+    def connect(self, database: str = DATABASE, **options: Any) -> Any:
+        """A new connection of psycopg or PyMySQL."""
+        return self.driver(**{**self.parameters(database), **options})
+
+    def execute(self, sql: str, database: str = DATABASE) -> list[Any]:
+        """Run one statement on a connection of its own, as an administrator would."""
+        with contextlib.closing(self.connect(database, autocommit=True)) as connection:
+            cursor = connection.cursor()
+            cursor.execute(sql)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def new_database(self) -> str:
+        """Create an empty database and return its name."""
+        self.databases += 1
+        name = f"service_{self.databases}"
+        self.execute(f"create database {name}")
+        return name
+
+    def url(self, driver: str, database: str = DATABASE) -> Any:
+        """SQLAlchemy's URL for this server, `driver` being for example postgresql+psycopg."""
+        from sqlalchemy import URL
+
+        return URL.create(driver, self.user, self.password, self.host, self.port, database)
+
+
+@contextlib.contextmanager
+def postgres_server(**settings: str) -> Iterator[Server]:
+    """A PostgreSQL server of its own; `settings` are its configuration parameters."""
+    with _directory("postgres") as (directory, user):
+        data = directory / "data"
+        secret = directory / "password"
+        secret.write_text(PASSWORD)
+        shutil.chown(secret, user)
+        program = _postgres_programs()
+        account = ["-U", USER, "-A", "scram-sha-256", f"--pwfile={secret}"]
+        _run(user, [program / "initdb", "-D", data, *account, "-E", "UTF8", "--locale=C", "--no-sync"])
+        port = _free_port()
+        small = {"shared_buffers": "16MB", "max_connections": "100", "logging_collector": "off", **settings}
+        options = [part for name, value in small.items() for part in ("-c", f"{name}={value}")]
+        command = [program / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", directory]
+        with _running(user, [*command, *options], directory, signal.SIGINT) as process:
+            server = Server("postgresql", "127.0.0.1", port, directory, process, psycopg.connect)
+            _wait_until_ready(server, "postgres")
+            server.execute(f"create database {DATABASE}", "postgres")
+            yield server
+
+
+@contextlib.contextmanager
+def mariadb_server(**settings: str) -> Iterator[Server]:
+    """A MariaDB server of its own; `settings` are its system variables."""
+    with _directory("mysql") as (directory, user):
+        data = directory / "data"
+        install = [_program("mariadb-install-db"), "--no-defaults", f"--datadir={data}"]
+        _run(user, [*install, "--auth-root-authentication-method=normal", "--skip-test-db"])
+        start = directory / "init.sql"
+        start.write_text(
+            f"create database {DATABASE};\n"
+            f"create user {USER}@'127.0.0.1' identified by '{PASSWORD}';\n"
+            f"grant all on *.* to {USER}@'127.0.0.1' with grant option;\n"
+        )
+        start.chmod(0o644)
+        port = _free_port()
+        small = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "16M", "skip_name_resolve": "1"}
+        options = [f"--{name}={value}" for name, value in {**small, **settings}.items()]
+        command = [_program("mariadbd"), "--no-defaults", f"--datadir={data}", f"--init-file={start}"]
+        place = ["--bind-address=127.0.0.1", f"--port={port}", f"--socket={directory / 'socket'}"]
+        with _running(user, [*command, *place, *options], directory, signal.SIGTERM) as process:
+            server = Server("mysql", "127.0.0.1", port, directory, process, pymysql.connect)
+            _wait_until_ready(server, DATABASE)
+            yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[Server]:
+    with mariadb_server() as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _directory(preferred_user: str) -> Iterator[tuple[Path, str]]:
+    """A temporary directory and the user it belongs to."""
+    user = _unprivileged(preferred_user)
+    directory = Path(tempfile.mkdtemp(prefix="tallystick-"))
+    try:
+        if os.getuid() == 0:
+            shutil.chown(directory, user)
+        yield directory, user
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _unprivileged(preferred: str) -> str:
+    if os.getuid() != 0:
+        return pwd.getpwuid(os.getuid()).pw_name
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return preferred if preferred in names else "nobody"
+
+
+def _as_user(user: str, command: list[Any], *more: str) -> list[str]:
+    switch = [f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups"]
+    return [_program("setpriv"), *(switch if os.getuid() == 0 else []), *more, *map(str, command)]
+
+
+def _run(user: str, command: list[Any]) -> None:
+    done = subprocess.run(_as_user(user, command, "--no-new-privs"), capture_output=True, text=True, cwd="/")
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
+
+
+@contextlib.contextmanager
+def _running(user: str, command: list[Any], directory: Path, stop: signal.Signals) -> Iterator[subprocess.Popen[bytes]]:
+    """A server process, which is gone at the end whatever happens, even if we are killed."""
+    guarded = _as_user(user, command, "--pdeathsig", stop.name)
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(guarded, stdout=log, stderr=log, cwd="/", start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.send_signal(stop)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_ready(server: Server, database: str) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            server.execute("select 1", database)
+            return
+        except (psycopg.OperationalError, pymysql.err.OperationalError) as error:
+            ended = server.process.poll()
+            if ended is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+                continue
+            log = (server.directory / "log").read_text(errors="replace")
+            raise RuntimeError(f"{server.engine} did not start (exit code {ended}):\n{log[-4000:]}") from error
+
+
+def _postgres_programs() -> Path:
+    """Debian keeps them out of PATH, one directory per version; elsewhere they are on it."""
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    return versions[-1].parent if versions else Path(_program("initdb")).parent
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if found is None:
+        raise RuntimeError(f"{name} is not installed; `make test` installs what the tests need")
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
