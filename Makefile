@@ -35,7 +35,7 @@ check: ## style, types and import rules
 
 bench: ## measure speed and print a table
 	@scripts/setup test
-	@$(BIN)/tallystick bench $(ARGS)
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 fmt: ## format the code and fix what can be fixed
 	@scripts/setup demo

@@ -7,17 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from parties import KINDS, Place, prepare_database
+from parties import KINDS, Place, kind_params, prepare_database
+
 from servers import mariadb, postgres
 
 __all__ = ["mariadb", "postgres"]
 
 _SERVERS = {"postgresql": "postgres", "mysql": "mariadb"}
-_MARKS = {"sqlite": [], "postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb]}
-
-
-def kind_params(kinds: list[str]) -> list[object]:
-    return [pytest.param(kind, marks=_MARKS[KINDS[kind]]) for kind in kinds]
 
 
 @pytest.fixture(params=kind_params(list(KINDS)))

@@ -7,25 +7,29 @@ that two parties can wait for each other whatever they are made of.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
 import pymysql
-from servers import Server
+import pytest
 from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from servers import Server
 from tallystick.barrier import Adapter, Operation, adapt, create_tables, run_async, run_sync
 from tallystick.barrier.statement import Result, Statement
 
 T = TypeVar("T")
+
+DRIVER_ERRORS = (sqlite3.Error, psycopg.Error, pymysql.Error)
 
 # name -> engine; a name says driver and database
 KINDS = {
@@ -50,14 +54,24 @@ KINDS = {
     "core-mariadb-autocommit": "mysql",
     "orm-mysql": "mysql",
 }
-# One kind for each engine, where the driver makes no difference.
 PLAIN_KINDS = ["sqlite3", "psycopg", "pymysql"]
+
+_MARKS = {"sqlite": [], "postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb]}
+
+
+def kind_params(kinds: list[str]) -> list[Any]:
+    return [pytest.param(kind, marks=_MARKS[KINDS[kind]]) for kind in kinds]
+
+
+# For tests where the driver makes no difference: one kind for each engine.
+plain_kinds = pytest.mark.parametrize("kind", kind_params(PLAIN_KINDS))
 
 
 class Party:
     """A connection and the thread it lives on."""
 
     def __init__(self) -> None:
+        self.connection: Any
         self.adapter: Adapter
         self.dispose: Callable[[], Any] = lambda: None
         self._thread = ThreadPoolExecutor(1)
@@ -127,11 +141,12 @@ class Place:
         self._parties.append(party)
         kind = kind or self.kind
         if kind.startswith("async-psycopg"):
-            party.adapter = adapt(await self._psycopg_async(kind))
+            party.connection = await self._psycopg_async(kind)
         elif kind.startswith("async-"):
-            party.adapter = adapt(await self._sqlalchemy_async(kind, party))
+            party.connection = await self._sqlalchemy_async(kind, party)
         else:
-            party.adapter = adapt(await party.call(self._connect, kind, party))
+            party.connection = await party.call(self._connect, kind, party)
+        party.adapter = adapt(party.connection)
         return party
 
     def plain(self) -> Any:
@@ -141,16 +156,26 @@ class Place:
         return self.server.connect(autocommit=True)
 
     def query(self, sql: str) -> list[Any]:
-        with closing(self.plain()) as connection:
+        with contextlib.closing(self.plain()) as connection:
             cursor = connection.cursor()
             cursor.execute(sql)
-            rows = list(cursor.fetchall()) if cursor.description else []
+            rows = [tuple(row) for row in cursor.fetchall()] if cursor.description else []
             cursor.close()
             return rows
 
     async def close(self) -> None:
         for party in self._parties:
             await party.close()
+
+    def forget(self, party: Party) -> None:
+        """Leave out of `close` a party that is closed already."""
+        self._parties.remove(party)
+
+    async def close_quietly(self) -> None:
+        """Close connections that are broken already, which some drivers complain about."""
+        for party in self._parties:
+            with contextlib.suppress(*DRIVER_ERRORS, DBAPIError):
+                await party.close()
 
     def _connect(self, kind: str, party: Party) -> Any:
         autocommit = kind.endswith("-autocommit")
@@ -190,13 +215,10 @@ TABLES = [f"tallystick_{name}" for name in ("barrier", "inbox", "offset", "outbo
 
 def prepare_database(place: Place) -> None:
     """Empty tables: created on the first use of a database, emptied on every further one."""
-    with closing(place.plain()) as connection:
+    with contextlib.closing(place.plain()) as connection:
         create_tables(connection)
         cursor = connection.cursor()
         cursor.execute("create table if not exists account (id integer primary key, balance integer not null)")
         for table in (*TABLES, "account"):
             cursor.execute(f"delete from {table}")
         cursor.close()
-
-
-DRIVER_ERRORS = (sqlite3.Error, psycopg.Error, pymysql.Error)

@@ -65,7 +65,6 @@ __all__ = [
     "OFFSET_TABLE",
     "OUTBOX_TABLE",
     "PREPARED_TABLE",
-    # Connections
     "Adapter",
     "AlreadyDecided",
     "AsyncAdapter",

@@ -6,6 +6,7 @@ a sync or an async connection, so both kinds obey the very same rules.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -55,25 +56,25 @@ class Operation(Generic[T]):
     own_transaction: bool
 
 
-def operation(
-    steps: Callable[Concatenate[Dialect, P], Steps[T]],
-) -> Callable[P, Operation[T]]:
+def operation(steps: Callable[Concatenate[Dialect, P], Steps[T]]) -> Callable[P, Operation[T]]:
     """An operation that is part of whatever transaction the caller has open."""
-
-    @wraps(steps)
-    def describe(*args: P.args, **kwargs: P.kwargs) -> Operation[T]:
-        return Operation(lambda dialect: steps(dialect, *args, **kwargs), own_transaction=False)
-
-    return describe
+    return _described(steps, own_transaction=False)
 
 
-def own_operation(
-    steps: Callable[Concatenate[Dialect, P], Steps[T]],
-) -> Callable[P, Operation[T]]:
+def own_operation(steps: Callable[Concatenate[Dialect, P], Steps[T]]) -> Callable[P, Operation[T]]:
     """An operation that begins and ends transactions itself: it needs a connection with none open."""
+    return _described(steps, own_transaction=True)
 
+
+def _described(
+    steps: Callable[Concatenate[Dialect, P], Steps[T]], *, own_transaction: bool
+) -> Callable[P, Operation[T]]:
     @wraps(steps)
     def describe(*args: P.args, **kwargs: P.kwargs) -> Operation[T]:
-        return Operation(lambda dialect: steps(dialect, *args, **kwargs), own_transaction=True)
+        return Operation(lambda dialect: steps(dialect, *args, **kwargs), own_transaction)
 
+    # For help() and editors: the dialect comes from the adapter, not from the caller.
+    whole = inspect.signature(steps)
+    shown = whole.replace(parameters=list(whole.parameters.values())[1:], return_annotation=Operation)
+    describe.__signature__ = shown  # type: ignore[attr-defined]
     return describe

@@ -12,7 +12,7 @@ from tallystick.broker.alerts import Alerts
 from tallystick.broker.checkback.databases import Databases
 from tallystick.broker.checkback.scheduler import CheckBack
 from tallystick.broker.config import Config
-from tallystick.broker.metrics import Metrics, StoreCollector
+from tallystick.broker.metrics import MAX_LAG_SERIES, Metrics, StoreCollector
 from tallystick.broker.outbound import AllowedUrls, Outbound
 from tallystick.broker.sweeps import start_sweeps
 from tallystick.broker.waiters import Waiters
@@ -28,7 +28,7 @@ from tallystick.store.rocksdb import open_rocksdb
 log = logging.getLogger("tallystick.broker")
 
 T = TypeVar("T")
-COUNT_EVERY_SECONDS = 2.0
+COUNT_EVERY_MS = 1_000
 
 
 def open_store(config: Config) -> Store:
@@ -74,7 +74,6 @@ class Broker:
         self._tasks = [
             asyncio.create_task(self.checkback.run(), name="check-back"),
             asyncio.create_task(self._alerts.run(), name="alerts"),
-            asyncio.create_task(self._count(), name="counts"),
             *start_sweeps(self.writer, self.clock),
         ]
         for task in self._tasks:
@@ -191,12 +190,13 @@ class Broker:
 
     # --- life --------------------------------------------------------------------------------------------------
 
-    async def _count(self) -> None:
-        while True:
+    async def count(self) -> None:
+        """Bring the numbers that cost a look at the store up to date; the rest of the metrics always are."""
+        now = self.clock.now_ms()
+        if abs(now - self._collector.now_ms) >= COUNT_EVERY_MS and self.store.failure() is None:
+            self._collector.now_ms = now
             self._collector.counts = await self.look(lambda store: store.counts())
-            self._collector.groups = await self.look(lambda store: store.groups())
-            self._collector.now_ms = self.clock.now_ms()
-            await asyncio.sleep(COUNT_EVERY_SECONDS)
+            self._collector.groups = await self.look(lambda store: store.lags(MAX_LAG_SERIES))
 
     def drain(self) -> None:
         """No new work; long polls go home. What was accepted is still finished."""

@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -114,10 +114,17 @@ def _parsed(name: str, value: Any, origin: str) -> Any:
         if isinstance(value, str) and wanted.startswith("list"):
             return [part.strip() for part in value.split(",") if part.strip()]
         if isinstance(value, str) and wanted.startswith("dict"):
-            return dict(pair.split("=", 1) for pair in value.split(",") if pair)
+            return dict(_pair(part) for part in value.split(",") if part.strip())
     except ValueError as error:
         raise ConfigError(f"{name} ({origin}): {error}", field=name) from error
     return value
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.strip().partition("=")
+    if not (name and equals):
+        raise ValueError(f"{text!r} does not have the form name=value")
+    return name, value
 
 
 def _check_name(name: str, origin: str) -> None:
@@ -162,15 +169,21 @@ def load_config(
     return _validated(values, origins)
 
 
+def _refusal(name: str, value: Any, message: str) -> str:
+    """What is wrong with a value: the choices if there are some, else the decoder's own words."""
+    kind = get_type_hints(Config).get(name)
+    wanted = f"is none of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else f"is not accepted: {message}"
+    return f"{value!r} {wanted}"
+
+
 def _validated(values: dict[str, Any], origins: dict[str, str]) -> Config:
     try:
         config = msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$.")
         name = place.rstrip("`").split("[")[0]
-        raise ConfigError(
-            f"{name} ({origins.get(name, 'default')}): {message}, not {values.get(name)!r}", field=name
-        ) from error
+        origin = origins.get(name, "default")
+        raise ConfigError(f"{name} ({origin}): {_refusal(name, values.get(name), message)}", field=name) from error
     if config.max_message_bytes > config.max_request_bytes:
         raise ConfigError("max_message_bytes: larger than max_request_bytes", field="max_message_bytes")
     if config.check_interval > config.check_interval_cap:

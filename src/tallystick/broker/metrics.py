@@ -81,6 +81,6 @@ class StoreCollector:
 
     def _lag(self) -> Metric:
         family = GaugeMetricFamily("tallystick_lag", "Messages a group has not settled.", labels=["group", "topic"])
-        for view in sorted(self.groups, key=lambda one: -one.lag)[:MAX_LAG_SERIES]:
+        for view in self.groups:
             family.add_metric([view.group, view.topic], view.lag)
         return family

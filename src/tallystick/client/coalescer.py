@@ -20,6 +20,7 @@ from .entry import Answered, Entry, request_body, results_of, separate_guilty, w
 Post = Callable[[bytes, float], Awaitable[bytes]]
 
 SWEEP_SECONDS = 0.1
+WORTH_SHARING = 128
 
 
 class CoalescerLimits:
@@ -138,7 +139,7 @@ class Coalescer:
     def _pump(self) -> None:
         self._pump_scheduled = False
         while self._pause is None and len(self._in_flight) < self._limits.in_flight:
-            batch = self._split.popleft() if self._split else self._take()
+            batch = self._split.popleft() if self._split else self._take(self._share())
             if not batch:
                 break
             task = self._loop.create_task(self._send(batch))
@@ -147,13 +148,20 @@ class Coalescer:
         if not self._busy():
             self._idle.set()
 
-    def _take(self) -> list[Entry]:
+    def _share(self) -> int:
+        """How many operations the next request takes: all, or, where they are many, an equal share for each request
+        that may be in flight. So the broker works on one while this process makes or reads another."""
+        free = self._limits.in_flight - len(self._in_flight)
+        share = -(-len(self._waiting) // free)
+        return min(self._limits.request_ops, max(share, WORTH_SHARING))
+
+    def _take(self, most: int) -> list[Entry]:
         """The longest waiting operations that fit into one request; a large one may fill it alone."""
         now = self._loop.time()
         batch: list[Entry] = []
         size = 0
         waiting = self._waiting
-        while waiting and len(batch) < self._limits.request_ops:
+        while waiting and len(batch) < most:
             length = len(waiting[0].frame)
             if batch and size + length > self._limits.request_bytes:
                 break

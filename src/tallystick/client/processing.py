@@ -12,8 +12,9 @@ from enum import Enum
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 
-from tallystick.barrier.operations.inbox import advance_offset, first_time
+from tallystick.barrier.operations.inbox import advance_offset, first_time, read_offset
 from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
 from tallystick.core.errors import InvalidRequest, OffsetMoved, TallystickError
 
@@ -28,6 +29,15 @@ T = TypeVar("T")
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode
+
+
+class Place(Struct, frozen=True):
+    """A queue as one consumer group reads it. Each store numbers the offsets of its queues for itself."""
+
+    group: str
+    store: str
+    topic: str
+    queue: int
 
 
 class Verdict(Enum):
@@ -60,31 +70,52 @@ def handle_plainly(subscription: Subscription, message: Message) -> Script[Verdi
 
 def handle_by_inbox(subscription: Subscription, message: Message, connection: Any) -> Script[Verdict]:
     """One local transaction: the inbox row and the effect."""
-    return _in_transaction(lambda: _effect(subscription, message, connection, _not_seen(subscription, message)))
+
+    def body() -> Script[Verdict]:
+        if message.header(SIGN) in SIGNS:
+            return (yield from _signed_effect(subscription, message, connection))
+        if not (yield InDatabase(first_time(subscription.group, message.id))):
+            return Verdict.DUPLICATE
+        yield UserCode(lambda: _call(subscription, message, connection))
+        return Verdict.HANDLED
+
+    return _in_transaction(body)
 
 
 def handle_by_offset(
-    subscription: Subscription, message: Message, connection: Any, stored: int | None
+    subscription: Subscription, message: Message, connection: Any, place: Place, stored: int | None
 ) -> Script[Verdict]:
     """One local transaction: the group's offset moves past the message, and the effect."""
 
     def body() -> Script[Verdict]:
         # First, because it locks the row: another consumer of this queue waits here and then finds it moved.
-        yield from _move(subscription, message, stored, message.offset + 1)
-        return (yield from _effect(subscription, message, connection, _always()))
+        yield from _move(place, stored, message.offset + 1)
+        if message.header(SIGN) in SIGNS:
+            return (yield from _signed_effect(subscription, message, connection))
+        yield UserCode(lambda: _call(subscription, message, connection))
+        return Verdict.HANDLED
 
     return _in_transaction(body)
 
 
-def move_offset(subscription: Subscription, message: Message, stored: int | None, to: int) -> Script[None]:
+def move_offset(place: Place, stored: int | None, to: int) -> Script[None]:
     """One local transaction: the group's offset moves, nothing else happens."""
-    return _in_transaction(lambda: _move(subscription, message, stored, to))
+    return _in_transaction(lambda: _move(place, stored, to))
 
 
-def _move(subscription: Subscription, message: Message, stored: int | None, to: int) -> Script[None]:
-    place = (subscription.group, message.store, message.topic, message.queue)
-    if not (yield InDatabase(advance_offset(*place, expected=stored, new=to))):
-        raise OffsetMoved(f"{message.topic}/{message.queue}: another consumer moved the offset from {stored}")
+def stored_offset(place: Place) -> Script[int | None]:
+    """Where the group goes on reading; None before its first message."""
+
+    def body() -> Script[int | None]:
+        return (yield InDatabase(read_offset(*msgspec.structs.astuple(place))))  # type: ignore[no-any-return]
+
+    return _in_transaction(body)
+
+
+def _move(place: Place, stored: int | None, to: int) -> Script[None]:
+    moved = yield InDatabase(advance_offset(*msgspec.structs.astuple(place), expected=stored, new=to))
+    if not moved:
+        raise OffsetMoved(f"{place.topic}/{place.queue}: another consumer moved the offset from {stored}")
 
 
 def _in_transaction(body: Callable[[], Script[T]]) -> Script[T]:
@@ -104,32 +135,9 @@ def _in_transaction(body: Callable[[], Script[T]]) -> Script[T]:
     return value
 
 
-def _not_seen(subscription: Subscription, message: Message) -> Script[bool]:
-    return (yield InDatabase(first_time(subscription.group, message.id)))  # type: ignore[no-any-return]
-
-
-def _always() -> Script[bool]:
-    yield from ()
-    return True
-
-
-def _effect(
-    subscription: Subscription, message: Message, connection: Any, is_new: Script[bool]
-) -> Script[Verdict]:
-    sign = message.header(SIGN)
-    if sign in SIGNS:
-        return (yield from _signed_effect(subscription, message, connection, sign))
-    if not (yield from is_new):
-        return Verdict.DUPLICATE
-    yield UserCode(lambda: _call(subscription, message, connection))
-    return Verdict.HANDLED
-
-
-def _signed_effect(
-    subscription: Subscription, message: Message, connection: Any, sign: str
-) -> Script[Verdict]:
+def _signed_effect(subscription: Subscription, message: Message, connection: Any) -> Script[Verdict]:
     """A prepared message is kept, the last one counting; its outcome uses it up, once."""
-    group, identity = subscription.group, message.header(ID)
+    group, sign, identity = subscription.group, message.header(SIGN), message.header(ID)
     if sign == "prepare":
         yield InDatabase(prepared_put(group, identity, _encode(message)))
         return Verdict.NOTED
@@ -140,6 +148,10 @@ def _signed_effect(
         yield InDatabase(prepared_drop(group, identity))
         return Verdict.NOTED
     payload = yield InDatabase(prepared_take(group, identity))
+    if payload is None and subscription.by == "offset":
+        # In order: what is not here by now never comes. The group began to read behind it.
+        log.warning("message %s was committed, but sent before this group began to read", identity)
+        return Verdict.NOTED
     if payload is None:
         raise NotPreparedYet(f"the outcome of {identity} is here, the message itself is not")
     prepared = _restored(_decode(payload), message)

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from tallystick.core.names import HeaderName, HeaderValue, Key, Tag, TopicName
 
 
-class OutgoingMessage(Struct, omit_defaults=True, forbid_unknown_fields=True):
+class OutgoingMessage(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A message on its way in. `deliver_at` (milliseconds since the epoch) delays it; 0 means at once."""
 
     topic: TopicName
@@ -21,7 +21,7 @@ class OutgoingMessage(Struct, omit_defaults=True, forbid_unknown_fields=True):
     born_at: Annotated[int, Meta(ge=0)] = 0
 
 
-class Chunk(Struct, array_like=True):
+class Chunk(Struct, array_like=True, gc=False):
     """What one group commit appended to one queue, column by column.
 
     Columns instead of rows: a bulk reader turns each into an Arrow array without touching the messages,
@@ -42,7 +42,7 @@ class Chunk(Struct, array_like=True):
         return len(self.values)
 
 
-class StoredMessage(Struct, omit_defaults=True):
+class StoredMessage(Struct, omit_defaults=True, gc=False):
     """A message in a queue, as consumers see it."""
 
     topic: str

@@ -1,7 +1,8 @@
 """What the outside may ask of a broker, one struct an operation.
 
 The client library encodes these, the broker decodes them straight into what its store executes: no layer in
-between copies a message. Each batch answers with one `OpResult` (or `None`: done, nothing to add) an operation.
+between copies a message. They hold no cycles, so the garbage collector need not look at them (`gc=False`). Each
+batch answers with one `OpResult` (or `None`: done, nothing to add) an operation.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ OnExhausted = Literal["park", "rollback"]
 Milliseconds = Annotated[int, Meta(ge=0, le=366 * 24 * 3600 * 1000)]
 
 
-class Check(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Check(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """How, when and how often the broker asks for the outcome.
 
     `via` names the way: any live member of the producer group, a URL, or a database from the broker's own
@@ -34,7 +35,7 @@ class Check(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     on_exhausted: OnExhausted | None = None
 
 
-class Prepare(Struct, tag="prepare", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+class Prepare(Struct, tag="prepare", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Store half messages under a gid. `group` is the producer group; `member` the process that prepares."""
 
     gid: Gid
@@ -44,7 +45,7 @@ class Prepare(Struct, tag="prepare", tag_field="op", omit_defaults=True, forbid_
     member: MemberName | None = None
 
 
-class PreparePart(Struct, tag="part", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+class PreparePart(Struct, tag="part", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Store half messages as a part that no transaction claims yet; `index` numbers the requests of one part."""
 
     part: PartId
@@ -53,35 +54,35 @@ class PreparePart(Struct, tag="part", tag_field="op", omit_defaults=True, forbid
     ttl_ms: Milliseconds | None = None
 
 
-class PartRef(Struct, forbid_unknown_fields=True):
+class PartRef(Struct, forbid_unknown_fields=True, gc=False):
     """A part that a commit claims, with the number of messages it must hold."""
 
     part: PartId
     count: Annotated[int, Meta(ge=0)]
 
 
-class Commit(Struct, tag="commit", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+class Commit(Struct, tag="commit", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Give a transaction the outcome `committed`. With `parts`, also claim those; all of them or nothing."""
 
     gid: Gid
     parts: list[PartRef] = []
 
 
-class Rollback(Struct, tag="rollback", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+class Rollback(Struct, tag="rollback", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Give a transaction the outcome `rolled_back`. An unknown gid leaves a tombstone for a late prepare."""
 
     gid: Gid
     parts: list[PartId] = []
 
 
-class Send(Struct, tag="send", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+class Send(Struct, tag="send", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Messages without a transaction. With a gid the broker drops what it has seen before."""
 
     messages: list[OutgoingMessage]
     gid: Gid | None = None
 
 
-class Ack(Struct, tag="ack", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
+class Ack(Struct, tag="ack", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Settle leases: the messages are done for this group."""
 
     group: GroupName
@@ -127,7 +128,7 @@ class AnswerChecks(Struct, tag="answers", tag_field="op", omit_defaults=True, fo
 ClientOp = Prepare | PreparePart | Commit | Rollback | Send | Ack | Nack | Renew | CommitOffsets | AnswerChecks
 
 
-class Position(Struct, array_like=True):
+class Position(Struct, array_like=True, gc=False):
     """Where a message ended up. A delayed message has no offset yet: -1."""
 
     topic: str
@@ -135,7 +136,7 @@ class Position(Struct, array_like=True):
     offset: int
 
 
-class OpResult(Struct, omit_defaults=True):
+class OpResult(Struct, omit_defaults=True, gc=False):
     """The answer to one operation; `error` is the code of what went wrong."""
 
     error: str | None = None

@@ -31,7 +31,7 @@ class CheckDefaults(Struct, frozen=True):
     max_age_ms: int = 3 * 24 * 3600 * 1000
 
 
-class Prepared(Struct, array_like=True, tag=1):
+class Prepared(Struct, array_like=True, tag=1, gc=False):
     """A prepared transaction as it is stored: written once, never rewritten by a check."""
 
     group: str
@@ -48,7 +48,7 @@ class Prepared(Struct, array_like=True, tag=1):
     calls: list[msgspec.Raw] = []
 
 
-class Resolved(Struct, array_like=True, tag=2):
+class Resolved(Struct, array_like=True, tag=2, gc=False):
     """The tombstone of a transaction, kept for the dedup retention."""
 
     outcome: Outcome
@@ -63,7 +63,7 @@ class Resolved(Struct, array_like=True, tag=2):
 Record = Prepared | Resolved
 
 
-class CheckState(Struct, array_like=True):
+class CheckState(Struct, array_like=True, gc=False):
     """What checking has come to; exists only once a transaction has been claimed for a check."""
 
     checks: int

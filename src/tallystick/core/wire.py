@@ -102,7 +102,7 @@ class ReceiveRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
     member: MemberName | None = None
 
 
-class Delivery(Struct, omit_defaults=True):
+class Delivery(Struct, omit_defaults=True, gc=False):
     """A message under lease."""
 
     message: StoredMessage

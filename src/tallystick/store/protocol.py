@@ -234,6 +234,9 @@ class Store(Protocol):
 
     def groups(self, group: str | None = None) -> list[GroupView]: ...
 
+    def lags(self, most: int) -> list[GroupView]:
+        """Groups with their lag alone, cheap enough to be asked for every few seconds."""
+
     def stored_offsets(self, group: str, topic: str) -> GroupView: ...
 
     def counts(self) -> Counts: ...

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from tallystick.store.kv.store import EngineFailed, KvStore
 from tallystick.store.protocol import StoreSettings
 
 MIB = 1024 * 1024
+RECLAIM_SECONDS = 30.0
 
 
 class RocksEngine:
@@ -31,6 +34,8 @@ class RocksEngine:
         self._cache = Cache(64 * MIB)
         options = self._options()
         self._db = Rdict(str(path), options, column_families={area: self._options(area) for area in AREAS})
+        self._reclaiming = threading.Thread()
+        self._reclaimed_at = -RECLAIM_SECONDS
         self._areas = {area: self._db.get_column_family(area) for area in AREAS}
         self._handles = {area: self._db.get_column_family_handle(area) for area in AREAS}
 
@@ -49,11 +54,12 @@ class RocksEngine:
         options.set_write_buffer_size(64 * MIB if area in ("tx", "log") else 32 * MIB)
         options.set_max_write_buffer_number(3)
         if area == "log":
-            # Chunks are large and written once: kept beside the tree, compaction moves only their keys.
+            # Chunks are large and written once: kept in files beside the tree, compaction moves only their keys.
+            # RocksDB's own collection would copy the oldest live ones again and again; files that hold nothing
+            # live any more go without it, see `_reclaim`.
             options.set_enable_blob_files(True)
             options.set_min_blob_size(4096)
-            options.set_blob_file_size(256 * MIB)
-            options.set_enable_blob_gc(True)
+            options.set_blob_file_size(64 * MIB)
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
         table.set_bloom_filter(10, False)
@@ -99,6 +105,16 @@ class RocksEngine:
         except Exception as error:
             # What the disk holds now is unknown. Trying again would report success for data that may be lost.
             raise EngineFailed(f"fsync failed, restart the broker: {error}", may_pass=False) from error
+        if changes.ranges:
+            self._reclaim()
+
+    def _reclaim(self) -> None:
+        """Give the disk back what was trimmed. Only keys are compacted, so it takes a moment, now and then."""
+        if time.monotonic() - self._reclaimed_at < RECLAIM_SECONDS or self._reclaiming.is_alive():
+            return
+        self._reclaimed_at = time.monotonic()
+        self._reclaiming = threading.Thread(target=self._areas["log"].compact_range, args=(None, None), daemon=True)
+        self._reclaiming.start()
 
     def _encode(self, changes: Changes) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
@@ -114,6 +130,8 @@ class RocksEngine:
         return batch
 
     def close(self) -> None:
+        if self._reclaiming.is_alive():
+            self._reclaiming.join()
         self._areas.clear()
         self._handles.clear()
         self._db.close()

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from tallystick.api.http.batch import Receive, Scope, Send, handle_batch
 from tallystick.api.http.problems import problem_response
+from tallystick.api.http.routes.context import CallerGone
 from tallystick.api.http.table import ENTRIES, Entry
 from tallystick.broker.broker import Broker
 from tallystick.core.errors import InvalidRequest, NotFound
@@ -58,6 +59,8 @@ def _route(entry: Entry) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
             response = await handler(request)
+        except CallerGone:
+            response = Response(status_code=499)  # nobody reads it
         except Exception as error:
             response = problem_response(error)
         # The route's pattern, never the path itself: a label for each topic would have no bound.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import signal
+import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -10,10 +12,10 @@ from types import FrameType
 import structlog
 import uvicorn
 
+from tallystick.api.http import listening
 from tallystick.api.http.app import App
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import Config
-from tallystick.core.errors import TallystickError
 
 log = logging.getLogger("tallystick")
 
@@ -40,56 +42,91 @@ def set_up_logs(config: Config) -> None:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, but the first signal also sends the long polls home: otherwise each would hold the end up."""
+    """Uvicorn, with a start and an end that suit a broker.
 
-    def __init__(self, config: uvicorn.Config, app: App) -> None:
+    The first signal sends the long polls home (otherwise each would hold the end up), and a drained broker ends with
+    exit code 0. A start that fails is told once, by whoever called `serve`, not as a traceback in the log.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: App, on_listening: Callable[[], None]) -> None:
         super().__init__(config)
         self._app = app
+        self._on_listening = on_listening
+        self.failure: OSError | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        uvicorn_log = logging.getLogger("uvicorn")
+        uvicorn_log.setLevel(logging.CRITICAL)
+        try:
+            await super().startup(sockets)
+        except SystemExit:  # the lifespan failed; `serve` has the reason
+            self.should_exit = True
+            return
+        except OSError as error:  # another process began to listen on the port since it was bound
+            self.failure, self.should_exit = error, True
+            await self.lifespan.shutdown()
+            return
+        finally:
+            uvicorn_log.setLevel(logging.WARNING)
+        self._on_listening()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._app.broker is not None and not self._app.broker.draining:
             log.info("draining: no new work, finishing what was accepted")
             self._app.broker.drain()
-        super().handle_exit(sig, frame)
+        # Not handed on: uvicorn would raise the signal again after the clean end, which looks like a crash.
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
 
 def serve(config: Config, on_ready: Callable[[str], None] | None = None) -> None:
-    """Run a broker until a signal ends it."""
+    """Run a broker until a signal ends it. `on_ready` gets its URL once it accepts connections."""
     set_up_logs(config)
-    failed: list[TallystickError] = []
+    sockets = listening.bind(config.host, config.port)
+    try:
+        _run(config, sockets, on_ready)
+    finally:
+        listening.close(sockets)
+
+
+def _run(config: Config, sockets: list[socket.socket], on_ready: Callable[[str], None] | None) -> None:
+    failed: list[Exception] = []
 
     def open_broker() -> Broker:
         try:
-            broker = Broker(config)
-        except TallystickError as error:
+            return Broker(config)
+        except Exception as error:
             failed.append(error)
             raise
-        url = f"http://{config.host}:{config.port}"
-        log.info("store %s in %s, listening on %s", broker.store.id, config.data_dir, url)
+
+    def tell() -> None:
+        url = listening.url_of(sockets, config.host)
+        where = f" in {config.data_dir}" if config.store == "rocksdb" else ""
+        log.info("store %s%s, listening on %s", app.broker.store.id if app.broker else "", where, url)
         if on_ready is not None:
             on_ready(url)
-        return broker
 
     app = App(open_broker)
-    server = Server(
-        uvicorn.Config(
-            app,
-            host=config.host,
-            port=config.port,
-            loop="uvloop",
-            http="httptools",
-            ws="none",
-            lifespan="on",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=max(1, config.drain_timeout // 1000),
-        ),
-        app,
-    )
-    server.run()
+    server = Server(_settings(app, config), app, tell)
+    server.run(sockets)
     if failed:
         raise failed[0]
-    if not server.started:
-        raise TallystickError(f"the broker could not listen on {config.host}:{config.port}; is the port in use?")
+    if server.failure is not None:
+        raise listening.cannot_listen(f"{config.host}:{config.port}", server.failure)
+
+
+def _settings(app: App, config: Config) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=config.host,
+        port=config.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=max(1, config.drain_timeout // 1000),
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tallystick.barrier.adapters.state import DriverState
@@ -17,23 +19,29 @@ class Ending:
         self._dialect = dialect
         self._state = state
         self._used = False
-        self._commit_sent = False
+        self._asked = True
 
     def begun(self, *, explicitly: bool) -> None:
         """A transaction was begun; `explicitly` if a statement was sent for it, so it must be open by now."""
         self._used = explicitly
-        self._commit_sent = False
 
     def used(self) -> None:
         """A statement of ours is part of the transaction, so it must still be open at the commit."""
         self._used = True
 
+    @contextmanager
+    def before_asking(self) -> Iterator[None]:
+        """Around work that belongs to the commit but comes before the database is asked to commit."""
+        self._asked = False
+        yield
+        self._asked = True
+
     def before_commit(self, raw: Any) -> None:
         """Raises `TransactionLost` if the transaction is aborted, or gone although something of ours was in it."""
+        self._asked = True
         lost = self._state.lost(raw)
         if lost is not None and (self._used or lost.rolled_back):
             raise lost
-        self._commit_sent = True
 
     def failure_is_certain(self, error: BaseException) -> bool:
         """Whether a commit that raised `error` surely left nothing behind."""
@@ -41,4 +49,4 @@ class Ending:
             return error.rolled_back
         if not isinstance(error, Exception):
             return False  # interrupted while the commit was under way: it may go on without us
-        return not self._commit_sent or self._dialect.commit_refused(driver_error(error))
+        return not self._asked or self._dialect.commit_refused(driver_error(error))

@@ -30,11 +30,11 @@ class _PsycopgAdapter(Generic[C]):
 
     @property
     def in_transaction(self) -> bool:
-        return bool(self._state.open(self._connection))
+        return self._state.open(self._connection)
 
     @property
     def source(self) -> str:
-        return postgres_source(self._connection) or ""
+        return postgres_source(self._connection)
 
     def commit_failure_is_certain(self, error: BaseException) -> bool:
         return self._ending.failure_is_certain(error)

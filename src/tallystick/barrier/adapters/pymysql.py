@@ -32,11 +32,11 @@ class PyMySQLAdapter:
 
     @property
     def in_transaction(self) -> bool:
-        return bool(self._state.open(self._connection))
+        return bool(self._connection.open) and self._state.open(self._connection)
 
     @property
     def source(self) -> str:
-        return mysql_source(self._connection) or ""
+        return mysql_source(self._connection)
 
     def begin(self) -> None:
         statement = self._state.begin(self._connection)

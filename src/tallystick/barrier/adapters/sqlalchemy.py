@@ -21,7 +21,6 @@ from tallystick.barrier.adapters.state import (
     SqliteState,
     mysql_source,
     postgres_source,
-    server_source,
     sqlite_source,
 )
 from tallystick.barrier.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
@@ -30,11 +29,15 @@ from tallystick.barrier.statement import Result, Statement
 
 T = TypeVar("T")
 
-_ENGINES: dict[str, tuple[Dialect, DriverState]] = {
-    "sqlite": (SQLITE, SqliteState()),
-    "postgresql": (POSTGRESQL, PostgresState()),
-    "mysql": (MYSQL, MysqlState()),
-    "mariadb": (MYSQL, MysqlState()),
+# Only drivers that tell the state of their transaction. asyncpg and asyncmy, for two, do not: a transaction that
+# an error has aborted would "commit" without a word.
+_DRIVERS: dict[str, tuple[Dialect, DriverState]] = {
+    "pysqlite": (SQLITE, SqliteState()),
+    "aiosqlite": (SQLITE, SqliteState()),
+    "psycopg": (POSTGRESQL, PostgresState()),
+    "psycopg2": (POSTGRESQL, PostgresState()),
+    "pymysql": (MYSQL, MysqlState()),
+    "aiomysql": (MYSQL, MysqlState()),
 }
 
 
@@ -46,12 +49,9 @@ class SqlAlchemyAdapter:
     def __init__(self, owner: Connection | Session) -> None:
         self._owner = owner
         self._engine = _engine_of(owner)
-        if self._engine.dialect.name not in _ENGINES:
-            raise UnsupportedConnection(
-                f"SQLAlchemy's {self._engine.dialect.name} dialect is not supported; use one of {', '.join(_ENGINES)}"
-            )
-        self.dialect, self._state = _ENGINES[self._engine.dialect.name]
+        self.dialect, self._state = _supported(self._engine)
         self._ending = Ending(self.dialect, self._state)
+        self._begun: Connection | None = None
         self._path: str | None = None
 
     @property
@@ -62,14 +62,14 @@ class SqlAlchemyAdapter:
 
     @property
     def source(self) -> str:
-        url = self._engine.url
         if self.dialect is SQLITE:
             return sqlite_source(self._file())
-        known = postgres_source(self._raw()) if self.dialect is POSTGRESQL else mysql_source(self._raw())
-        return known or server_source(self.dialect.name, url.host, url.port, url.database)
+        return postgres_source(self._raw()) if self.dialect is POSTGRESQL else mysql_source(self._raw())
 
     def begin(self) -> None:
-        connection = self._connection()
+        connection = self._begun = self._connection()
+        if self.dialect is SQLITE:
+            _refuse_deaf_commit(self._raw())
         statement = self._state.begin(self._raw())
         if statement:
             connection.exec_driver_sql(statement)
@@ -79,16 +79,18 @@ class SqlAlchemyAdapter:
 
     def commit(self) -> None:
         if isinstance(self._owner, Session):
-            # Apart from the commit: if this fails, the database was not even asked to commit.
-            self._owner.flush()
+            with self._ending.before_asking():
+                self._owner.flush()
         self._ending.before_commit(self._raw())
         self._owner.commit()
 
     def rollback(self) -> None:
-        connection = self._connection() if self._owner.in_transaction() else None
         self._owner.rollback()
         # After a failed commit SQLAlchemy drops its transaction without telling the driver.
-        if connection is not None and not connection.closed and self._state.open(_driver(connection)):
+        connection, self._begun = self._begun, None
+        if connection is None or connection.closed or connection.invalidated:
+            return
+        if self._state.open(_driver(connection)):
             connection.connection.rollback()
 
     def execute(self, statement: Statement) -> Result:
@@ -176,12 +178,33 @@ def _engine_of(owner: Connection | Session) -> Engine:
     return bind.engine
 
 
+def _supported(engine: Engine) -> tuple[Dialect, DriverState]:
+    driver = engine.dialect.driver
+    if driver not in _DRIVERS:
+        raise UnsupportedConnection(
+            f"SQLAlchemy's driver {engine.dialect.name}+{driver} is not supported; use one of "
+            "sqlite, sqlite+aiosqlite, postgresql+psycopg (sync and async), postgresql+psycopg2, "
+            "mysql+pymysql, mysql+aiomysql, mariadb+pymysql, mariadb+aiomysql"
+        )
+    return _DRIVERS[driver]
+
+
 def _sync_side(owner: AsyncConnection | AsyncSession) -> Connection | Session:
     if isinstance(owner, AsyncSession):
         return owner.sync_session
     if owner.sync_connection is None:
         raise UnsupportedConnection("the AsyncConnection is not started: use `async with engine.connect() as conn`")
     return owner.sync_connection
+
+
+def _refuse_deaf_commit(raw: Any) -> None:
+    """sqlite3 with autocommit=True (Python 3.12) ignores the commit() that SQLAlchemy would send."""
+    connection = getattr(raw, "_conn", raw)  # aiosqlite keeps the true connection inside
+    if getattr(connection, "autocommit", None) is True:
+        raise UnsupportedConnection(
+            "sqlite3 connections with autocommit=True are not supported through SQLAlchemy; "
+            "use isolation_level='AUTOCOMMIT' of SQLAlchemy instead"
+        )
 
 
 def _driver(connection: Connection) -> Any:

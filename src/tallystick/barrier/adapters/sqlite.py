@@ -40,10 +40,10 @@ class SqliteAdapter:
 
     def commit(self) -> None:
         self._ending.before_commit(self._connection)
-        self._connection.commit()
+        self._end("commit")
 
     def rollback(self) -> None:
-        self._connection.rollback()
+        self._end("rollback")
 
     def execute(self, statement: Statement) -> Result:
         self._ending.used()
@@ -68,6 +68,13 @@ class SqliteAdapter:
 
     def close(self) -> None:
         self._connection.close()
+
+    def _end(self, word: Literal["commit", "rollback"]) -> None:
+        # With autocommit=True (Python 3.12) the methods do nothing, not even after an explicit BEGIN.
+        if getattr(self._connection, "autocommit", None) is not True:
+            getattr(self._connection, word)()
+        elif self._connection.in_transaction:
+            self._connection.execute(word)
 
     def _path(self) -> str:
         rows = self.execute(Statement("pragma database_list")).rows

@@ -1,7 +1,6 @@
 """What a driver's connection knows about its transaction, read without asking the server.
 
-One class per engine, used over the plain driver and over SQLAlchemy alike. Where an attribute is missing (a
-driver reached only through SQLAlchemy that does not have it), the state is unknown: None.
+One class per engine, used over the plain driver and over SQLAlchemy alike.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from urllib.parse import quote
 
 from tallystick.barrier.errors import TransactionLost
 
-_IDLE, _IN_ERROR = 0, 3  # libpq's transaction states, the same numbers in every driver
-_IN_TRANSACTION, _AUTOCOMMIT = 1, 2  # bits of MySQL's server status
+_IDLE, _IN_ERROR, _UNKNOWN = 0, 3, 4  # libpq's transaction states, the same numbers in every driver
+_IN_TRANSACTION = 1  # a bit of MySQL's server status
 
 
 class DriverState(Protocol):
     """Reads a driver's connection, `raw`."""
 
-    def open(self, raw: Any) -> bool | None:
-        """Whether a transaction is open; None if the driver does not tell."""
+    def open(self, raw: Any) -> bool:
+        """Whether a transaction is open, as far as the driver knows."""
 
     def begin(self, raw: Any) -> str | None:
         """The statement that starts a transaction; None if one is open or starts by itself."""
@@ -40,33 +39,28 @@ def _ended() -> TransactionLost:
 class SqliteState:
     """sqlite3 and aiosqlite."""
 
-    def open(self, raw: Any) -> bool | None:
+    def open(self, raw: Any) -> bool:
         return bool(raw.in_transaction)
 
     def begin(self, raw: Any) -> str | None:
         # At once as a writer: a transaction that read first and then wants to write can be refused half way.
-        return None if raw.in_transaction else "begin immediate"
+        return None if self.open(raw) else "begin immediate"
 
     def lost(self, raw: Any) -> TransactionLost | None:
-        return None if raw.in_transaction else _ended()
+        return None if self.open(raw) else _ended()
 
 
 class PostgresState:
-    """psycopg and psycopg2; others say nothing of their transaction."""
+    """psycopg and psycopg2."""
 
-    def _status(self, raw: Any) -> int | None:
-        status = getattr(getattr(raw, "info", None), "transaction_status", None)
-        return None if status is None else int(status)
-
-    def open(self, raw: Any) -> bool | None:
-        status = self._status(raw)
-        return None if status is None else status != _IDLE
+    def open(self, raw: Any) -> bool:
+        return raw.info.transaction_status not in (_IDLE, _UNKNOWN)
 
     def begin(self, raw: Any) -> str | None:
-        return "begin" if getattr(raw, "autocommit", False) and not self.open(raw) else None
+        return "begin" if raw.autocommit and not self.open(raw) else None
 
     def lost(self, raw: Any) -> TransactionLost | None:
-        status = self._status(raw)
+        status = raw.info.transaction_status
         if status == _IN_ERROR:
             # COMMIT would answer with ROLLBACK here, and the driver would call that a success.
             return TransactionLost(
@@ -76,26 +70,18 @@ class PostgresState:
 
 
 class MysqlState:
-    """PyMySQL, and drivers that keep the server's status word as it does."""
+    """PyMySQL and aiomysql."""
 
-    def _bit(self, raw: Any, bit: int) -> bool | None:
-        status = getattr(raw, "server_status", None)
-        return bool(status & bit) if isinstance(status, int) else None
-
-    def _autocommit(self, raw: Any) -> bool:
-        known = self._bit(raw, _AUTOCOMMIT)
-        return bool(raw.get_autocommit()) if known is None else known
-
-    def open(self, raw: Any) -> bool | None:
-        return self._bit(raw, _IN_TRANSACTION)
+    def open(self, raw: Any) -> bool:
+        return bool(raw.server_status & _IN_TRANSACTION)
 
     def begin(self, raw: Any) -> str | None:
         # BEGIN would commit what is open. Without autocommit the next statement begins by itself.
-        return "begin" if self._autocommit(raw) and not self.open(raw) else None
+        return "begin" if raw.get_autocommit() and not self.open(raw) else None
 
     def lost(self, raw: Any) -> TransactionLost | None:
         # Without autocommit the status is not up to date after a select or an error: no ground for a verdict.
-        return _ended() if self._autocommit(raw) and self.open(raw) is False else None
+        return _ended() if raw.get_autocommit() and not self.open(raw) else None
 
 
 def sqlite_source(path: str) -> str:
@@ -107,18 +93,14 @@ def server_source(engine: str, host: str | None, port: object, database: str | b
     return f"{engine}://{quote(host or '', safe='')}:{port or ''}/{quote(name, safe='')}"
 
 
-def postgres_source(raw: Any) -> str | None:
-    """As it was configured, so that it stays the same when a list of hosts fails over; None for other drivers."""
-    info = getattr(raw, "info", None)
-    if info is None:
-        return None
+def postgres_source(raw: Any) -> str:
+    """As it was configured, so that it stays the same when a list of hosts fails over."""
+    info = raw.info
     given = info.get_parameters() if hasattr(info, "get_parameters") else info.dsn_parameters
     host = given.get("host") or info.host
     return server_source("postgresql", host, given.get("port") or info.port, info.dbname)
 
 
-def mysql_source(raw: Any) -> str | None:
-    if not hasattr(raw, "host"):
-        return None
-    socket = getattr(raw, "unix_socket", None)
+def mysql_source(raw: Any) -> str:
+    socket = raw.unix_socket
     return server_source("mysql", socket or raw.host, "" if socket else raw.port, raw.db)

@@ -29,6 +29,8 @@ class Dialect(ABC):
     latest: ClassVar[str] = ""
     # True where a single running writer keeps every other writer out, whatever rows they want.
     single_writer: ClassVar[bool] = False
+    # True where every `create table` is a transaction by itself.
+    create_commits: ClassVar[bool] = False
     # True where an insert that waits for a row also keeps others from inserting beside it.
     insert_locks_gap: ClassVar[bool] = False
 
@@ -67,8 +69,8 @@ class Dialect(ABC):
         """Puts back what `read_wait` read."""
         raise NotImplementedError
 
-    def begin_creating(self, wait: float) -> Sequence[Step] | None:
-        """Begin a transaction that creates tables, one process at a time; None where that cannot be one."""
+    def begin_creating(self, wait: float) -> Sequence[Step]:
+        """Begin a transaction that creates tables, one process at a time."""
         return self.begin_writing(wait)
 
     @abstractmethod

@@ -58,6 +58,7 @@ class MySQL(Dialect):
     lock_free = "for update skip locked"
     # A plain read under REPEATABLE READ does not see a row that was committed after the snapshot.
     latest = "lock in share mode"
+    create_commits = True
     insert_locks_gap = True
 
     def age(self, seconds: float) -> object:
@@ -86,8 +87,8 @@ class MySQL(Dialect):
     def begin_writing(self, wait: float) -> Sequence[Step]:
         return (*self.begin_reading(wait), Control.BEGIN)
 
-    def begin_creating(self, wait: float) -> Sequence[Step] | None:
-        return None  # every `create table` commits by itself, and two at once wait for each other
+    def begin_creating(self, wait: float) -> Sequence[Step]:
+        return ()  # two that create the same table at once wait for each other by themselves
 
     @property
     def read_wait(self) -> Statement:

@@ -16,10 +16,10 @@ from typing import Literal
 
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
-from tallystick.barrier.errors import AlreadyDecided, BarrierError, TransactionLost
+from tallystick.barrier.errors import AlreadyDecided, TransactionLost
 from tallystick.barrier.faults import Contention
 from tallystick.barrier.names import BARRIER_TABLE
-from tallystick.barrier.operations.common import DEFAULT_WAIT, chunks, in_transaction, insert_once, keeping_wait
+from tallystick.barrier.operations.common import DEFAULT_WAIT, as_text, chunks, insert_once, own_transaction, writing
 from tallystick.barrier.statement import Control, Statement, Steps, operation, own_operation
 from tallystick.core.names import check_gid
 from tallystick.core.ops import Outcome
@@ -88,11 +88,8 @@ def _decide(
 ) -> Steps[dict[str, Decision]]:
     for gid in gids:
         check_gid(gid)
-    answers: dict[str, Decision] = {}
-    answers.update((yield from keeping_wait(sql, _decide_each(sql, gids, wait, table, clock))))
-    for gid in gids:
-        answers.setdefault(gid, "running")
-    return answers
+    known = yield from _decide_each(sql, gids, wait, table, clock)
+    return {gid: known.get(gid, "running") for gid in gids}
 
 
 def _decide_each(
@@ -129,7 +126,7 @@ def _glance_at_each(sql: Dialect, table: str, gids: Sequence[str]) -> Steps[list
 def _roll_back(sql: Dialect, table: str, gid: str, wait: float) -> Steps[bool]:
     """Insert `rolled back` unless there is a row; False if another transaction was in the way for too long."""
     try:
-        yield from in_transaction(sql.begin_writing(wait), _insert_rolled_back(sql, table, gid))
+        yield from writing(sql, _insert_rolled_back(sql, table, gid), wait)
     except Contention:
         return False
     return True
@@ -148,7 +145,7 @@ def _read_outcomes(sql: Dialect, table: str, gids: Sequence[str], wait: float) -
     for some in chunks(gids):
         read = _outcomes_of(queries.select_outcomes(table, some))
         try:
-            found = yield from in_transaction(sql.begin_reading(wait), read, end=Control.ROLLBACK)
+            found = yield from own_transaction(sql, sql.begin_reading(wait), read, end=Control.ROLLBACK)
         except Contention:
             continue
         # A collation that ignores case may return the row of another gid: not an answer.
@@ -157,8 +154,9 @@ def _read_outcomes(sql: Dialect, table: str, gids: Sequence[str], wait: float) -
 
 
 def _outcomes_of(statement: Statement) -> Steps[dict[str, Outcome]]:
-    result = yield statement
-    return dict(_outcome_row(*row) for row in result.rows)
+    """The outcomes by gid. A row with a reason that nobody knows is no outcome, and no reason to fail the others."""
+    rows = [(as_text(gid), as_text(reason)) for gid, reason in (yield statement).rows]
+    return {gid: _OUTCOMES[reason] for gid, reason in rows if reason in _OUTCOMES}
 
 
 def _visible_outcome(statement: Statement, gid: str) -> Steps[Outcome | None]:
@@ -170,14 +168,3 @@ def _outcome_in_the_way(sql: Dialect, table: str, gid: str) -> Steps[Outcome | N
         return (yield from _visible_outcome(queries.select_outcome(sql, table, gid), gid))
     except Contention:
         return None  # taken, but this transaction's snapshot is too old to see by whom
-
-
-def _outcome_row(gid: str | bytes, reason: str | bytes) -> tuple[str, Outcome]:
-    gid = gid.decode() if isinstance(gid, bytes) else gid
-    reason = reason.decode() if isinstance(reason, bytes) else reason
-    if reason not in _OUTCOMES:
-        raise BarrierError(
-            f"the barrier row of {gid} has the reason {reason!r}, which is neither "
-            f"{queries.COMMITTED!r} nor {queries.ROLLED_BACK!r}; nothing is decided from it"
-        )
-    return gid, _OUTCOMES[reason]

@@ -18,7 +18,7 @@ from typing import Literal
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.names import BARRIER_TABLE, INBOX_TABLE, PREPARED_TABLE
-from tallystick.barrier.operations.common import own_transaction
+from tallystick.barrier.operations.common import writing
 from tallystick.barrier.statement import Statement, Steps, own_operation
 
 CleanKind = Literal["barrier", "inbox", "prepared"]
@@ -50,7 +50,7 @@ def clean(
     delete = queries.delete_old_outcomes if kind == "barrier" else queries.delete_old_rows
     total = 0
     for _ in range(max_batches):
-        deleted = yield from own_transaction(sql, _run(delete(sql, name, older_than, batch)))
+        deleted = yield from writing(sql, _run(delete(sql, name, older_than, batch)))
         total += deleted
         if deleted < batch:
             break

@@ -27,45 +27,46 @@ def insert_once(statement: Statement) -> Steps[bool]:
     return result.rowcount == 1
 
 
-def in_transaction(begin: Sequence[Step], body: Steps[T], end: Control = Control.COMMIT) -> Steps[T]:
-    """The body in a transaction of its own; whatever goes wrong, none is left open."""
+def own_transaction(sql: Dialect, begin: Sequence[Step], body: Steps[T], end: Control = Control.COMMIT) -> Steps[T]:
+    """The body in a transaction of its own; whatever goes wrong, none is left open and no setting changed.
+
+    Settings are put back before the end, while the session is surely still the same: a pool may hand out
+    another one for the next transaction.
+    """
+    before: tuple[Any, ...] | None = None
     try:
+        if sql.read_wait is not None:
+            before = (yield sql.read_wait).rows[0]
         for step in begin:  # noqa: UP028  these are not a generator, and cannot be sent results
             yield step
         value = yield from body
+        yield from _restore(sql, before)
         yield end
     except GeneratorExit:
         raise  # the runner is gone; there is nobody to roll back for us
-    except BaseException:
-        yield Control.ROLLBACK
+    except BaseException as error:
+        try:
+            yield from _restore(sql, before)
+            yield Control.ROLLBACK
+        except Exception as second:
+            error.add_note(f"the connection could not be put back into order either: {second!r}")
         raise
     return value
 
 
-def keeping_wait(sql: Dialect, body: Steps[T]) -> Steps[T]:
-    """The body, after which the session waits for locks as long as it did before."""
-    if sql.read_wait is None:
-        return (yield from body)
-    before = (yield sql.read_wait).rows[0]
-    try:
-        value = yield from body
-    except GeneratorExit:
-        raise
-    except BaseException:
-        yield from _restore(sql, before)
-        raise
-    yield from _restore(sql, before)
-    return value
+def _restore(sql: Dialect, settings: tuple[Any, ...] | None) -> Steps[None]:
+    if settings is not None:
+        yield sql.restore_wait(settings)
 
 
-def _restore(sql: Dialect, settings: tuple[Any, ...]) -> Steps[None]:
-    yield sql.restore_wait(settings)
-    yield Control.ROLLBACK  # a connection that begins by itself is left with no transaction open
+def writing(sql: Dialect, body: Steps[T], wait: float = DEFAULT_WAIT) -> Steps[T]:
+    """The body in a transaction that waits at most `wait` seconds for a lock."""
+    return own_transaction(sql, sql.begin_writing(wait), body)
 
 
-def own_transaction(sql: Dialect, body: Steps[T]) -> Steps[T]:
-    """The body in a writing transaction with the default wait."""
-    return keeping_wait(sql, in_transaction(sql.begin_writing(DEFAULT_WAIT), body))
+def as_text(value: str | bytes) -> str:
+    """A text column, also where the service's connection returns bytes."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def chunks(values: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, cast
 
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.faults import UnknownSyntax
 from tallystick.barrier.names import OUTBOX_TABLE, checked_text
-from tallystick.barrier.operations.common import chunks, insert_once, own_transaction
+from tallystick.barrier.operations.common import as_text, chunks, insert_once, writing
 from tallystick.barrier.statement import Result, Steps, operation, own_operation
 from tallystick.core.names import check_gid
 
@@ -76,7 +76,7 @@ def outbox_claim(
     So several re-drivers share the rows, one that dies leaves its rows to the others, and no lock is held while
     messages are sent. A row may still be sent twice: the broker drops the second by its gid.
     """
-    return (yield from own_transaction(sql, _claim(sql, table, older_than, limit)))
+    return (yield from writing(sql, _claim(sql, table, older_than, limit)))
 
 
 def _claim(sql: Dialect, table: str, older_than: float, limit: int) -> Steps[list[OutboxRow]]:
@@ -92,13 +92,9 @@ def _claim(sql: Dialect, table: str, older_than: float, limit: int) -> Steps[lis
 
 def _rows(found: Result) -> list[OutboxRow]:
     return [
-        OutboxRow(_text(gid), _text(broker), bytes(payload), _text(state), attempts + 1)
+        OutboxRow(as_text(gid), as_text(broker), bytes(payload), cast(OutboxState, as_text(state)), attempts + 1)
         for gid, broker, payload, state, attempts in found.rows
     ]
-
-
-def _text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 @own_operation
@@ -107,7 +103,7 @@ def outbox_delete(sql: Dialect, gids: Iterable[str], *, table: str = OUTBOX_TABL
     wanted = [check_gid(gid) for gid in dict.fromkeys(gids)]
     if not wanted:
         return 0
-    return (yield from own_transaction(sql, _delete(table, wanted)))
+    return (yield from writing(sql, _delete(table, wanted)))
 
 
 def _delete(table: str, gids: list[str]) -> Steps[int]:

@@ -6,8 +6,8 @@ from functools import cache
 from importlib.resources import files
 
 from tallystick.barrier.dialects.base import Dialect
-from tallystick.barrier.operations.common import in_transaction, keeping_wait
-from tallystick.barrier.statement import Statement, Steps, own_operation
+from tallystick.barrier.operations.common import own_transaction
+from tallystick.barrier.statement import Control, Statement, Steps, own_operation
 
 # Another process may be creating them at this moment, and nothing is gained by giving up early.
 _WAIT = 60.0
@@ -24,11 +24,8 @@ def table_definitions(engine: str) -> tuple[str, ...]:
 @own_operation
 def create_all(sql: Dialect) -> Steps[None]:
     """Create every table that is missing; those that exist are left as they are."""
-    begin = sql.begin_creating(_WAIT)
-    if begin is None:
-        yield from _create(sql)
-    else:
-        yield from keeping_wait(sql, in_transaction(begin, _create(sql)))
+    end = Control.ROLLBACK if sql.create_commits else Control.COMMIT
+    yield from own_transaction(sql, sql.begin_creating(_WAIT), _create(sql), end)
 
 
 def _create(sql: Dialect) -> Steps[None]:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tallystick.barrier import adapt, run_sync
-from tallystick.barrier.operations.barrier import decide_many
+from tallystick.barrier import adapt_sync, decide_many, run_sync
 from tallystick.core.errors import ConfigError, NotAllowed
 from tallystick.core.ops import Answer
 
@@ -38,7 +37,7 @@ class Databases:
     def _ask(self, name: str, gids: list[str], seconds: float) -> dict[str, Answer]:
         connection = self._openers[name]()
         try:
-            decided = run_sync(adapt(connection), decide_many(gids, wait=seconds, table=self._table))
+            decided = run_sync(adapt_sync(connection), decide_many(gids, wait=seconds, table=self._table))
         finally:
             connection.close()
         return {gid: "unknown" if said == "running" else said for gid, said in decided.items()}

@@ -69,6 +69,11 @@ class Appender:
             self._sealed.append((where, self._open.pop(where).chunk))
         return Position(topic.name, queue, offset)
 
+    def forget(self, topic_id: int) -> None:
+        """The topic is deleted: what this batch has appended to it goes with it."""
+        self._open = {where: opened for where, opened in self._open.items() if where[0] != topic_id}
+        self._sealed = [(where, chunk) for where, chunk in self._sealed if where[0] != topic_id]
+
     def seal(self, batch: Batch) -> None:
         for where, opened in self._open.items():
             self._sealed.append((where, opened.chunk))

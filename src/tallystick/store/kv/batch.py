@@ -28,6 +28,7 @@ class Batch:
         self.changes = Changes()
         self.events: list[Event] = []
         self.prepared = 0
+        self.committed = 0
         self.outcomes: list[tuple[str, Resolved]] = []
         self.log = Appender(catalog, now)
 
@@ -90,6 +91,12 @@ class Batch:
             mark.low = at
             self.put("index", b"w" + keys.u32(channel), encode(mark))
         self.put("index", keys.due(channel, at, gid), b"")
+
+    def note_delay(self, channel: int, after: int) -> None:
+        mark = self.catalog.mark(channel)
+        if after > mark.longest:
+            mark.longest = after
+            self.put("index", b"w" + keys.u32(channel), encode(mark))
 
     def event(self, kind: str, subject: str, detail: str = "") -> None:
         self.events.append(Event(kind, subject, detail))

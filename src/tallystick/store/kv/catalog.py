@@ -39,10 +39,12 @@ class Counters(Struct):
 
 
 class Mark(Struct, array_like=True):
-    """A channel's due scan: nothing is due before `low`; nothing was ever claimed past `claimed`."""
+    """A channel's due scan: nothing is due before `low`; nothing was ever claimed past `claimed`; no transaction
+    waited longer than `longest` for its first check."""
 
     low: int = 0
     claimed: int = 0
+    longest: int = 0
 
 
 class Recent:
@@ -78,7 +80,7 @@ class Catalog:
     def __init__(self, engine: Engine) -> None:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
-        self.channels: dict[str, Channel] = {}
+        self.channels: dict[tuple[str, str], Channel] = {}  # by way and name
         self.groups: dict[str, int] = {}
         self.ends: dict[QueueId, int] = {}
         self.starts: dict[QueueId, int] = {}
@@ -98,7 +100,7 @@ class Catalog:
             self.add_topic(msgspec.msgpack.decode(value, type=Topic))
         for key, value in engine.scan("index", b"C", b"D"):
             via, _, name = key[1:].decode().partition(":")
-            self.channels[f"{via}:{name}"] = Channel(keys.read_u32(value), via, name)
+            self.channels[(via, name)] = Channel(keys.read_u32(value), via, name)
         for key, value in engine.scan("index", b"G", b"H"):
             self.groups[key[1:].decode()] = keys.read_u32(value)
         for prefix, known in ((b"N", self.ends), (b"S", self.starts)):
@@ -118,7 +120,10 @@ class Catalog:
                 known.pop((topic.id, queue), None)
 
     def mark(self, channel: int) -> Mark:
-        return self.marks.setdefault(channel, Mark())
+        mark = self.marks.get(channel)
+        if mark is None:
+            mark = self.marks[channel] = Mark()
+        return mark
 
     def encoded_counters(self) -> tuple[bytes, bytes]:
         return _COUNTERS, msgspec.msgpack.encode(self.counters)

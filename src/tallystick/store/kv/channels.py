@@ -20,11 +20,11 @@ def channel_name(via: str, target: str, group: str) -> str:
 
 def channel_for(batch: Batch, via: str, target: str, group: str) -> Channel:
     name = channel_name(via, target, group)
-    known = batch.catalog.channels.get(f"{via}:{name}")
+    known = batch.catalog.channels.get((via, name))
     if known is not None:
         return known
     batch.counters.channels += 1
     channel = Channel(batch.counters.channels, via, name)
-    batch.catalog.channels[f"{via}:{name}"] = channel
+    batch.catalog.channels[(via, name)] = channel
     batch.put("index", b"C" + f"{via}:{name}".encode(), keys.u32(channel.id))
     return channel

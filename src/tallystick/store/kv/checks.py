@@ -103,7 +103,8 @@ def fail(batch: Batch, op: FailChecks) -> None:
         else:
             state = _take_from_line(batch, gid, record)
             wait = batch.settings.checks.backoff.cap_ms if op.retry_ms is None else op.retry_ms
-            _store_state(batch, gid, record, CheckState(state.checks, batch.now + wait, error))
+            if not state.parked:
+                _store_state(batch, gid, record, CheckState(state.checks, batch.now + wait, error))
 
 
 def _unanswered(batch: Batch, gid: str, record: Prepared, error: str, permanent: bool) -> None:

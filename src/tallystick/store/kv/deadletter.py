@@ -5,7 +5,6 @@ from __future__ import annotations
 from tallystick.core.message import OutgoingMessage, StoredMessage
 from tallystick.store.kv import topics
 from tallystick.store.kv.batch import Batch
-from tallystick.store.protocol import PutTopic
 
 
 def dead_letter_topic(group: str) -> str:
@@ -15,8 +14,7 @@ def dead_letter_topic(group: str) -> str:
 def bury(batch: Batch, group: str, message: StoredMessage, attempts: int, reason: str) -> None:
     """Append the message to the group's dead-letter topic, with where it came from and why."""
     name = dead_letter_topic(group)
-    if name not in batch.catalog.topics:
-        topics.put(batch, PutTopic(name, queues=1))
+    topic = topics.ensure(batch, name)
     headers = {
         **(message.headers or {}),
         "dead-topic": message.topic,
@@ -28,5 +26,5 @@ def bury(batch: Batch, group: str, message: StoredMessage, attempts: int, reason
     letter = OutgoingMessage(
         name, message.value, message.key, headers, message.tag, born_at=message.born_at or batch.now
     )
-    batch.log.add(batch.catalog.topics[name], letter, message.gid, message.sequence)
+    batch.log.add(topic, letter, message.gid, message.sequence)
     batch.event("dead_letter", f"{group}:{message.topic}/{message.queue}/{message.offset}", reason)

@@ -6,8 +6,6 @@ becomes visible again at its time, found through an index by time, so a receive 
 
 from __future__ import annotations
 
-from itertools import islice
-
 import msgspec
 from msgspec import Struct
 
@@ -22,6 +20,8 @@ from tallystick.store.kv.catalog import Topic
 from tallystick.store.kv.deadletter import bury
 from tallystick.store.kv.reader import Reader
 from tallystick.store.protocol import Receive, Received
+
+MAX_BURIED = 1_000  # dead letters that one receive may make
 
 
 class Lease(Struct, array_like=True):
@@ -57,7 +57,8 @@ class _Receiving:
 
     def __init__(self, batch: Batch, op: Receive, reader: Reader) -> None:
         self.batch, self.op, self.reader = batch, op, reader
-        self.topic = topics.require(batch, op.topic)
+        topics.require(batch, [op.topic])
+        self.topic = batch.catalog.topics[op.topic]
         self.gt = keys.group_topic(group_id(batch, op.group), self.topic.id)
         self.deliveries: list[Delivery] = []
         self.next_visible: int | None = None
@@ -76,9 +77,10 @@ class _Receiving:
         prefix = b"v" + self.gt
         low = self.batch.catalog.visible_low.get(self.gt, 0)
         found = self.batch.scan("index", prefix + keys.u64(low), keys.after_prefix(prefix))
-        for key, _ in list(islice(found, self.op.max + 1)):
+        for taken, (key, _) in enumerate(found):
             at, queue, offset = keys.read_u64(key, 9), keys.read_u16(key, 17), keys.read_u64(key, 19)
-            if at > self.batch.now or len(self.deliveries) >= self.op.max:
+            # Those that end in the dead-letter topic are no deliveries, so they have a limit of their own.
+            if at > self.batch.now or len(self.deliveries) >= self.op.max or taken >= self.op.max + MAX_BURIED:
                 self.next_visible = at
                 break
             self.take_again(key, queue, offset)
@@ -150,11 +152,16 @@ def load_cursor(batch: Batch, gt: bytes, topic: Topic, queue: int, start: str) -
         cursor = _decode_cursor(stored)
         cursor.next = max(cursor.next, kept_from)
         return cursor
-    if start == "earliest":
+    if start == "earliest" or _has_begun(batch, gt):
         return Cursor(kept_from)
-    cursor = Cursor(batch.catalog.ends.get((topic.id, queue), 0))
-    store_cursor(batch, gt, queue, cursor)  # "latest" is fixed at the first receive, not at the first message
-    return cursor
+    for each in range(topic.queues):  # "latest" is fixed at the first receive, not at the first message
+        store_cursor(batch, gt, each, Cursor(batch.catalog.ends.get((topic.id, each), 0)))
+    return Cursor(batch.catalog.ends.get((topic.id, queue), 0))
+
+
+def _has_begun(batch: Batch, gt: bytes) -> bool:
+    """Whether the group has a place in the topic: then a queue that was added since belongs to it as a whole."""
+    return next(batch.scan("index", b"g" + gt, keys.after_prefix(b"g" + gt)), None) is not None
 
 
 def store_cursor(batch: Batch, gt: bytes, queue: int, cursor: Cursor) -> None:
@@ -194,7 +201,7 @@ def _held(batch: Batch, group: str, receipts: list[str]) -> tuple[list[_Held], l
     held: list[_Held] = []
     stale: list[str] = []
     gid = batch.catalog.groups.get(group)
-    for receipt in receipts:
+    for receipt in dict.fromkeys(receipts):  # one named twice is settled once
         topic_name, queue, offset, lease_id = _parse(receipt)
         topic = batch.catalog.topics.get(topic_name)
         found = None

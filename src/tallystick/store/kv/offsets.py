@@ -11,7 +11,7 @@ from tallystick.store.kv.leases import group_id
 
 def commit(batch: Batch, op: CommitOffsets) -> OpResult | None:
     topic = topics.known(batch.catalog, op.topic)
-    gt = keys.group_topic(group_id(batch, op.group), topic.id)
+    gt = keys.group_topic(batch.catalog.groups.get(op.group, 0), topic.id)  # no group has the id 0
     for queue, offset in op.offsets.items():
         end = batch.catalog.ends.get((topic.id, queue), 0)
         if not 0 <= queue < topic.queues:
@@ -25,6 +25,7 @@ def commit(batch: Batch, op: CommitOffsets) -> OpResult | None:
                 f"group {op.group!r} is at {current or 0} of {op.topic}/{queue}, not at {op.expected.get(queue, 0)}",
                 field="expected",
             )
+    gt = keys.group_topic(group_id(batch, op.group), topic.id)
     for queue, offset in op.offsets.items():
         batch.put("index", b"q" + gt + keys.u16(queue), keys.u64(offset))
     return None

@@ -28,8 +28,7 @@ def prepare(batch: Batch, op: PreparePart) -> OpResult | None:
         if _decode(stored).messages != op.messages:
             raise DifferentContent(f"part {op.part} index {op.index} holds other messages", field="part")
         return OpResult(duplicate=True)
-    for message in op.messages:
-        topics.require(batch, message.topic)
+    topics.require(batch, [message.topic for message in op.messages])
     ttl = batch.settings.part_ttl_ms if op.ttl_ms is None else op.ttl_ms
     expires = batch.now + ttl
     batch.put("tx", key, encode(PartRecord(expires, op.messages)))

@@ -126,8 +126,8 @@ class KvStore:
                 self._appended.add((topic.name, where[1]))
         self._events.extend(batch.events)
         self.totals["prepared"] += batch.prepared
-        for _, tombstone in batch.outcomes:
-            self.totals[tombstone.outcome] += 1
+        self.totals["committed"] += batch.committed
+        self.totals["rolled_back"] += len(batch.outcomes) - batch.committed
         for event in batch.events:
             self.totals[event.kind] += 1
 
@@ -178,6 +178,9 @@ class KvStore:
 
     def groups(self, group: str | None = None) -> list[GroupView]:
         return views.groups(self._batch(0), self._reader, group)
+
+    def lags(self, most: int) -> list[GroupView]:
+        return views.lags(self._batch(0), self._reader, most)
 
     def stored_offsets(self, group: str, topic: str) -> GroupView:
         return views.stored_offsets(self._batch(0), self._reader, group, topic)

@@ -30,4 +30,4 @@ def expire(batch: Batch, op: ExpireTombstones) -> Progress:
         batch.delete("index", key)
         batch.counters.first_outcome = keys.read_u64(key, 1) + 1
         done += len(gids)
-    return Progress(done)
+    return Progress(done, more=done >= op.limit)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from msgspec import Struct
 
@@ -42,20 +44,31 @@ def known(catalog: Catalog, name: str) -> Topic:
     return topic
 
 
-def require(batch: Batch, name: str) -> Topic:
-    """The topic a message goes to; made now if the broker may do that."""
-    topic = batch.catalog.topics.get(name)
-    if topic is not None:
-        return topic
+def require(batch: Batch, names: Iterable[str]) -> None:
+    """Make sure of the topics that messages go to: made now if the broker may do that. All of them, or none is made."""
+    missing = dict.fromkeys(name for name in names if name not in batch.catalog.topics)
+    if not missing:
+        return
     if not batch.settings.auto_create_topics:
+        name = next(iter(missing))
         raise NotFound(f"there is no topic {name!r}, and this broker does not create topics by itself", field="topic")
-    return _create(batch, PutTopic(name))
+    _check_room(batch, *missing)
+    for name in missing:
+        ensure(batch, name)
+
+
+def ensure(batch: Batch, name: str) -> Topic:
+    """The topic of messages that can no longer be refused: made (again) whatever the settings and limits say."""
+    return batch.catalog.topics.get(name) or _create(batch, PutTopic(name))
+
+
+def _check_room(batch: Batch, *new: str) -> None:
+    most = batch.settings.limits.topics
+    if len(batch.catalog.topics) + len(new) > most:
+        raise TooLarge(f"topic {new[0]!r} would exceed the limit of {most} topics", field="topic")
 
 
 def _create(batch: Batch, op: PutTopic) -> Topic:
-    limits = batch.settings.limits
-    if len(batch.catalog.topics) >= limits.topics:
-        raise TooLarge(f"topic {op.name!r} would exceed the limit of {limits.topics} topics", field="topic")
     batch.counters.topics += 1
     queues = op.queues or batch.settings.default_queues
     retention = batch.settings.retention_ms if op.retention_ms is None else op.retention_ms
@@ -75,6 +88,7 @@ def put(batch: Batch, op: PutTopic) -> TopicView:
         raise InvalidRequest(f"queues: {op.queues} is not between 1 and {most}", field="queues")
     topic = batch.catalog.topics.get(op.name)
     if topic is None:
+        _check_room(batch, op.name)
         return view(batch.catalog, _create(batch, op))
     if op.queues is not None and op.queues < topic.queues:
         raise InvalidRequest(
@@ -99,6 +113,7 @@ def delete(batch: Batch, op: DeleteTopic) -> None:
             batch.counters.leased -= 1
         for prefix in (b"g", b"l", b"v", b"q"):
             batch.delete_range("index", prefix + gt, keys.after_prefix(prefix + gt))
+    batch.log.forget(topic.id)
     batch.catalog.remove_topic(topic)
 
 

@@ -24,9 +24,8 @@ def prepare(batch: Batch, op: Prepare) -> OpResult | None:
     if existing is not None:
         accept_prepare_again(op.gid, existing, op)
         return DUPLICATE
-    for message in op.messages:
-        # Refused now rather than at the commit, when the business change can no longer be taken back.
-        topics.require(batch, message.topic)
+    # Refused now rather than at the commit, when the business change can no longer be taken back.
+    topics.require(batch, [message.topic for message in op.messages])
     check, defaults = op.check, batch.settings.checks
     after = defaults.after_ms if check.after_ms is None else check.after_ms
     channel = channel_for(batch, check.via, check.target, op.group)
@@ -44,6 +43,7 @@ def prepare(batch: Batch, op: Prepare) -> OpResult | None:
         op.messages,
     )
     batch.put("tx", keys.transaction(op.gid), encode(record))
+    batch.note_delay(channel.id, after)
     batch.add_due(channel.id, record.first_check_at, op.gid)
     batch.catalog.recent.add(op.gid, record)
     batch.counters.pending += 1
@@ -100,7 +100,10 @@ def resolve(
 ) -> list[Position]:
     """Assign the outcome. The only place where a transaction's messages become visible."""
     checks = forget_pending(batch, gid, existing) if existing else 0
-    positions = append(batch, gid, messages) if outcome == "committed" else []
+    positions: list[Position] = []
+    if outcome == "committed":
+        positions = append(batch, gid, messages)
+        batch.committed += 1
     group, created = (existing.group, existing.created_at) if existing else ("", batch.now)
     tombstone = Resolved(outcome, group, created, batch.now, by, len(messages), checks)
     batch.put("tx", keys.transaction(gid), encode(tombstone))
@@ -129,7 +132,7 @@ def forget_pending(batch: Batch, gid: str, record: Prepared) -> int:
 def append(batch: Batch, gid: str, messages: list[OutgoingMessage]) -> list[Position]:
     positions = []
     for sequence, message in enumerate(messages):
-        topic = topics.require(batch, message.topic)
+        topic = topics.ensure(batch, message.topic)
         if message.deliver_at > batch.now:
             positions.append(delayed.put(batch, topic, message, gid, sequence))
         else:
@@ -140,16 +143,15 @@ def append(batch: Batch, gid: str, messages: list[OutgoingMessage]) -> list[Posi
 def send(batch: Batch, op: Send) -> OpResult | None:
     if not op.messages:
         raise InvalidRequest("messages: at least one message is needed", field="messages")
-    for message in op.messages:
-        topics.require(batch, message.topic)
-    if op.gid is None:
-        return OpResult(positions=append(batch, "", op.messages))
-    existing = batch.transaction(op.gid)
+    existing = None if op.gid is None else batch.transaction(op.gid)
     if isinstance(existing, Resolved):
-        accept_outcome_again(op.gid, existing, "committed")
+        accept_outcome_again(op.gid or "", existing, "committed")
         return DUPLICATE
     if existing is not None:
         raise InvalidRequest(
             f"gid {op.gid} belongs to a prepared transaction; commit that instead of sending", field="gid"
         )
+    topics.require(batch, [message.topic for message in op.messages])
+    if op.gid is None:
+        return OpResult(positions=append(batch, "", op.messages))
     return OpResult(positions=resolve(batch, op.gid, None, "committed", "sender", op.messages))

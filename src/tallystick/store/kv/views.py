@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import msgspec
@@ -88,13 +89,24 @@ def _resolved(batch: Batch, after: str) -> Iterator[_Place]:
             yield f"{key.hex()}.{place}", outcomes[place][0]
 
 
-_STAGES = {
+_Stage = Callable[[Batch, str], Iterator[_Place]]
+_STAGES: dict[str, tuple[_Stage, ...]] = {
     "prepared": (_prepared,),
     "parked": (_parked,),
     "committed": (_resolved,),
     "rolled_back": (_resolved,),
 }
-_ALL = (_parked, _prepared, _resolved)
+_ALL: tuple[_Stage, ...] = (_parked, _prepared, _resolved)
+_FIRST_BYTE: dict[_Stage, str] = {_parked: b"P".hex(), _prepared: b"d".hex(), _resolved: b"o".hex()}
+_TOKEN = re.compile(r"([0-2]):((?:50|64|6f)(?:[0-9a-f]{2})*(?:(?<=:6f.{16})\.[0-9]{1,9})?)\Z")
+
+
+def _read_token(stages: tuple[_Stage, ...], after: str) -> tuple[int, str]:
+    """Where an earlier page stopped. Anything else is refused: it could lead out of the list, to other keys."""
+    found = _TOKEN.match(after)
+    if found and int(found[1]) < len(stages) and found[2].startswith(_FIRST_BYTE[stages[int(found[1])]]):
+        return int(found[1]), found[2]
+    raise InvalidRequest(f"after: {after[:80]!r} is not the `next` of an earlier page", field="after")
 
 
 def scan(
@@ -102,12 +114,7 @@ def scan(
 ) -> tuple[list[TransactionView], str | None]:
     """A page of transactions and where the next begins."""
     stages = _ALL if state is None else _STAGES[state]
-    stage_text, _, place = (after or "0:").partition(":")
-    try:
-        first = int(stage_text)
-        bytes.fromhex(place.partition(".")[0])
-    except ValueError as error:
-        raise InvalidRequest(f"after: {after!r} is not the `next` of an earlier page", field="after") from error
+    first, place = _read_token(stages, after) if after is not None else (0, "")
     found: list[TransactionView] = []
     for number in range(first, len(stages)):
         for examined, (token, gid) in enumerate(stages[number](batch, place)):
@@ -128,13 +135,19 @@ def groups(batch: Batch, reader: Reader, only: str | None) -> list[GroupView]:
     views: list[GroupView] = []
     for name, group_id in sorted(batch.catalog.groups.items()):
         if only in (None, name):
-            views.extend(_views_of_group(batch, reader, name, group_id))
+            views.extend(group_view(batch, reader, name, topic) for topic in _topics_of(batch, group_id))
     if only is not None and only not in batch.catalog.groups:
         raise NotFound(f"there is no consumer group {only!r}", field="group")
     return views
 
 
-def _views_of_group(batch: Batch, reader: Reader, name: str, group_id: int) -> Iterator[GroupView]:
+def lags(batch: Batch, reader: Reader, most: int) -> list[GroupView]:
+    """The lag of the first `most` (group, topic) pairs."""
+    pairs = ((name, topic) for name, id_ in sorted(batch.catalog.groups.items()) for topic in _topics_of(batch, id_))
+    return [lag_view(batch, reader, name, topic) for name, topic in islice(pairs, most)]
+
+
+def _topics_of(batch: Batch, group_id: int) -> Iterator[Topic]:
     prefix = keys.u32(group_id)
     found: set[int] = set()
     for kind in (b"g", b"q"):
@@ -143,10 +156,19 @@ def _views_of_group(batch: Batch, reader: Reader, name: str, group_id: int) -> I
     for topic_id in sorted(found):
         topic = batch.catalog.topics_by_id.get(topic_id)
         if topic is not None:
-            yield group_view(batch, reader, name, topic)
+            yield topic
 
 
 def group_view(batch: Batch, reader: Reader, name: str, topic: Topic) -> GroupView:
+    view = lag_view(batch, reader, name, topic)
+    gt = keys.group_topic(batch.catalog.groups.get(name, 0), topic.id)
+    for one in view.queues:
+        _note_oldest(batch, reader, view, gt, topic, one.queue, one.offset)
+    return view
+
+
+def lag_view(batch: Batch, reader: Reader, name: str, topic: Topic) -> GroupView:
+    """Without the age of what is unsettled, which costs a read of a chunk for each queue."""
     gt = keys.group_topic(batch.catalog.groups.get(name, 0), topic.id)
     view = GroupView(name, topic.name, [])
     for queue in range(topic.queues):
@@ -155,7 +177,6 @@ def group_view(batch: Batch, reader: Reader, name: str, topic: Topic) -> GroupVi
         place, leased = _place(batch, gt, queue, start)
         view.queues.append(QueueOffset(queue, place, start, end, end - place + leased))
         view.leased += leased
-        _note_oldest(batch, reader, view, gt, topic, queue, place)
     view.lag = sum(one.lag for one in view.queues)
     return view
 
@@ -191,19 +212,18 @@ def counts(batch: Batch) -> Counts:
 
 
 def _oldest_pending(batch: Batch) -> int | None:
-    """The creation time of the oldest pending transaction.
+    """No pending transaction is older than this.
 
-    Those checked before have an index by age. The others are still in line at their first check, so the first
-    few of each line bound the oldest: a line is in order of first check, which is creation plus a delay.
+    Those checked before have an index by age. The others are in line for their first check, in order of its time,
+    which is their creation plus a delay: the head of a line less the longest delay bounds them all.
     """
     oldest: list[int] = []
     for key, _ in islice(batch.scan("index", b"a", b"b"), 1):
         oldest.append(keys.read_u64(key, 1))
     for channel in batch.catalog.channels.values():
         prefix = b"d" + keys.u32(channel.id)
-        start = prefix + keys.u64(batch.catalog.mark(channel.id).low)
-        for key, _ in islice(batch.scan("index", start, keys.after_prefix(prefix)), 8):
-            record = batch.transaction(key[13:].decode())
-            if isinstance(record, Prepared):
-                oldest.append(record.created_at)
+        mark = batch.catalog.mark(channel.id)
+        found = batch.scan("index", prefix + keys.u64(mark.low), keys.after_prefix(prefix))
+        for key, _ in islice(found, 1):
+            oldest.append(keys.read_u64(key, 5) - mark.longest)
     return min(oldest, default=None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -12,6 +14,29 @@ from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid, check_name
 
 T = TypeVar("T")
+
+
+class CallerGone(Exception):
+    """The one who asked closed the connection before the answer."""
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for long work, but not for a caller that is gone: what it would be given then would be lost on it."""
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise CallerGone
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def broker_of(request: Request) -> Broker:

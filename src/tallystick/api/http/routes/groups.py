@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from tallystick.api.http.bodies import respond, wants_msgpack
 from tallystick.api.http.people import readable
-from tallystick.api.http.routes.context import body_of, broker_of, group_of
+from tallystick.api.http.routes.context import body_of, broker_of, group_of, while_connected
 from tallystick.core.errors import InvalidRequest, error_from_code
 from tallystick.core.names import TopicName, check_name
 from tallystick.core.ops import Ack, AnswerChecks, ClientOp, CommitOffsets, Milliseconds, Nack, Renew
@@ -48,7 +48,7 @@ async def show(request: Request) -> Response:
 
 async def receive(request: Request) -> Response:
     group, wanted = group_of(request), await body_of(request, ReceiveRequest)
-    deliveries = await broker_of(request).receive(group, wanted)
+    deliveries = await while_connected(request, broker_of(request).receive(group, wanted))
     if wants_msgpack(request):
         return respond(request, ReceiveResponse(deliveries))
     shown = [
@@ -101,7 +101,8 @@ async def put_offsets(request: Request) -> Response:
 
 async def poll_checks(request: Request) -> Response:
     poll = await body_of(request, CheckPoll)
-    return respond(request, CheckPollResponse(await broker_of(request).poll_checks(poll)))
+    checks = await while_connected(request, broker_of(request).poll_checks(poll))
+    return respond(request, CheckPollResponse(checks))
 
 
 async def answer_checks(request: Request) -> Response:

@@ -30,6 +30,7 @@ async def readyz(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
+    await broker_of(request).count()
     return Response(generate_latest(broker_of(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -9,7 +9,7 @@ from starlette.responses import Response, StreamingResponse
 from tallystick.api.http import arrow
 from tallystick.api.http.bodies import respond, wants_msgpack
 from tallystick.api.http.people import readable
-from tallystick.api.http.routes.context import body_of, broker_of, number, topic_of
+from tallystick.api.http.routes.context import body_of, broker_of, number, topic_of, while_connected
 from tallystick.core.errors import NotFound
 from tallystick.core.message import Chunk, messages_of
 from tallystick.core.wire import ARROW, FetchResponse, TopicSpec
@@ -48,7 +48,7 @@ async def fetch(request: Request) -> Response:
     most = number(request, "max", 1_000, 1, 100_000)
     max_bytes = number(request, "max_bytes", 4 * 1024 * 1024, 1, broker.limits.request_bytes)
     wait_ms = number(request, "wait_ms", 0, 0, 60_000)
-    piece = await broker.fetch(topic, queue, offset, most, max_bytes, wait_ms)
+    piece = await while_connected(request, broker.fetch(topic, queue, offset, most, max_bytes, wait_ms))
     if wants_msgpack(request):
         raw = [msgspec.Raw(chunk) for chunk in piece.chunks]
         return respond(request, FetchResponse(topic, queue, piece.start, piece.next, piece.end, raw))

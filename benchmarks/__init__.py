@@ -1,0 +1,1 @@
+"""The full benchmarks, with a real PostgreSQL server beside the broker."""

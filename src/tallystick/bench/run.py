@@ -1,0 +1,270 @@
+"""Runs the benchmarks one after another, each on a broker of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tallystick import AsyncClient, Client
+from tallystick.bench import blocks, loads
+from tallystick.bench.disk import bare_fdatasync
+from tallystick.bench.report import Figure, Report
+from tallystick.local import LocalBroker
+
+Section = Callable[["Bench"], None]
+
+
+class Bench:
+    """What every section needs. `scale` shortens the long ones for a quick look."""
+
+    def __init__(self, directory: Path, report: Report, scale: float, postgresql: str | None) -> None:
+        self.directory, self.report, self.scale, self.postgresql = directory, report, scale, postgresql
+        self.fdatasync = 0.0
+
+    def count(self, full: int, least: int = 1_000) -> int:
+        return max(least, int(full * self.scale))
+
+    def broker(self, name: str, **settings: object) -> LocalBroker:
+        return LocalBroker(self.directory / name, None, min_free_bytes=0, log_level="warning", **settings)
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        import uvloop
+
+        return uvloop.run(work)
+
+
+def disk(bench: Bench) -> None:
+    bench.fdatasync = bare_fdatasync(bench.directory)
+    bench.report.add(Figure("bare write + fdatasync, 1 KiB", 1 / bench.fdatasync, "/s"))
+
+
+def transactions(bench: Bench) -> None:
+    """prepare + commit, both durable, from one client process."""
+    bare = 1 / bench.fdatasync
+
+    async def measure(url: str) -> None:
+        async with AsyncClient(url, group="bench") as client:
+            await loads.prepare_commit(client, 2_000, 100, "bench")
+            _, one = await loads.prepare_commit(client, bench.count(1_000, 200), 1, "bench")
+            limit = 2 * bench.fdatasync + 0.0015
+            bench.report.add(
+                Figure(
+                    "prepare + commit, 1 in flight, median",
+                    one * 1e3,
+                    "ms",
+                    limit * 1e3,
+                    True,
+                    one / bench.fdatasync,
+                    "one fdatasync",
+                )
+            )
+            for in_flight, target, full in ((64, 12_000, 60_000), (1_000, 30_000, 150_000)):
+                rate, _ = await loads.prepare_commit(client, bench.count(full, 5_000), in_flight, "bench")
+                bench.report.add(
+                    Figure(
+                        f"prepare + commit, {in_flight} in flight",
+                        rate,
+                        "tx/s",
+                        target,
+                        ratio=rate / bare,
+                        ratio_of="fdatasyncs/s",
+                    )
+                )
+
+    with bench.broker("transactions") as broker:
+        bench.run(measure(broker.url))
+
+
+def reading(bench: Bench) -> None:
+    messages = bench.count(400_000, 20_000)
+
+    async def measure(url: str) -> None:
+        async with AsyncClient(url, group="bench") as client:
+            took = await loads.fill(client, messages, "reads")
+            bench.report.add(Figure("send, 500 messages a request", messages / took, "messages/s"))
+            topic = await client.topic("reads")
+            rate = await loads.fetch_all(client, "reads", [0] * len(topic.ends), topic.ends)
+            bench.report.add(Figure("fetch by offset", rate, "messages/s", 150_000))
+            rate = await loads.arrow_read(url, "reads", topic.ends)
+            bench.report.add(Figure("Arrow bulk read", rate, "messages/s", 300_000))
+            rate = await loads.receive_ack(client, "reads", "bench-readers", bench.count(60_000, 5_000))
+            bench.report.add(Figure("receive + ack", rate, "messages/s", 10_000))
+
+    with bench.broker("reading") as broker:
+        bench.run(measure(broker.url))
+
+
+def local_transactions(bench: Bench) -> None:
+    """`with ts.transaction(conn)` as a share of the same business transaction without messages."""
+    with bench.broker("blocks") as broker:
+        path = str(bench.directory / "bank.sqlite")
+        _share(bench, broker.url, "SQLite", lambda: _sqlite(path), "?", threads=1)
+        if bench.postgresql is not None:
+            import psycopg
+
+            dsn = bench.postgresql
+            _share(bench, broker.url, "PostgreSQL", lambda: psycopg.connect(dsn), "%s", threads=8)
+
+
+def _sqlite(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=30)
+    connection.execute("pragma journal_mode=wal")
+    connection.execute("pragma synchronous=full")
+    return connection
+
+
+def _share(bench: Bench, url: str, name: str, connect: blocks.Connect, mark: str, threads: int) -> None:
+    from tallystick.barrier import create_tables
+
+    connection = connect()
+    create_tables(connection)
+    cursor = connection.cursor()
+    cursor.execute("create table account (id int primary key, balance int)")
+    for account in range(threads):
+        cursor.execute("insert into account values (" + mark + ", 0)", (account,))
+    connection.commit()
+    connection.close()
+    count = bench.count(4_000, 400)
+    alone = blocks.business_only(connect, mark, count, threads)
+    bench.report.add(Figure(f"{name}, {threads} threads: business only", alone, "tx/s"))
+    with Client(url, group="bench") as client:
+        for mode in ("check-back", "outbox"):
+            rate = blocks.with_messages(client, connect, mark, count, threads, mode)
+            bench.report.add(
+                Figure(
+                    f"{name}, {threads} threads: with messages, {mode}",
+                    rate,
+                    "tx/s",
+                    ratio=rate / alone,
+                    ratio_of="business only",
+                )
+            )
+
+
+def pending(bench: Bench) -> None:
+    """A million half messages: memory, the cost of a check round, and a restart after kill -9."""
+    many, committed = bench.count(1_000_000, 20_000), bench.count(2_000_000, 20_000)
+    rounds = {}
+    for name, halves in (("few", 1_000), ("many", many)):
+        # Nobody polls for this group, so nothing is claimed before we ask.
+        broker = bench.broker(f"pending-{name}", check_after="1h", max_pending_age="3d")
+        broker.start()
+        try:
+            bench.run(_prepare_halves(broker.url, halves))
+            rounds[name] = bench.run(_check_round(broker.url))
+            if name == "many":
+                _memory_and_restart(bench, broker, halves, committed)
+        finally:
+            broker.kill9()
+    bench.report.add(
+        Figure(
+            f"check round, 100 due of {many:,} pending",
+            rounds["many"] * 1e3,
+            "ms",
+            2 * rounds["few"] * 1e3,
+            True,
+            rounds["many"] / rounds["few"],
+            "the round with 1,000 pending",
+        )
+    )
+
+
+async def _prepare_halves(url: str, halves: int) -> None:
+    async with AsyncClient(url, group="waiting") as client:
+        await loads.prepare_only(client, halves, "halves", check_after=3600)
+
+
+async def _check_round(url: str) -> float:
+    """The median time from a group's poll to the 100 checks that are due for it."""
+    times = []
+    async with AsyncClient(url, group="due") as client:
+        for turn in range(7):
+            group = f"due-{turn}"
+            async with AsyncClient(url, group=group) as producer:
+                await asyncio.gather(*(_prepare_due(producer, f"{group}-{number}") for number in range(100)))
+            began = time.perf_counter()
+            found = await client.poll_checks(group, max=100, wait=10)
+            times.append(time.perf_counter() - began)
+            await client.answer_checks(dict.fromkeys((check.gid for check in found), "rolled_back"))
+    return sorted(times)[len(times) // 2]
+
+
+async def _prepare_due(client: AsyncClient, gid: str) -> None:
+    await client.prepare(gid, [loads.message("halves", gid)], check_after=0)
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory of a process, in MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise ValueError(f"process {pid} has no VmRSS")
+
+
+def _memory_and_restart(bench: Bench, broker: LocalBroker, halves: int, committed: int) -> None:
+    resident = resident_mb(broker.pid)
+    bench.report.add(Figure(f"broker's memory with {halves:,} pending", resident, "MB", 600, True))
+
+    async def fill(url: str) -> None:
+        async with AsyncClient(url, group="bench") as client:
+            await loads.fill(client, committed, "committed")
+
+    bench.run(fill(broker.url))
+    broker.kill9()
+    began = time.perf_counter()
+    broker.start()
+    took = time.perf_counter() - began
+    name = f"ready after kill -9, {halves:,} pending, {committed:,} messages"
+    bench.report.add(Figure(name, took, "s", 3.0, True))
+
+
+def growth(bench: Bench) -> None:
+    """Commit and fetch cost with little and with much stored."""
+    large = bench.count(5_000_000, 50_000)
+
+    async def measure(url: str) -> dict[str, tuple[float, float]]:
+        found: dict[str, tuple[float, float]] = {}
+        async with AsyncClient(url, group="bench") as client:
+            for name, stored in (("small", 10_000), ("large", large)):
+                await loads.fill(client, stored, "growing")
+                rate, _ = await loads.prepare_commit(client, bench.count(60_000, 5_000), 1_000, "growing")
+                ends = (await client.topic("growing")).ends
+                last = [max(0, end - 25_000) for end in ends]
+                found[name] = rate, await loads.fetch_all(client, "growing", last, ends)
+        return found
+
+    with bench.broker("growth", retention="30d") as broker:
+        found = bench.run(measure(broker.url))
+    for index, what in enumerate(("commit", "fetch")):
+        ratio = found["small"][index] / found["large"][index]
+        name = f"{what} cost at {large:,} stored / at 10,000"
+        bench.report.add(Figure(name, ratio, "x", 1.5, True))
+
+
+SECTIONS: dict[str, Section] = {
+    "disk": disk,
+    "transactions": transactions,
+    "reading": reading,
+    "blocks": local_transactions,
+    "pending": pending,
+    "growth": growth,
+}
+
+
+def run(only: list[str], scale: float, postgresql: str | None, console: Console) -> Report:
+    """Run the sections (all of them by default); the disk comes first, everything is measured against it."""
+    report = Report(lambda line: console.print(f"  {line}", highlight=False))
+    with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as directory:
+        bench = Bench(Path(directory), report, scale, postgresql)
+        for name in ["disk", *[name for name in SECTIONS if name != "disk" and (not only or name in only)]]:
+            console.print(f"[bold]{name}[/]: {(SECTIONS[name].__doc__ or '').partition(chr(10))[0]}")
+            SECTIONS[name](bench)
+    report.show(console)
+    return report

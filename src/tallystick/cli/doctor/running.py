@@ -1,0 +1,127 @@
+"""A running broker: does it answer, does it take work, and is anything stuck in it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import urlsplit
+
+from tallystick.cli.doctor.finding import Finding
+from tallystick.cli.http import Broker
+from tallystick.cli.printing import span
+from tallystick.core.errors import BrokerUnavailable, TallystickError
+
+ANSWER_SECONDS = 5.0
+CLOCK_SECONDS = 1.0
+CLOCK_BROKEN_SECONDS = 30.0
+LISTED = 1_000
+
+
+def look_at_broker(url: str, expected: bool, max_lag: int, max_pending: int) -> Iterator[Finding]:
+    with Broker(url, ANSWER_SECONDS) as broker:
+        asked = time.time()
+        try:
+            info = broker.get("info")
+        except BrokerUnavailable as error:
+            yield _unreachable(url, expected, error)
+            return
+        answered = time.time()
+        yield Finding("broker", "ok", f"answers at {url} in {(answered - asked) * 1000:.0f} ms, store {info['store']}")
+        yield _version(info["version"])
+        yield _clock(info["now_ms"] / 1000, asked, answered)
+        yield _pending(info, max_pending)
+        try:
+            yield from (_ready(broker), _parked(broker), _lag(broker, max_lag))
+        except TallystickError as error:
+            yield Finding("broker", "problem", f"stopped answering: {error.detail}", "see the broker's log")
+
+
+def _unreachable(url: str, expected: bool, error: BrokerUnavailable) -> Finding:
+    if expected or _somebody_listens(url):
+        return Finding("broker", "problem", error.detail, "see the broker's log; is it started, is the address right?")
+    return Finding("broker", "note", f"none runs at {url}, and the port is free", "start one with `tallystick serve`")
+
+
+def _somebody_listens(url: str) -> bool:
+    parts = urlsplit(url)
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 80), ANSWER_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+def _version(running: str) -> Finding:
+    here = version("tallystick")
+    if running == here:
+        return Finding("version", "ok", running)
+    return Finding("version", "note", f"the broker is {running}, this is {here}", "use the same version on both sides")
+
+
+def _ready(broker: Broker) -> Finding:
+    reason = broker.ready()
+    if not reason:
+        return Finding("ready", "ok", "takes work")
+    if reason == "draining":
+        return Finding("ready", "problem", "the broker is on its way out", "wait for it to end, then start it again")
+    return Finding(
+        "ready", "problem", f"takes no work: {reason}", "mend the disk, then start the broker again; nothing was lost"
+    )
+
+
+def _clock(there: float, asked: float, answered: float) -> Finding:
+    """The broker's clock was read between question and answer; what is outside of that is a difference."""
+    behind, ahead = asked - there, there - answered
+    off = max(behind, ahead, 0.0)
+    text = f"differs by {off:.1f} s" if off else "agrees with this machine's"
+    if off >= CLOCK_SECONDS:
+        bad = off >= CLOCK_BROKEN_SECONDS
+        return Finding(
+            "clock",
+            "problem" if bad else "note",
+            text,
+            "set both by NTP: delays, retention and check times follow the broker's clock",
+        )
+    return Finding("clock", "ok", text)
+
+
+def _pending(info: dict[str, Any], most_seconds: int) -> Finding:
+    oldest = info["oldest_pending_at"]
+    if oldest is None:
+        return Finding("pending", "ok", "no transaction waits for its outcome")
+    age = (info["now_ms"] - oldest) / 1000
+    text = f"the oldest transaction without an outcome is {span(max(0.0, age))} old"
+    if age <= most_seconds:
+        return Finding("pending", "ok", text)
+    return Finding(
+        "pending",
+        "problem",
+        text,
+        "`tallystick tx list --state prepared` shows why; does its producer group run, can it be reached?",
+    )
+
+
+def _parked(broker: Broker) -> Finding:
+    page = broker.get("transactions", state="parked", limit=LISTED)
+    parked = len(page["transactions"])
+    if not parked:
+        return Finding("parked", "ok", "none")
+    return Finding(
+        "parked",
+        "problem",
+        f"{parked}{' or more' if page['next'] else ''} transactions whose outcome nobody could tell",
+        "`tallystick tx list --state parked`, then `tallystick tx resume` once their producers answer again "
+        "(or decide with commit / rollback)",
+    )
+
+
+def _lag(broker: Broker, most: int) -> Finding:
+    views = broker.get("groups")["groups"]
+    slow = sorted((one for one in views if one.get("lag", 0) > most), key=lambda one: -int(one["lag"]))
+    if not slow:
+        return Finding("consumers", "ok", f"{len(views)} groups, none more than {most:,} messages behind")
+    worst = ", ".join(f"{one['group']} on {one['topic']} ({one['lag']:,})" for one in slow[:5])
+    return Finding("consumers", "problem", f"far behind: {worst}", "start more consumers, or see why they fail")

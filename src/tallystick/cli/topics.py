@@ -1,0 +1,133 @@
+"""`tallystick topics`: list, show, create and delete topics."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from tallystick.cli.durations import duration, parsed
+from tallystick.cli.http import Broker
+from tallystick.cli.options import Json, Url
+from tallystick.cli.printing import note, print_json, print_table, when
+from tallystick.core.errors import InvalidRequest, NotFound
+from tallystick.core.names import check_name
+
+topics = typer.Typer(help="Topics: list (also without a word), show, create, delete.", rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+
+
+def add(app: typer.Typer) -> None:
+    app.add_typer(topics, name="topics")
+
+
+@topics.callback(invoke_without_command=True)
+def _default(context: typer.Context, url: Url = "", as_json: Json = False) -> None:
+    context.obj = context.obj._replace(url=url, as_json=as_json)
+    if context.invoked_subcommand is None:
+        list_topics(url, as_json)
+
+
+@topics.command("list", help="All topics.")
+def list_topics(url: Url = "", as_json: Json = False) -> None:
+    with Broker(url) as broker:
+        answer = broker.get("topics")
+    if as_json:
+        print_json(answer)
+        return
+    found = sorted(answer["topics"], key=lambda topic: str(topic["name"]))
+    print_table(
+        ["topic", "queues#", "messages#", "retention", "created"],
+        [[one["name"], one["queues"], _messages(one), _retention(one), when(one["created_at"])] for one in found],
+        nothing="no topics yet; the first message makes one, or `tallystick topics create NAME`",
+    )
+
+
+@topics.command(help="One topic and its queues.")
+def show(name: Name, url: Url = "", as_json: Json = False) -> None:
+    with Broker(url) as broker:
+        _show(broker.get("topics", check_name(name, "topic")), as_json)
+
+
+@topics.command(help="Make a topic, or change one that exists; queues can only be added.")
+def create(
+    name: Name,
+    queues: Annotated[int | None, typer.Option("--queues", min=1, help="Number of queues.")] = None,
+    retention: Annotated[
+        str | None, typer.Option("--retention", metavar="DURATION", help="How long messages are kept, e.g. 12h.")
+    ] = None,
+    url: Url = "",
+    as_json: Json = False,
+) -> None:
+    spec: dict[str, Any] = {
+        "queues": queues,
+        "retention_ms": None if retention is None else parsed(retention, "--retention"),
+    }
+    given = {field: value for field, value in spec.items() if value is not None}
+    with Broker(url) as broker:
+        existed = _exists(broker, check_name(name, "topic"))
+        view = broker.put("topics", name, **given)
+    note(f"topic {name} {'was there already' + (' and is changed' if given else '') if existed else 'created'}")
+    _show(view, as_json)
+
+
+@topics.command(help="Delete a topic and all its messages.")
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = "",
+    as_json: Json = False,
+) -> None:
+    with Broker(url) as broker:
+        view = broker.get("topics", check_name(name, "topic"))
+        if not yes:
+            _ask(name, _messages(view))
+        broker.delete("topics", name)
+    if as_json:
+        print_json({"deleted": name})
+    else:
+        note(f"topic {name} deleted")
+
+
+def _exists(broker: Broker, name: str) -> bool:
+    try:
+        broker.get("topics", name)
+    except NotFound:
+        return False
+    return True
+
+
+def _ask(name: str, messages: int) -> None:
+    if not sys.stdin.isatty():
+        raise InvalidRequest(f"--yes: say it to delete topic {name} ({messages:,} messages) without being asked")
+    if not typer.confirm(f"Delete topic {name} with {messages:,} messages?"):
+        raise typer.Exit(1)
+
+
+def _show(view: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(view)
+        return
+    print_table(
+        ["topic", "queues#", "messages#", "retention", "created"],
+        [[view["name"], view["queues"], _messages(view), _retention(view), when(view["created_at"])]],
+    )
+    sys.stdout.write("\n")
+    print_table(
+        ["queue#", "start#", "end#", "messages#"],
+        [[queue, start, end, end - start] for queue, (start, end) in enumerate(_ranges(view))],
+    )
+
+
+def _ranges(view: dict[str, Any]) -> list[tuple[int, int]]:
+    return list(zip(view["starts"], view["ends"], strict=True))
+
+
+def _messages(view: dict[str, Any]) -> int:
+    return sum(end - start for start, end in _ranges(view))
+
+
+def _retention(view: dict[str, Any]) -> str:
+    return duration(view["retention_ms"])

@@ -1,0 +1,163 @@
+"""`tallystick tx`: look at transactions, and decide or resume what nobody could tell."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal
+
+import typer
+
+from tallystick.cli.failures import exit_code, report
+from tallystick.cli.http import Broker
+from tallystick.cli.options import Json, Url
+from tallystick.cli.printing import ago, note, print_json, print_table, when
+from tallystick.core.errors import BrokerUnavailable, InvalidRequest, TallystickError
+from tallystick.core.names import check_gid, check_name
+
+tx = typer.Typer(help="Transactions: list, show; and an operator's commit, rollback, resume.", rich_markup_mode=None)
+
+PAGE = 500
+View = dict[str, Any]
+Gids = Annotated[list[str], typer.Argument(metavar="GID...")]
+State = Literal["prepared", "parked", "committed", "rolled_back"]
+OfGroup = Annotated[str | None, typer.Option("--group", help="Only of this producer group.")]
+
+
+def add(app: typer.Typer) -> None:
+    app.add_typer(tx, name="tx", no_args_is_help=True)
+
+
+@tx.callback()
+def _root(context: typer.Context, url: Url = "", as_json: Json = False) -> None:
+    context.obj = context.obj._replace(url=url, as_json=as_json)
+
+
+@tx.command("list", help="Transactions: parked ones, then prepared ones, then resolved ones with the newest first.")
+def list_transactions(
+    state: Annotated[State | None, typer.Option("--state", help="Only in this state.")] = None,
+    group: OfGroup = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="List at most this many.")] = 100,
+    url: Url = "",
+    as_json: Json = False,
+) -> None:
+    with Broker(url) as broker:
+        found, more = _first(_scan(broker, state, group), limit)
+    if as_json:
+        print_json({"transactions": found, "more": more})
+        return
+    _overview(found)
+    if more:
+        note(f"there are more than {limit}; list them with --limit")
+
+
+@tx.command(help="All that is known of one transaction.")
+def show(gid: Annotated[str, typer.Argument(metavar="GID")], url: Url = "", as_json: Json = False) -> None:
+    with Broker(url) as broker:
+        view = broker.get("transactions", check_gid(gid))
+    if as_json:
+        print_json(view)
+        return
+    shown = {name: when(value) if name.endswith("_at") else value for name, value in view.items()}
+    print_table(["field", "value"], shown.items())
+
+
+@tx.command(help="Commit: its messages become visible. For one nobody else will decide.")
+def commit(gids: Gids, url: Url = "", as_json: Json = False) -> None:
+    _each(url, as_json, gids, lambda broker, gid: broker.post("transactions", gid, "commit", by="operator"))
+
+
+@tx.command(help="Roll back: its messages are dropped. For one nobody else will decide.")
+def rollback(gids: Gids, url: Url = "", as_json: Json = False) -> None:
+    _each(url, as_json, gids, lambda broker, gid: broker.post("transactions", gid, "rollback", by="operator"))
+
+
+@tx.command(help="Check parked transactions again, from the first check on.")
+def resume(
+    gids: Annotated[list[str] | None, typer.Argument(metavar="[GID]...")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All that are parked.")] = False,
+    group: OfGroup = None,
+    url: Url = "",
+    as_json: Json = False,
+) -> None:
+    if bool(gids) == every:
+        raise InvalidRequest("tx resume: give the gids, or --all for every parked transaction", field="gid")
+    with Broker(url) as broker:
+        wanted = [view["gid"] for view in _scan(broker, "parked", group)] if every else gids or []
+    _each(url, as_json, wanted, lambda broker, gid: broker.post("transactions", gid, "resume"))
+
+
+def _scan(broker: Broker, state: str | None, group: str | None) -> Iterator[View]:
+    """Page after page of what fits."""
+    after: str | None = None
+    if group is not None:
+        check_name(group, "group")
+    while True:
+        page = broker.get("transactions", state=state, group=group, limit=PAGE, after=after)
+        yield from page["transactions"]
+        after = page["next"]
+        if after is None:
+            return
+
+
+def _first(views: Iterator[View], limit: int) -> tuple[list[View], bool]:
+    """The first `limit`, and whether there are more."""
+    found: list[View] = []
+    for view in views:
+        if len(found) == limit:
+            return found, True
+        found.append(view)
+    return found, False
+
+
+def _each(url: str, as_json: bool, gids: list[str], act: Callable[[Broker, str], View]) -> None:
+    """Do one thing to each; what fails is told and does not keep the others from it. Ends with the first's code."""
+    done: list[View] = []
+    failures: list[TallystickError] = []
+    with Broker(url) as broker:
+        for gid in _progress(gids):
+            try:
+                done.append(act(broker, check_gid(gid)))
+            except BrokerUnavailable:
+                raise  # the others would fail alike
+            except TallystickError as error:
+                failures.append(error)
+                report(error)
+    if as_json:
+        print_json({"transactions": done, "failed": len(failures)})
+    elif done or not failures:
+        _overview(done)
+    if failures:
+        raise typer.Exit(exit_code(failures[0]))
+
+
+def _progress(gids: list[str]) -> Iterator[str]:
+    """The gids, with a bar on the terminal when there are many."""
+    if len(gids) < PAGE or not sys.stderr.isatty():
+        yield from gids
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(gids, description="transactions", console=Console(stderr=True), transient=True)
+
+
+def _overview(views: list[View]) -> None:
+    print_table(
+        ["gid", "state", "group", "messages#", "age", "checks#", "next check", "by", "last error"],
+        [
+            [
+                view["gid"],
+                view["state"],
+                view.get("group"),
+                view.get("messages", 0),
+                ago(view.get("created_at")),
+                view.get("checks", 0),
+                ago(view.get("next_check_at")) if view["state"] == "prepared" else "",
+                view.get("resolved_by"),
+                view.get("last_error"),
+            ]
+            for view in views
+        ],
+        nothing="no such transactions",
+    )

@@ -1,0 +1,103 @@
+"""What the demo shows: progress while it runs, and the verdict at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from tallystick.demo.evidence import CheckBacks
+from tallystick.demo.verdict import Line, passed
+
+PLAIN_SECONDS = 5.0
+
+
+class Snapshot(NamedTuple):
+    """Where the run is."""
+
+    wished: int
+    debited: int
+    refused: int
+    credited: int
+    pending: int | None  # None while the broker does not answer
+    kills: Mapping[str, int]
+    phase: str
+
+    @property
+    def tried(self) -> int:
+        return self.debited + self.refused
+
+    @property
+    def progress(self) -> float:
+        """The share of the work that is done, on both sides together."""
+        return (self.tried + self.refused + self.credited) / (2 * self.wished)
+
+
+class Display:
+    """A live picture on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars = Progress(
+            TextColumn("{task.description:>10}"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn()
+        )
+        self._tried = self._bars.add_task("transfers", total=None)
+        self._credited = self._bars.add_task("credited", total=None)
+        self._live: Live | None = None
+        self._printed_at = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        if not self._console.is_terminal:
+            yield
+            return
+        with Live(console=self._console, refresh_per_second=8, transient=True) as self._live:
+            yield
+
+    def show(self, now: Snapshot) -> None:
+        self._bars.update(self._tried, completed=now.tried, total=now.wished)
+        self._bars.update(self._credited, completed=now.credited, total=now.wished - now.refused)
+        if self._live is not None:
+            self._live.update(Group(self._bars, Text(_status(now), style="dim")))
+        elif time.monotonic() - self._printed_at > PLAIN_SECONDS:
+            self._printed_at = time.monotonic()
+            self._console.print(f"{now.tried:,} of {now.wished:,} tried; {_status(now)}")
+
+
+def _status(now: Snapshot) -> str:
+    waiting = "broker away" if now.pending is None else f"{now.pending} pending"
+    numbers = f"{now.debited:,} committed, {now.refused:,} refused, {now.credited:,} credited, {waiting}"
+    return f"{numbers}; {kills_text(now.kills)}; {now.phase}"
+
+
+def kills_text(kills: Mapping[str, int]) -> str:
+    each = ", ".join(f"{role} {kills.get(role, 0)}" for role in ("producer", "consumer", "broker"))
+    return f"{sum(kills.values())} kills ({each})"
+
+
+def show_verdict(
+    console: Console, lines: list[Line], last: Snapshot, checks: CheckBacks, seconds: float, remarks: list[str]
+) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for line in lines:
+        mark = Text("yes", style="green") if line.holds else Text("NO", style="bold red")
+        table.add_row(mark, line.claim, Text(line.detail, style="" if line.holds else "red"))
+    facts = [
+        f"{last.debited:,} committed and {last.refused:,} refused of {last.wished:,} transfers in {seconds:.0f} s",
+        f"survived {kills_text(last.kills)}",
+        f"the check-back resolved {checks.committed + checks.rolled_back}: "
+        f"{checks.committed} as committed, {checks.rolled_back} as rolled back",
+        *remarks,
+    ]
+    good = passed(lines)
+    title = "every committed transfer credited exactly once, no other" if good else "THE PROOF FAILED"
+    colour = "green" if good else "red"
+    console.print(Panel(Group(table, Text(), *map(Text, facts)), title=title, border_style=colour, title_align="left"))

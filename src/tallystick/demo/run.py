@@ -1,0 +1,182 @@
+"""One run of the demo, from founding the banks to the verdict."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from rich.console import Console
+
+from tallystick.cli.http import Broker
+from tallystick.core.errors import TallystickError
+from tallystick.demo import banks
+from tallystick.demo.display import Display, Snapshot, show_verdict
+from tallystick.demo.evidence import CheckBacks, gather, pending, unsettled
+from tallystick.demo.monkey import Monkey
+from tallystick.demo.processes import Crew, Process, module
+from tallystick.demo.verdict import Line, judge, passed
+
+Sabotage = Literal["", "barrier", "inbox"]
+
+TICK_SECONDS = 0.1
+ASK_SECONDS = 1.0  # between two questions to the broker
+START_SECONDS = 30.0
+BROKER = [
+    "--check-after",
+    "1s",
+    "--check-interval",
+    "500ms",
+    "--check-interval-cap",
+    "2s",
+    "--redelivery-first",
+    "200ms",
+]
+
+
+class Options(NamedTuple):
+    transfers: int = 3_000
+    kills: int = 30
+    producers: int = 2
+    consumers: int = 2
+    seconds: float = 110.0
+    seed: int = 0
+    keep: bool = False
+    sabotage: Sabotage = ""
+
+
+class Result(NamedTuple):
+    lines: list[Line]
+    last: Snapshot
+    checks: CheckBacks
+    seconds: float
+    failures: dict[str, int]
+
+    @property
+    def passed(self) -> bool:
+        return passed(self.lines)
+
+
+def run(options: Options, console: Console) -> Result:
+    """Run the demo and show it; the result says whether the proof holds."""
+    directory = Path(tempfile.mkdtemp(prefix="tallystick-demo-"))
+    console.print(f"seed {options.seed}; working in {directory}")
+    demo = Demo(options, directory)
+    try:
+        result = demo.run(Display(console))
+    finally:
+        demo.crew.kill_all()
+    keep = options.keep or not result.passed
+    remarks = [f"seed {options.seed}" + (f"; databases and logs are kept in {directory}" if keep else "")]
+    if result.failures:
+        remarks.append(f"processes that ended by themselves: {result.failures}")
+    show_verdict(console, result.lines, result.last, result.checks, result.seconds, remarks)
+    if not keep:
+        shutil.rmtree(directory)
+    return result
+
+
+class Demo:
+    """The banks, the crew and the monkey of one run, in one directory."""
+
+    def __init__(self, options: Options, directory: Path) -> None:
+        self._options, self._directory = options, directory
+        self._bank_a, self._bank_b = directory / "bank-a.db", directory / "bank-b.db"
+        self._ready = directory / "ready"
+        self._url = ""
+        self._pending: int | None = 0
+        self._settled = False
+        self._asked_at = 0.0
+        self.crew = Crew([])
+
+    def run(self, display: Display) -> Result:
+        options = self._options
+        began = time.monotonic()
+        before = banks.found_bank_a(self._bank_a, banks.wishes(options.transfers, options.seed))
+        banks.found_bank_b(self._bank_b)
+        self._start()
+        monkey = Monkey(self.crew, options.kills, options.seed)
+        with display.running():
+            self._work(display, monkey, began + options.seconds)
+        self.crew.stop("producer", "consumer")
+        last = self._snapshot("done")
+        with Broker(self._url) as broker:
+            evidence, checks = gather(broker, self._bank_a, self._bank_b, before)
+        self.crew.stop("broker")
+        seconds = time.monotonic() - began
+        return Result(judge(evidence), last, checks, seconds, dict(self.crew.failures))
+
+    # --- the crew --------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """The broker first: its port is picked when it starts, and stays the same from then on."""
+        self.crew.processes.append(self._process("broker", 0, self._broker_command("0")))
+        self.crew.start("broker")
+        self._url = self._wait_until_ready()
+        self.crew.of("broker")[0].command = self._broker_command(self._url.rpartition(":")[2])
+        self.crew.processes += [
+            self._worker("producer", "barrier", number) for number in range(self._options.producers)
+        ]
+        self.crew.processes += [self._worker("consumer", "inbox", number) for number in range(self._options.consumers)]
+        self.crew.start("producer")
+        self.crew.start("consumer")
+
+    def _broker_command(self, port: str) -> list[str]:
+        place = ["--data-dir", str(self._directory / "broker"), "--port", port, "--ready-file", str(self._ready)]
+        return module("tallystick", "serve", *place, *BROKER)
+
+    def _worker(self, role: str, breakable: str, number: int) -> Process:
+        bank = self._bank_a if role == "producer" else self._bank_b
+        shares = self._options.producers if role == "producer" else self._options.consumers
+        given = ["--url", self._url, "--bank", str(bank), "--share", str(number), "--shares", str(shares)]
+        wrong = ["--sabotage"] if self._options.sabotage == breakable else []
+        return self._process(role, number, module(f"tallystick.demo.{role}", *given, *wrong))
+
+    def _process(self, role: str, number: int, command: list[str]) -> Process:
+        return Process(role, command, self._directory / f"{role}-{number}.log")
+
+    def _wait_until_ready(self) -> str:
+        deadline = time.monotonic() + START_SECONDS
+        broker = self.crew.of("broker")[0]
+        while not self._ready.exists():
+            if not broker.alive or time.monotonic() > deadline:
+                log = (self._directory / "broker-0.log").read_text(errors="replace")
+                raise TallystickError(f"the demo's broker did not start: {log[-500:]}")
+            time.sleep(TICK_SECONDS / 4)
+        return self._ready.read_text().strip()
+
+    # --- the work --------------------------------------------------------------------------------------------------
+
+    def _work(self, display: Display, monkey: Monkey, deadline: float) -> None:
+        """Until all is tried and settled, or the time is up (which the verdict then tells)."""
+        while not self._settled and time.monotonic() < deadline:
+            now = self._snapshot("killing" if monkey.left else "settling")
+            display.show(now)
+            monkey.look(now.progress)
+            self.crew.revive()
+            if time.monotonic() - self._asked_at > ASK_SECONDS:
+                self._ask_broker(now)
+            time.sleep(TICK_SECONDS)
+
+    def _snapshot(self, phase: str) -> Snapshot:
+        return Snapshot(
+            wished=self._options.transfers,
+            debited=banks.count(self._bank_a, "debit"),
+            refused=banks.count(self._bank_a, "refusal"),
+            credited=banks.count(self._bank_b, "credit"),
+            pending=self._pending,
+            kills=dict(self.crew.kills),
+            phase=phase,
+        )
+
+    def _ask_broker(self, now: Snapshot) -> None:
+        """Is it over? Asked in an order in which nothing new can come up behind: tried, pending, unsettled."""
+        self._asked_at = time.monotonic()
+        try:
+            with Broker(self._url, timeout=ASK_SECONDS) as broker:
+                self._pending = pending(broker)
+                self._settled = now.tried >= now.wished and self._pending == 0 and unsettled(broker) == 0
+        except TallystickError:
+            self._pending = None  # it was just killed; ask again later

@@ -1,0 +1,96 @@
+"""The proof: sets of transfer ids from three places, compared. No I/O, so that it can be shown wrong evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+SHOWN = 5  # ids that a failed line names
+
+Amounts = list[tuple[int, int]]  # (transfer id, amount), doubles included
+
+
+class Evidence(NamedTuple):
+    """What was found after the run."""
+
+    wished: set[int]  # ids of the transfers that customers asked for
+    debited: Amounts  # rows that bank A committed
+    refused: set[int]
+    logged: Amounts  # messages in the broker's log
+    credited: Amounts  # rows that bank B committed
+    debited_gids: set[str]  # of bank A's rows
+    committed_gids: set[str]  # of the broker's transactions
+    money_before: int
+    money_at_a: int
+    money_at_b: int
+    unresolved: int  # transactions without an outcome, parked ones included
+
+
+class Line(NamedTuple):
+    """One thing that must hold, and whether it does."""
+
+    claim: str
+    holds: bool
+    detail: str
+
+
+def judge(evidence: Evidence) -> list[Line]:
+    """Everything that must hold after the run. The verdict is that all of it does."""
+    debited, credited, logged = (_ids(one) for one in (evidence.debited, evidence.credited, evidence.logged))
+    return [
+        _none("every transfer was tried", evidence.wished - debited - evidence.refused, "never tried"),
+        _none("each was debited or refused, not both", debited & evidence.refused, "both"),
+        _none("each was debited at most once", _doubled(evidence.debited), "debited twice"),
+        _none("every committed transfer is in the log", debited - logged, "missing in the log"),
+        _none("the log has no other", logged - debited, "in the log, never debited"),
+        _none("the log has none twice", _doubled(evidence.logged), "twice in the log"),
+        _none("every committed transfer was credited", debited - credited, "lost"),
+        _none("no other was credited", credited - debited, "credited, never debited"),
+        _none("none was credited twice", _doubled(evidence.credited), "credited twice"),
+        _none("each was credited with its own amount", _wrong_amounts(evidence), "with another amount"),
+        _none(
+            "the broker's outcomes are bank A's own",
+            evidence.debited_gids ^ evidence.committed_gids,
+            "transactions with another outcome",
+        ),
+        _money(evidence),
+        Line("no transaction is left without an outcome", evidence.unresolved == 0, f"{evidence.unresolved} left"),
+        Line("something was there to be shown", bool(debited and evidence.refused), _volume(evidence)),
+    ]
+
+
+def passed(lines: Iterable[Line]) -> bool:
+    return all(line.holds for line in lines)
+
+
+def _ids(amounts: Amounts) -> set[int]:
+    return {number for number, _ in amounts}
+
+
+def _doubled(amounts: Amounts) -> set[int]:
+    return {number for number, times in Counter(number for number, _ in amounts).items() if times > 1}
+
+
+def _wrong_amounts(evidence: Evidence) -> set[int]:
+    """Ids that both sides have, with amounts that differ. Missing and doubled ones are told elsewhere."""
+    debited, credited = dict(evidence.debited), dict(evidence.credited)
+    return {number for number in debited.keys() & credited.keys() if debited[number] != credited[number]}
+
+
+def _money(evidence: Evidence) -> Line:
+    after = evidence.money_at_a + evidence.money_at_b
+    detail = f"{evidence.money_before:,} before, {evidence.money_at_a:,} + {evidence.money_at_b:,} = {after:,} after"
+    return Line("the money adds up", after == evidence.money_before, detail)
+
+
+def _volume(evidence: Evidence) -> str:
+    return f"{len(_ids(evidence.debited)):,} committed, {len(evidence.refused):,} refused"
+
+
+def _none(claim: str, wrong: set[int] | set[str], word: str) -> Line:
+    if not wrong:
+        return Line(claim, True, "")
+    named = ", ".join(map(str, sorted(wrong)[:SHOWN]))
+    more = ", ..." if len(wrong) > SHOWN else ""
+    return Line(claim, False, f"{len(wrong):,} {word}: {named}{more}")

@@ -1,0 +1,145 @@
+"""`tallystick doctor`: silent about what is well, clear about what is not."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Done, tallystick
+
+from conftest import Post
+from tallystick.cli.doctor.environment import wanted_packages
+
+BROKER_ONLY = "--no-environment"
+
+
+def findings(done: Done) -> dict[str, dict[str, str]]:
+    return {one["subject"]: one for one in done.json()["findings"]}
+
+
+def problems(done: Done) -> set[str]:
+    return {one["subject"] for one in done.json()["findings"] if one["status"] == "problem"}
+
+
+def test_a_healthy_machine_and_broker(url: str, tmp_path: Path) -> None:
+    done = tallystick("doctor", "--data-dir", str(tmp_path), "--json", url=url)
+    assert done.code == 0, done.out
+    subjects = {"python", "packages", "disk", "space", "PostgreSQL server", "MariaDB server"}
+    subjects |= {"broker", "version", "ready", "clock", "pending", "parked", "consumers"}
+    assert subjects <= findings(done).keys()
+    assert done.json()["ok"] is True
+
+
+def test_people_get_a_line_for_each_and_a_verdict(url: str, tmp_path: Path) -> None:
+    shown = tallystick("doctor", "--data-dir", str(tmp_path), url=url).out
+    assert "ok  broker" in shown
+    assert shown.endswith("nothing is wrong\n")
+
+
+def test_the_probe_leaves_nothing_behind(tmp_path: Path) -> None:
+    tallystick("doctor", "--data-dir", str(tmp_path / "not" / "yet"), "--no-broker")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_broker_at_the_default_address_is_no_problem_but_a_named_one_is(tmp_path: Path) -> None:
+    named = tallystick("doctor", BROKER_ONLY, "--json", url="http://127.0.0.1:9")
+    assert (named.code, problems(named)) == (1, {"broker"})
+    assert "127.0.0.1:9" in findings(named)["broker"]["text"]
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    done = tallystick("doctor", "--data-dir", "/proc/none", "--no-broker", "--json")
+    assert (done.code, problems(done)) == (1, {"disk"})
+    assert "--data-dir" in findings(done)["disk"]["advice"]
+
+
+def test_parked_old_and_unread_are_problems(url: str, post: Post) -> None:
+    check = {"via": "url", "target": "http://127.0.0.1:9/", "after_ms": 0, "max_checks": 1}
+    post("/v1/transactions", gid="stuck", group="g", messages=[{"topic": "slow", "value": "x"}], check=check)
+    post("/v1/transactions", gid="open", group="g", messages=[{"topic": "slow", "value": "x"}])
+    post("/v1/messages", messages=[{"topic": "slow", "value": "x"} for _ in range(20)])
+    post("/v1/groups/sleepy/receive", topic="slow", max=1)
+    deadline = time.monotonic() + 20
+    while tallystick("tx", "show", "stuck", "--json", url=url).json()["state"] != "parked":
+        assert time.monotonic() < deadline
+    time.sleep(1.1)
+    done = tallystick("doctor", BROKER_ONLY, "--max-lag", "10", "--max-pending", "0", "--json", url=url)
+    assert (done.code, problems(done)) == (1, {"parked", "pending", "consumers"})
+    assert "sleepy on slow (20)" in findings(done)["consumers"]["text"]
+    assert "tx list --state parked" in findings(done)["parked"]["advice"]
+    # The same broker is well by more patient standards, but for what is parked.
+    patient = tallystick("doctor", BROKER_ONLY, "--json", url=url)
+    assert problems(patient) == {"parked"}
+
+
+@contextmanager
+def impostor(**changed: Any) -> Iterator[str]:
+    """Answers as a broker in trouble would."""
+    info = {"store": "s", "version": "0.0.1", "now_ms": time.time_ns() // 1_000_000, "oldest_pending_at": None}
+    answers: dict[str, tuple[int, Any]] = {
+        "/v1/info": (200, info | {key: value for key, value in changed.items() if key != "ready"}),
+        "/readyz": changed.get("ready", (200, {"status": "ready"})),
+        "/v1/transactions": (200, {"transactions": [], "next": None}),
+        "/v1/groups": (200, {"groups": []}),
+    }
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, content = answers[self.path.partition("?")[0]]
+            body = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("ready", "words"),
+    [
+        ((503, {"reason": "fsync failed: No space left"}), ["fsync failed", "disk"]),
+        ((503, {"reason": "draining"}), ["on its way out", "start it again"]),
+    ],
+)
+def test_a_broker_that_takes_no_work(ready: tuple[int, Any], words: list[str]) -> None:
+    with impostor(ready=ready) as url:
+        done = tallystick("doctor", BROKER_ONLY, "--json", url=url)
+    assert (done.code, problems(done)) == (1, {"ready"})
+    said = " ".join(findings(done)["ready"].values())
+    assert [word for word in words if word not in said] == []
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(-3600, "problem"), (3600, "problem"), (-5, "note"), (0, "ok")])
+def test_a_clock_that_differs(seconds: int, status: str) -> None:
+    with impostor(now_ms=(time.time_ns() // 1_000_000) + seconds * 1000 + 500) as url:
+        done = tallystick("doctor", BROKER_ONLY, "--json", url=url)
+    assert findings(done)["clock"]["status"] == status
+    assert done.code == (1 if status == "problem" else 0)
+
+
+def test_another_version_is_worth_a_note() -> None:
+    with impostor() as url:
+        done = tallystick("doctor", BROKER_ONLY, "--json", url=url)
+    assert (done.code, findings(done)["version"]["status"]) == (0, "note")
+
+
+def test_the_packages_it_looks_for_are_those_of_the_project() -> None:
+    assert {"rocksdict", "msgspec", "uvicorn"} <= {name for name, _ in wanted_packages("")}
+    assert [name for name, _ in wanted_packages("mysql")] == ["pymysql"]
+    assert dict(wanted_packages(""))["rich"] == "13.7"

@@ -1,0 +1,74 @@
+"""The demo's proof: it accepts a right run, and each kind of wrong one makes it fail with its own line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tallystick.demo.verdict import Evidence, judge, passed
+
+RIGHT = Evidence(
+    wished={1, 2, 3, 4},
+    debited=[(1, 10), (2, 20), (3, 30)],
+    refused={4},
+    logged=[(2, 20), (1, 10), (3, 30)],
+    credited=[(3, 30), (1, 10), (2, 20)],
+    debited_gids={"a", "b", "c"},
+    committed_gids={"a", "b", "c"},
+    money_before=100,
+    money_at_a=40,
+    money_at_b=60,
+    unresolved=0,
+)
+
+
+def broken(evidence: Evidence) -> set[str]:
+    return {line.claim for line in judge(evidence) if not line.holds}
+
+
+def test_a_right_run_passes() -> None:
+    assert passed(judge(RIGHT))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "claims"),
+    [
+        ({"credited": [(1, 10), (2, 20)]}, {"every committed transfer was credited"}),
+        ({"credited": [*RIGHT.credited, (4, 5)]}, {"no other was credited"}),
+        ({"credited": [*RIGHT.credited, (1, 10)]}, {"none was credited twice"}),
+        # Lost and doubled at once: every count is right, only the sets are not.
+        (
+            {"credited": [(1, 10), (1, 10), (3, 30)]},
+            {"every committed transfer was credited", "none was credited twice"},
+        ),
+        ({"credited": [(1, 11), (2, 19), (3, 30)]}, {"each was credited with its own amount"}),
+        ({"logged": [(1, 10), (2, 20)]}, {"every committed transfer is in the log"}),
+        ({"logged": [*RIGHT.logged, (4, 5)]}, {"the log has no other"}),
+        ({"logged": [*RIGHT.logged, (1, 10)]}, {"the log has none twice"}),
+        ({"wished": {1, 2, 3, 4, 5}}, {"every transfer was tried"}),
+        ({"refused": {3, 4}}, {"each was debited or refused, not both"}),
+        ({"debited": [*RIGHT.debited, (1, 10)]}, {"each was debited at most once"}),
+        ({"committed_gids": {"a", "b"}}, {"the broker's outcomes are bank A's own"}),
+        ({"committed_gids": {"a", "b", "c", "d"}}, {"the broker's outcomes are bank A's own"}),
+        ({"money_at_b": 61}, {"the money adds up"}),
+        ({"unresolved": 1}, {"no transaction is left without an outcome"}),
+    ],
+)
+def test_each_kind_of_wrong_run_fails_with_its_own_claim(wrong: dict[str, Any], claims: set[str]) -> None:
+    evidence = RIGHT._replace(**wrong)
+    assert broken(evidence) == claims
+    assert not passed(judge(evidence))
+
+
+def test_a_run_in_which_nothing_happened_proves_nothing() -> None:
+    empty = Evidence(set(), [], set(), [], [], set(), set(), 0, 0, 0, 0)
+    assert broken(empty) == {"something was there to be shown"}
+
+
+def test_a_failed_line_names_some_ids() -> None:
+    lost = RIGHT._replace(
+        wished=set(range(100)), debited=[(number, 1) for number in range(1, 100)], refused={0}, logged=[], credited=[]
+    )
+    details = {line.claim: line.detail for line in judge(lost)}
+    assert details["every committed transfer was credited"] == "99 lost: 1, 2, 3, 4, 5, ..."

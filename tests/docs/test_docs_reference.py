@@ -1,0 +1,39 @@
+"""The reference is complete: what is made from the code is what the pages say."""
+
+from __future__ import annotations
+
+import http.client
+import re
+
+import pytest
+from doc_generated import PIECES, made, places
+from doc_pages import ROOT
+
+from brokers import BrokerProcess
+
+
+@pytest.mark.parametrize(("page", "name", "text"), [pytest.param(*one, id=one[1]) for one in places()])
+def test_what_the_code_says_is_what_the_page_says(page: str, name: str, text: str) -> None:
+    assert text == made(name), f"{page} is stale: run `.venv/bin/python tests/docs/doc_generated.py`"
+
+
+def test_every_piece_has_its_place() -> None:
+    assert sorted(name for _, name, _ in places()) == sorted(PIECES)
+
+
+def test_a_stale_page_is_noticed() -> None:
+    """The negative control: a setting that is missing from a table makes the comparison fail."""
+    stale = "\n".join(line for line in made("configuration").splitlines() if "`check_after`" not in line)
+    assert stale != made("configuration")
+
+
+def test_the_metrics_page_has_every_metric_of_a_running_broker(broker: BrokerProcess) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", broker.port, timeout=10)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    served = set(re.findall(r"^# TYPE (\w+) (?:counter|gauge|histogram)$", text, re.MULTILINE))
+    served = {name for name in served if not name.endswith("_created")}
+    page = (ROOT / "docs/reference/metrics.md").read_text()
+    told = set(re.findall(r"^\| `(tallystick_\w+)` \|", page, re.MULTILINE))
+    assert served == told
