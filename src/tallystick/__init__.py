@@ -1,1 +1,46 @@
 """Tallystick: a local database transaction and its messages happen together or not at all."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tallystick.core import errors
+from tallystick.core.errors import BrokerUnavailable, OutcomeUnknown, TallystickError, TransactionFailed
+
+if TYPE_CHECKING:
+    from tallystick.client import (
+        AsyncClient,
+        AsyncTransaction,
+        CheckBack,
+        Client,
+        Fetched,
+        Message,
+        Sent,
+        Stats,
+        Transaction,
+        outgoing,
+    )
+
+__all__ = [
+    "AsyncClient",
+    "AsyncTransaction",
+    "BrokerUnavailable",
+    "CheckBack",
+    "Client",
+    "Fetched",
+    "Message",
+    "OutcomeUnknown",
+    "Sent",
+    "Stats",
+    "TallystickError",
+    "Transaction",
+    "TransactionFailed",
+    "errors",
+    "outgoing",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Late: the broker and the command line start without the client and the HTTP library that it needs.
+    if name in __all__:
+        return getattr(import_module("tallystick.client"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

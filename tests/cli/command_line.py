@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 SECONDS = 60
+
+Post = Callable[..., Any]
+"""Speaks to the broker without the command line."""
 
 
 class Done(NamedTuple):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from command_line import Post
 
 from brokers import running_broker
-
-Post = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")

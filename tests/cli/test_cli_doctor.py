@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Done, tallystick
+from command_line import Done, Post, tallystick
 
-from conftest import Post
 from tallystick.cli.doctor.environment import wanted_packages
 
 BROKER_ONLY = "--no-environment"

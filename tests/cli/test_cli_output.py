@@ -8,9 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from command_line import one_line, tallystick
-
-from conftest import Post
+from command_line import Post, one_line, tallystick
 
 READING = [["topics"], ["groups"], ["tx", "list"]]
 
@@ -76,6 +74,7 @@ def test_json_may_be_asked_for_before_or_after_the_command(url: str, words: list
 @pytest.mark.parametrize("words", READING)
 def test_no_colours_without_a_terminal(url: str, post: Post, words: list[str]) -> None:
     post("/v1/transactions", gid=f"plain-{len(words)}", group="g", messages=[{"topic": "plain", "value": "x"}])
+    post("/v1/messages", messages=[{"topic": "plain", "value": "x"}])
     post("/v1/groups/plain/receive", topic="plain")
     done = tallystick(*words, url=url)
     assert done.out.count("\n") >= 2

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from command_line import one_line, tallystick
-
-from conftest import Post
+from command_line import Post, one_line, tallystick
 
 
 def prepare(post: Post, gid: str, group: str = "shop", **check: object) -> None:

@@ -24,6 +24,7 @@ class Shell:
     """One bash for all shell blocks of a page; what it starts in the background ends with it."""
 
     def __init__(self) -> None:
+        self._count = 0
         self._bash = subprocess.Popen(
             ["bash", "--norc", "--noprofile"],
             stdin=subprocess.PIPE,
@@ -35,11 +36,12 @@ class Shell:
     def run(self, text: str) -> str:
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
+        self._count += 1
         Path(".block.sh").write_text(text)
-        printed = Path(".block.out")
-        # From a file, so that a command that reads input does not eat the rest; into a file, because a process that
-        # is left running would keep a pipe open for ever.
-        self._bash.stdin.write("set -e; . ./.block.sh </dev/null >.block.out 2>&1; set +e; echo done\n")
+        printed = Path(f".block-{self._count}.out")
+        # From a file, so that a command that reads input does not eat the rest; into a file of the block's own,
+        # because a process that is left running would keep a pipe open for ever, and writes whenever it likes.
+        self._bash.stdin.write(f"set -e; . ./.block.sh </dev/null >{printed} 2>&1; set +e; echo done\n")
         self._bash.stdin.flush()
         if self._bash.stdout.readline() != "done\n":
             raise RuntimeError(f"a command failed (exit code {self._bash.wait()}); it printed:\n{printed.read_text()}")

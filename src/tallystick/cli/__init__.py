@@ -19,6 +19,7 @@ COMMANDS = {
     "topics": "tallystick.cli.topics",
     "tx": "tallystick.cli.transactions",
     "groups": "tallystick.cli.groups",
+    "send": "tallystick.cli.send",
     "tail": "tallystick.cli.tail",
     "bench": "tallystick.cli.bench",
     "demo": "tallystick.demo.command",

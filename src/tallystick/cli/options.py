@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated, NamedTuple
 
 import typer
@@ -24,6 +23,8 @@ class Globals(NamedTuple):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version  # late: every other command does without it
+
         typer.echo(version("tallystick"))
         raise typer.Exit
 

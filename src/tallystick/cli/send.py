@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from tallystick.cli.durations import parsed
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import note, print_json
-from tallystick.client import Client
 from tallystick.core.errors import InvalidRequest
 
 TIMEOUT_SECONDS = 10.0
+_LEVELS: tuple[Literal[0], Literal[1], Literal[2]] = (0, 1, 2)
 
 
 def add(app: typer.Typer) -> None:
@@ -28,9 +28,8 @@ def send(
     tag: Annotated[str | None, typer.Option("--tag", help="A word that consumers may filter by.")] = None,
     delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Deliver later: 5s, 10m.")] = None,
     level: Annotated[
-        Literal["0", "1", "2"],
-        typer.Option("--level", help="0: not waited for; 1: confirmed, may arrive twice; 2: once."),
-    ] = "2",
+        int, typer.Option("--level", min=0, max=2, help="0: not waited for; 1: confirmed, may arrive twice; 2: once.")
+    ] = 2,
     gid: Annotated[
         str | None, typer.Option("--gid", help="Name for level 2: sent again, it is not added again.")
     ] = None,
@@ -39,20 +38,38 @@ def send(
 ) -> None:
     content = sys.stdin.buffer.read() if value == "-" else value.encode()
     seconds = None if delay is None else parsed(delay, "--delay") / 1000
+    from tallystick.client import Client  # late: `--help` does without it
+
     with Client(url, timeout=TIMEOUT_SECONDS) as client:
         sent = client.send(
-            topic, content, key=key, headers=_headers(header or []), tag=tag, delay=seconds, level=int(level), gid=gid
+            topic,
+            content,
+            key=key,
+            headers=_headers(header or []),
+            tag=tag,
+            delay=seconds,
+            level=_LEVELS[level],
+            gid=gid,
         )
+    places = [{"topic": at.topic, "queue": at.queue, "offset": at.offset} for at in sent.positions]
     if as_json:
-        print_json(
-            {
-                "gid": sent.gid,
-                "duplicate": sent.duplicate,
-                "positions": [{"topic": at.topic, "queue": at.queue, "offset": at.offset} for at in sent.positions],
-            }
-        )
-        return
-    note("done")
+        print_json({"gid": sent.gid, "duplicate": sent.duplicate, "positions": places})
+    else:
+        note(_told(sent.duplicate, level, places))
+
+
+def _told(duplicate: bool, level: int, places: list[dict[str, Any]]) -> str:
+    if duplicate:
+        return "the broker had this gid already; nothing was added"
+    if level == 0:
+        return "sent, not confirmed"
+    return ", ".join(_place(one) for one in places) or "sent"
+
+
+def _place(place: dict[str, Any]) -> str:
+    if place["offset"] < 0:
+        return f"{place['topic']}: taken, to be delivered later"
+    return f"{place['topic']}: queue {place['queue']}, offset {place['offset']}"
 
 
 def _headers(given: list[str]) -> dict[str, str] | None:

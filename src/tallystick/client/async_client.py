@@ -4,60 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from tallystick.barrier.adapters import adapt
-from tallystick.core.errors import NotFound
-from tallystick.core.message import OutgoingMessage
-from tallystick.core.names import check_gid, check_name
-from tallystick.core.ops import (
-    Ack,
-    Answer,
-    AnswerChecks,
-    ClientOp,
-    Commit,
-    CommitOffsets,
-    Nack,
-    OpResult,
-    Outcome,
-    PartRef,
-    Prepare,
-    PreparePart,
-    Renew,
-    Rollback,
-)
-from tallystick.core.wire import (
-    BrokerInfo,
-    CheckPoll,
-    CheckRequest,
-    GroupView,
-    ReceiveRequest,
-    TopicSpec,
-    TopicView,
-    TransactionView,
-)
+from tallystick.barrier.names import BARRIER_TABLE
 
-from . import cleanup, reading, sending
+from . import cleanup
+from .api_messages import MessagesApi
+from .api_transactions import TransactionsApi
 from .block import Block, ModeName, PrepareOrder
-from .brokers import Broker
 from .consuming import GRACE_SECONDS
-from .core import REDRIVE_SECONDS, ClientCore
-from .message import Message, outgoing
-from .reading import Fetched, Start
-from .sending import Level, Sent
+from .core import CLOSE_SECONDS, REDRIVE_SECONDS, ClientCore
+from .script import play_async
 from .settings import DEFAULT_URL, CheckBack, OpenConnection, checked_settings
 from .stats import Stats
-from .subscription import By, Handler, Subscription, checked_subscription
+from .subscribing import Subscribing
+from .subscription import Subscription
 from .transaction import AsyncTransaction
 
-CLOSE_SECONDS = 5.0
 
-
-class AsyncClient:
+class AsyncClient(TransactionsApi, MessagesApi, Subscribing):
     """Transactions, messages and consumers, on the event loop that it is used on.
 
     `urls` is one address, several with commas between them, or a list. `group` is the producer group, whose members
@@ -66,6 +34,8 @@ class AsyncClient:
     a transaction. `database` opens a connection to the service's own database: with it the client answers check-backs
     and re-drives the outbox from the start, and not only after its first transaction.
     """
+
+    _asynchronous = True
 
     def __init__(
         self,
@@ -78,7 +48,7 @@ class AsyncClient:
         check: CheckBack | None = None,
         check_after: float | None = None,
         database: OpenConnection | None = None,
-        barrier_table: str = "tallystick_barrier",
+        barrier_table: str = BARRIER_TABLE,
         max_in_flight: int = 2,
     ) -> None:
         settings = checked_settings(
@@ -95,8 +65,6 @@ class AsyncClient:
         self._core = ClientCore(settings, database)
         self._subscriptions: list[Subscription] = []
         self._stop_asked: asyncio.Event | None = None
-
-    # Life
 
     async def __aenter__(self) -> AsyncClient:
         await self._core.start()
@@ -116,7 +84,11 @@ class AsyncClient:
         """Counts of what happened without being raised."""
         return self._core.stats
 
-    # Transactions with a database
+    def new_gid(self) -> str:
+        """A new gid. It names the store of the broker that new transactions go to, once that is known."""
+        return self._core.new_gid()
+
+    # The service's own database
 
     def transaction(
         self,
@@ -141,221 +113,42 @@ class AsyncClient:
 
     async def redrive(self, open_connection: OpenConnection, *, every: float = REDRIVE_SECONDS) -> None:
         """Send, in the background, what died processes left in the outbox of a database."""
-        self._core.databases.add(open_connection)
-        self._core.runtime().outbox.drive(open_connection, every)
+        await self._core.redrive(open_connection, every)
 
-    async def clean(
-        self,
-        connection: Any,
-        *,
-        older_than: float,
-        groups: Sequence[str] = (),
-        unused_for: float | None = None,
-    ) -> dict[str, int]:
-        """Delete old barrier, inbox and prepared rows, never younger than is safe; how many of each.
+    async def clean(self, connection: Any, *, older_than: float, groups: Sequence[str] | None = None) -> dict[str, int]:
+        """Delete barrier, inbox and prepared rows older than `older_than` seconds; how many of each.
 
-        `older_than` is in seconds. `groups` are the consumer groups that keep their inbox in this database; without
-        them inbox and prepared rows stay. Refused if any broker cannot be asked.
+        Rows that a broker may still need stay, however old: those of pending transactions, those within its memory of
+        gids, and inbox rows of messages that a group has not settled. `groups` are the consumer groups with an inbox in
+        this database (default: all that the brokers know). Nothing is deleted if a broker cannot be asked.
         """
-        runtime = self._core.runtime()
-        plan = await cleanup.plan(runtime.brokers, older_than, groups, self._core.settings.timeout)
-        return await cleanup.carry_out_async(adapt(connection), plan, self._core.settings.barrier_table)
+        ages = await self._core.plan_clean_up(older_than, groups)
+        script = cleanup.carry_out(ages, self._core.settings.barrier_table)
+        return await play_async(script, adapt(connection))
 
-    # Operations on transactions
+    # Consumers
 
-    def new_gid(self) -> str:
-        """A new gid, which names the store of the broker that new transactions go to now, if that is known."""
-        return self._core.new_gid()
+    async def start(self) -> None:
+        """Start the subscriptions, in the background."""
+        self._core.runtime().consumers.start(self._subscriptions)
 
-    async def prepare(
-        self,
-        gid: str,
-        messages: Sequence[OutgoingMessage],
-        *,
-        check: CheckBack | None = None,
-        check_after: float | None = None,
-        source: str = "",
-    ) -> bool:
-        """Store half messages; True if they were there already. Somebody must be able to answer a check-back."""
-        settings = self._core.settings
-        runtime = self._core.runtime()
-        group = settings.needs_group("prepare")
-        how = (check or settings.check).on_the_wire(source, settings.check_after if check_after is None else check_after)
-        broker = await runtime.brokers.of_gid(check_gid(gid))
-        op = Prepare(gid, group, broker.check(list(messages)), how, runtime.member)
-        return _duplicate(await broker.ops.run(op, settings.timeout))
+    async def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """Stop the subscriptions: handlers at work get `grace` seconds to finish, the rest is given back."""
+        if self._stop_asked is not None:
+            self._stop_asked.set()
+        await self._core.runtime().consumers.stop(grace)
 
-    async def prepare_part(
-        self,
-        part: str,
-        messages: Sequence[OutgoingMessage],
-        *,
-        gid: str,
-        index: int = 0,
-        ttl: float | None = None,
-    ) -> bool:
-        """Store half messages as a part, on the broker of `gid`, whose commit may claim it; True if it was there."""
-        ttl_ms = None if ttl is None else round(ttl * 1000)
-        op = PreparePart(check_gid(part, "part"), list(messages), index, ttl_ms)
-        return _duplicate(await self._on_gid(gid, op))
-
-    async def commit(self, gid: str, parts: Sequence[PartRef] = ()) -> bool:
-        """Give a transaction the outcome `committed`; True if it had it already."""
-        return _duplicate(await self._on_gid(gid, Commit(gid, list(parts))))
-
-    async def rollback(self, gid: str, parts: Sequence[str] = ()) -> bool:
-        """Give a transaction the outcome `rolled_back`; True if it had it already."""
-        return _duplicate(await self._on_gid(gid, Rollback(gid, list(parts))))
-
-    async def transaction_state(self, gid: str) -> TransactionView:
-        """What the broker knows of a transaction; `NotFound` if nothing."""
-        broker = await self._core.runtime().brokers.of_gid(check_gid(gid))
-        return await reading.transaction(broker, gid, self._core.settings.timeout)
-
-    async def outcome(self, gid: str) -> Outcome | None:
-        """The outcome of a transaction; None if it has none, or is not known here."""
+    async def run(self) -> None:
+        """Start the subscriptions and stay until `stop()`, SIGTERM or SIGINT; then finish what is at hand."""
+        self._stop_asked = asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            loop.add_signal_handler(number, asked.set)
         try:
-            state = (await self.transaction_state(gid)).state
-        except NotFound:
-            return None
-        return state if state in ("committed", "rolled_back") else None
-
-    async def poll_checks(self, group: str, *, max: int = 100, wait: float = 20.0, broker: str | None = None) -> list[CheckRequest]:
-        """Wait to be asked for outcomes of a group, for services that answer by themselves."""
-        runtime = self._core.runtime()
-        poll = CheckPoll(check_name(group, "group"), f"{runtime.member}.poll", max, round(wait * 1000))
-        return await reading.poll_checks(self._broker(broker), poll)
-
-    async def answer_checks(self, answers: Mapping[str, Answer], *, broker: str | None = None) -> None:
-        """Answer what `poll_checks` of the same broker asked."""
-        op = AnswerChecks(dict(answers))
-        await self._broker(broker).ops.run(op, self._core.settings.timeout)
-
-    # Messages without a transaction
-
-    async def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: str | None = None,
-        headers: dict[str, str] | None = None,
-        tag: str | None = None,
-        delay: float | None = None,
-        deliver_at: float | None = None,
-        level: Level = 2,
-        gid: str | None = None,
-    ) -> Sent:
-        """Send a message. Bytes go as they are, text as UTF-8, anything else as JSON.
-
-        Level 0: queued and never waited for. 1: confirmed and retried, may arrive twice. 2: arrives once, by its gid.
-        """
-        message = outgoing(topic, value, key=key, headers=headers, tag=tag, delay=delay, deliver_at=deliver_at)
-        return await self.send_many([message], level=level, gid=gid)
-
-    async def send_many(
-        self, messages: Sequence[OutgoingMessage], *, level: Level = 2, gid: str | None = None
-    ) -> Sent:
-        """Send several messages (made with `outgoing`) together, as one operation."""
-        return await sending.send(self._core, list(messages), level, gid)
-
-    # Reading
-
-    async def fetch(
-        self,
-        topic: str,
-        queue: int,
-        offset: int,
-        *,
-        max: int = 1_000,
-        wait: float = 0.0,
-        broker: str | None = None,
-    ) -> Fetched:
-        """Messages of a queue from `offset` on, in order; waits up to `wait` seconds for the first."""
-        timeout = self._core.settings.timeout
-        return await reading.fetch(self._broker(broker), topic, queue, offset, max, wait, timeout)
-
-    async def receive(
-        self,
-        topic: str,
-        group: str,
-        *,
-        max: int = 32,
-        wait: float = 0.0,
-        invisible: float = 30.0,
-        ordered: bool = False,
-        start: Start = "earliest",
-        tags: Sequence[str] | None = None,
-        broker: str | None = None,
-    ) -> list[Message]:
-        """Take messages under a lease of `invisible` seconds; end each with `ack` or `nack`."""
-        request = ReceiveRequest(
-            check_name(topic, "topic"),
-            max,
-            round(wait * 1000),
-            round(invisible * 1000),
-            ordered,
-            start,
-            None if tags is None else list(tags),
-            self._core.runtime().member,
-        )
-        return await reading.receive(self._broker(broker), group, request)
-
-    async def ack(self, group: str, messages: Message | Sequence[Message]) -> None:
-        """The messages are done. `StaleLease` if a lease had passed to another consumer; the others count."""
-        await self._settle(messages, lambda receipts: Ack(group, receipts))
-
-    async def nack(
-        self,
-        group: str,
-        messages: Message | Sequence[Message],
-        *,
-        delay: float | None = None,
-        dead: bool = False,
-        reason: str = "",
-    ) -> None:
-        """Give messages back: again after `delay` seconds (default: the broker's backoff), or `dead` at once."""
-        delay_ms = None if delay is None else round(delay * 1000)
-        await self._settle(messages, lambda receipts: Nack(group, receipts, delay_ms, dead, reason))
-
-    async def renew(self, group: str, messages: Message | Sequence[Message], *, invisible: float = 30.0) -> None:
-        """Keep messages for `invisible` seconds from now."""
-        await self._settle(messages, lambda receipts: Renew(group, receipts, round(invisible * 1000)))
-
-    async def offsets(self, group: str, topic: str, *, broker: str | None = None) -> GroupView:
-        """The offsets that a group stored in the broker, with the lag of each queue."""
-        return await reading.offsets(self._broker(broker), group, topic, self._core.settings.timeout)
-
-    async def commit_offsets(
-        self,
-        group: str,
-        topic: str,
-        offsets: Mapping[int, int],
-        *,
-        expected: Mapping[int, int] | None = None,
-        broker: str | None = None,
-    ) -> None:
-        """Store offsets in the broker; with `expected`, only if nobody moved them (`OffsetMoved`)."""
-        guard = None if expected is None else dict(expected)
-        op = CommitOffsets(check_name(group, "group"), check_name(topic, "topic"), dict(offsets), guard)
-        await self._broker(broker).ops.run(op, self._core.settings.timeout)
-
-    async def topics(self, *, broker: str | None = None) -> list[TopicView]:
-        return await reading.topics(self._broker(broker), self._core.settings.timeout)
-
-    async def topic(self, name: str, *, broker: str | None = None) -> TopicView:
-        return await reading.topic(self._broker(broker), name, self._core.settings.timeout)
-
-    async def create_topic(
-        self, name: str, *, queues: int | None = None, retention: float | None = None
-    ) -> TopicView:
-        """Create a topic, or change it, on every broker of this client; the view of the preferred one."""
-        spec = TopicSpec(queues, None if retention is None else round(retention * 1000))
-        brokers = self._core.runtime().brokers
-        timeout = self._core.settings.timeout
-        views = await asyncio.gather(*(reading.put_topic(broker, name, spec, timeout) for broker in brokers))
-        return views[0]
-
-    async def info(self, *, broker: str | None = None) -> BrokerInfo:
-        """What a broker says of itself."""
-        return await self._broker(broker).info()
+            await self.start()
+            await asked.wait()
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+            await self.stop()

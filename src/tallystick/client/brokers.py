@@ -117,9 +117,7 @@ class Brokers:
     def __init__(self, settings: Settings, session: aiohttp.ClientSession, member: str) -> None:
         self._settings = settings
         self._session = session
-        self._by_address = {
-            address: Broker(address, session, settings) for address in settings.addresses
-        }
+        self._by_address = {address: Broker(address, session, settings) for address in settings.addresses}
         # Each member has its own order of preference, so a fleet spreads over the brokers, and each process
         # stays with one while that is healthy: its batches are larger and the order of its keys is kept.
         self._order = sorted(
@@ -172,11 +170,7 @@ class Brokers:
         unknown = [broker for broker in self._order if broker.store is None]
         answers = await asyncio.gather(*(broker.known_store() for broker in unknown), return_exceptions=True)
         found = self._holding(store)
-        silent = [
-            broker
-            for broker, answer in zip(unknown, answers, strict=True)
-            if isinstance(answer, BaseException)
-        ]
+        silent = [broker for broker, answer in zip(unknown, answers, strict=True) if isinstance(answer, BaseException)]
         if found is None and len(silent) == 1:
             return silent[0]  # every other broker said that the store is not its own
         if found is None and silent:

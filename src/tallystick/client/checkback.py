@@ -7,13 +7,12 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 
-import msgspec
-
 from tallystick.barrier.operations.barrier import Decision, decide_many
 from tallystick.core.errors import TallystickError
 from tallystick.core.ops import Answer, AnswerChecks
-from tallystick.core.wire import CheckPoll, CheckPollResponse, CheckRequest
+from tallystick.core.wire import CheckPoll
 
+from . import reading
 from .brokers import Broker, Brokers
 from .databases import Databases, run_on_new
 from .remembered import RememberedOutcomes
@@ -25,13 +24,10 @@ from .workers import Workers
 log = logging.getLogger("tallystick.client")
 
 POLL_SECONDS = 20.0
-POLL_MARGIN_SECONDS = 10.0
 # The broker waits about ten seconds for an answer; an honest `unknown` in time lets it plan the next question.
 ANSWER_SECONDS = 8.0
 # Questions that may hang in one database at a time. The rest is answered `unknown`, so that it holds up nobody else.
 HANGING_PER_SOURCE = 2
-
-_decode = msgspec.msgpack.Decoder(CheckPollResponse).decode
 
 Answers = dict[str, tuple[Answer, str]]
 
@@ -73,18 +69,14 @@ class Answerer:
 
     def _poll(self, broker: Broker, group: str) -> Callable[[], Awaitable[float]]:
         poll = CheckPoll(group, self._member, wait_ms=int(POLL_SECONDS * 1000))
-        body = msgspec.msgpack.encode(poll)
 
         async def once() -> float:
-            content = await broker.transport.request(
-                "POST", "/v1/checks/poll", body=body, timeout=POLL_SECONDS + POLL_MARGIN_SECONDS
-            )
-            by_source: defaultdict[str, list[CheckRequest]] = defaultdict(list)
-            for check in _decode(content).checks:
-                by_source[check.source].append(check)
+            by_source: defaultdict[str, list[str]] = defaultdict(list)
+            for check in await reading.poll_checks(broker, poll):
+                by_source[check.source].append(check.gid)
             # Each database by itself: one that hangs must not delay the answers of the others.
-            for source, checks in by_source.items():
-                self._tasks.start(self._answer(broker, group, source, [check.gid for check in checks]))
+            for source, gids in by_source.items():
+                self._tasks.start(self._answer(broker, group, source, gids))
             return 0.0
 
         return once

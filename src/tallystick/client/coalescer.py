@@ -7,6 +7,7 @@ same broker until its caller's time is up. One caller's mistake never fails anot
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -102,20 +103,15 @@ class Coalescer:
 
     @property
     def full(self) -> bool:
-        return (
-            len(self._waiting) >= self._limits.waiting_ops
-            or self._waiting_bytes >= self._limits.waiting_bytes
-        )
+        return len(self._waiting) >= self._limits.waiting_ops or self._waiting_bytes >= self._limits.waiting_bytes
 
     async def close(self, timeout: float) -> int:
         """Send what waits, for at most `timeout` seconds; the number of operations that were given up."""
         self._closed = True
         if self._busy():
             self._idle.clear()
-            try:
+            with contextlib.suppress(TimeoutError):  # what is left then is counted and failed below
                 await asyncio.wait_for(self._idle.wait(), timeout)
-            except TimeoutError:
-                pass  # what is left is counted and failed below
         left = [entry for entry in self._all() if not entry.future.done()]
         tasks = list(self._in_flight)
         for task in tasks:
@@ -189,9 +185,9 @@ class Coalescer:
             if result is None or result.error is None:
                 entry.succeed(result)
             else:
-                error = error_from_code(result.error, result.detail, result.field)
-                error.extra["stale"] = result.stale
-                self._op_failed(entry, error)
+                refusal = error_from_code(result.error, result.detail, result.field)
+                refusal.extra["stale"] = result.stale
+                self._op_failed(entry, refusal)
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         batch = self._in_flight.pop(task)
@@ -259,7 +255,7 @@ class Coalescer:
     # Time and room
 
     def _sweep(self) -> None:
-        """Fail those whose time is up. One timer for all: a timer for each operation would cost more than sending it."""
+        """Fail those whose time is up. One timer for all: one for each operation would cost more than sending it."""
         self._sweeper = None
         now = self._loop.time()
         for batch in self._in_flight.values():

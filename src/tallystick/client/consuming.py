@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from .brokers import Brokers
 from .consumer import LeaseConsumer
 from .follower import OffsetConsumer
-from .runtime import Runtime
 from .settings import Settings
 from .stats import Stats
 from .subscription import Subscription
@@ -19,8 +19,9 @@ GRACE_SECONDS = 30.0
 class Consumers:
     """The running consumers on one event loop."""
 
-    def __init__(self, runtime: Runtime, settings: Settings, stats: Stats) -> None:
-        self._runtime = runtime
+    def __init__(self, brokers: Brokers, member: str, settings: Settings, stats: Stats) -> None:
+        self._brokers = brokers
+        self._member = member
         self._settings = settings
         self._stats = stats
         self._running: dict[int, LeaseConsumer | OffsetConsumer] = {}
@@ -34,10 +35,9 @@ class Consumers:
                 consumer.start()
 
     def _consumer(self, subscription: Subscription) -> LeaseConsumer | OffsetConsumer:
-        brokers = self._runtime.brokers
         if subscription.by == "offset":
-            return OffsetConsumer(subscription, brokers, self._settings, self._stats)
-        return LeaseConsumer(subscription, brokers, self._runtime.member, self._settings, self._stats)
+            return OffsetConsumer(subscription, self._brokers, self._settings, self._stats)
+        return LeaseConsumer(subscription, self._brokers, self._member, self._settings, self._stats)
 
     async def stop(self, grace: float) -> None:
         running, self._running = self._running, {}

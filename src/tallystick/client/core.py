@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from tallystick.core.errors import TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.ops import Send
 
-from . import forks
+from . import cleanup, forks
 from .databases import Databases
 from .producer import Pinned
 from .runtime import Runtime
@@ -16,6 +17,7 @@ from .settings import OpenConnection, Settings
 from .stats import Stats
 
 REDRIVE_SECONDS = 2.0
+CLOSE_SECONDS = 5.0
 
 
 class ClientCore:
@@ -71,6 +73,13 @@ class ClientCore:
         self._latest = None
         self._runtimes = {}
         self.answering = False
+
+    async def redrive(self, open_connection: OpenConnection, every: float) -> None:
+        self.databases.add(open_connection)
+        self.runtime().outbox.drive(open_connection, every)
+
+    async def plan_clean_up(self, older_than: float, groups: Sequence[str] | None) -> cleanup.Plan:
+        return await cleanup.plan(self.runtime().brokers, older_than, groups, self.settings.timeout)
 
     # What transaction blocks ask for
 

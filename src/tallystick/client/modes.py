@@ -87,9 +87,7 @@ class OutboxMode:
 
     def before_commit(self, block: Block) -> Script[None]:
         self._source = block.outbox_source()
-        block.pinned = pinned = yield OnBroker(
-            lambda: block.core.runtime().producer.choose(block.known_gid)
-        )
+        block.pinned = pinned = yield OnBroker(lambda: block.core.runtime().producer.choose(block.known_gid))
         pinned.broker.check(block.messages)
         payload = encode_outbox(block.messages)
         yield InDatabase(outbox_put(pinned.gid, pinned.broker.address, payload))
@@ -113,9 +111,7 @@ class ConsumerDedupMode:
 
     def before_commit(self, block: Block) -> Script[None]:
         self._source = block.outbox_source()
-        block.pinned = pinned = yield OnBroker(
-            lambda: block.core.runtime().producer.choose(block.known_gid)
-        )
+        block.pinned = pinned = yield OnBroker(lambda: block.core.runtime().producer.choose(block.known_gid))
         prepared = Send(signs.prepared(block.messages, pinned.gid), pinned.gid)
         yield OnBroker(lambda: pinned.broker.ops.run(prepared, block.core.settings.timeout))
         commit = self._outcome(block, pinned, "commit")

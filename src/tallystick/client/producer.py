@@ -112,9 +112,7 @@ class Producer:
         if wait and future is not None:
             await asyncio.wait((future,), timeout=self._settings.commit_wait)
 
-    def submit(
-        self, pinned: Pinned, op: ClientOp, done: Callable[[BaseException | None], None]
-    ) -> Answered | None:
+    def submit(self, pinned: Pinned, op: ClientOp, done: Callable[[BaseException | None], None]) -> Answered | None:
         try:
             future = pinned.broker.ops.submit(op, self._settings.timeout)
         except BrokerUnavailable as closed:

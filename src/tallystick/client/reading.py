@@ -12,6 +12,9 @@ from tallystick.core.errors import BrokerUnavailable
 from tallystick.core.message import Chunk
 from tallystick.core.names import check_gid, check_name
 from tallystick.core.wire import (
+    CheckPoll,
+    CheckPollResponse,
+    CheckRequest,
     FetchResponse,
     GroupView,
     ReceiveRequest,
@@ -72,11 +75,6 @@ async def put_topic(broker: Broker, name: str, spec: TopicSpec, timeout: float) 
     return await _ask(broker, TopicView, "PUT", path, body=body, timeout=timeout)
 
 
-async def group(broker: Broker, name: str, timeout: float) -> list[GroupView]:
-    path = f"/v1/groups/{check_name(name, 'group')}"
-    return (await _ask(broker, _Groups, "GET", path, timeout=timeout)).groups
-
-
 async def offsets(broker: Broker, name: str, of_topic: str, timeout: float) -> GroupView:
     path = f"/v1/groups/{check_name(name, 'group')}/offsets"
     query = {"topic": check_name(of_topic, "topic")}
@@ -88,9 +86,18 @@ async def transaction(broker: Broker, gid: str, timeout: float) -> TransactionVi
     return await _ask(broker, TransactionView, "GET", path, timeout=timeout)
 
 
-async def fetch(
-    broker: Broker, name: str, queue: int, offset: int, most: int, wait: float, timeout: float
-) -> Fetched:
+async def poll_checks(broker: Broker, poll: CheckPoll) -> list[CheckRequest]:
+    """Wait to be asked for outcomes, as long as the poll says."""
+    body = msgspec.msgpack.encode(poll)
+    timeout = poll.wait_ms / 1000 + MARGIN_SECONDS
+    return (await _ask(broker, CheckPollResponse, "POST", "/v1/checks/poll", body=body, timeout=timeout)).checks
+
+
+async def groups(broker: Broker, timeout: float) -> list[GroupView]:
+    return (await _ask(broker, _Groups, "GET", "/v1/groups", timeout=timeout)).groups
+
+
+async def fetch(broker: Broker, name: str, queue: int, offset: int, most: int, wait: float, timeout: float) -> Fetched:
     """Messages from `offset` on; waits up to `wait` seconds for the first one."""
     store = await broker.known_store()
     answer = await _ask(

@@ -9,6 +9,7 @@ from tallystick.core.ids import new_member_id
 
 from .brokers import Brokers
 from .checkback import Answerer
+from .consuming import Consumers
 from .databases import Databases
 from .outbox import Outbox
 from .producer import Producer
@@ -34,17 +35,14 @@ class Runtime:
         self.producer = Producer(self.brokers, settings, stats)
         self.workers = Workers("tallystick-database", DATABASE_THREADS)
         self.answerer = Answerer(self.brokers, settings, self.member, databases, self.workers, stats)
-        self.outbox = Outbox(
-            self.brokers, self.producer, databases, self.workers, stats, settings.timeout
-        )
-        # Turns of blocks that use a synchronous connection on this loop, by database.
-        self.turns: dict[str, asyncio.Lock] = {}
-
-    def turn(self, source: str) -> asyncio.Lock:
-        return self.turns.setdefault(source, asyncio.Lock())
+        self.outbox = Outbox(self.brokers, self.producer, databases, self.workers, stats, settings.timeout)
+        self.consumers = Consumers(self.brokers, self.member, settings, stats)
+        # The turn of blocks that use a synchronous connection on this loop.
+        self.turn = asyncio.Lock()
 
     async def close(self, timeout: float) -> None:
         """Flush what waits, for at most about `timeout` seconds, and let everything go."""
+        await self.consumers.stop(timeout)
         await self.answerer.stop()
         given_up = await self.brokers.close(timeout)
         if given_up:

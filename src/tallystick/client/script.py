@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar, cast
 
-from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
+from tallystick.barrier.adapters.base import Adapter, SyncAdapter
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
 
@@ -99,8 +99,8 @@ def _do_sync(step: Step, adapter: SyncAdapter, call_on_loop: CallOnLoop) -> Any:
 async def _do_async(step: Step, adapter: Adapter) -> Any:
     if isinstance(step, InDatabase):
         if adapter.is_async:
-            return await run_async(cast(AsyncAdapter, adapter), step.operation)
-        return run_sync(cast(SyncAdapter, adapter), step.operation)
+            return await run_async(adapter, step.operation)
+        return run_sync(adapter, step.operation)
     if isinstance(step, OnBroker):
         return await step.call()
     result = step.call() if isinstance(step, UserCode) else getattr(adapter, step.value)()

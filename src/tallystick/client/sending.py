@@ -23,6 +23,7 @@ from tallystick.core.names import check_gid
 from tallystick.core.ops import OpResult, Position, Send
 
 from .brokers import Broker
+from .core import ClientCore
 from .entry import Answered
 from .runtime import Runtime
 from .stats import Stats
@@ -41,12 +42,19 @@ class Sent(Struct, frozen=True):
     duplicate: bool = False
 
 
-def checked_level(level: int, gid: str | None) -> int:
+async def send(core: ClientCore, messages: list[OutgoingMessage], level: int, gid: str | None) -> Sent:
+    """Send messages together, with the care that was asked for."""
+    runtime, timeout = core.runtime(), core.settings.timeout
     if level not in (0, 1, 2):
         raise InvalidRequest(f"level: {level!r} is none of 0, 1, 2", field="level")
     if gid is not None and level != 2:
         raise InvalidRequest("gid: only level 2 drops duplicates by gid", field="gid")
-    return level
+    if level == 2:
+        return await send_once(runtime, messages, gid, timeout)
+    if level == 1:
+        return await send_confirmed(runtime, messages, timeout)
+    send_unconfirmed(runtime, messages, core.stats, timeout)
+    return Sent(None, [])
 
 
 def send_unconfirmed(runtime: Runtime, messages: list[OutgoingMessage], stats: Stats, timeout: float) -> None:
@@ -79,9 +87,7 @@ async def send_confirmed(runtime: Runtime, messages: list[OutgoingMessage], time
     return _sent(None, await last.ops.run(Send(last.check(messages)), share))
 
 
-async def send_once(
-    runtime: Runtime, messages: list[OutgoingMessage], gid: str | None, timeout: float
-) -> Sent:
+async def send_once(runtime: Runtime, messages: list[OutgoingMessage], gid: str | None, timeout: float) -> Sent:
     """Level 2. Only a broker that surely has nothing may be left for another one."""
     if gid is not None:
         broker = await runtime.brokers.of_gid(check_gid(gid))
@@ -112,5 +118,3 @@ def _in_doubt(error: TallystickError) -> bool:
 
 def _sent(gid: str | None, result: OpResult | None) -> Sent:
     return Sent(gid, result.positions, result.duplicate) if result is not None else Sent(gid, [])
-
-

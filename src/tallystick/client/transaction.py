@@ -33,9 +33,7 @@ class TransactionBase:
         deliver_at: float | None = None,
     ) -> None:
         """Add a message. It becomes visible if and only if the local transaction commits."""
-        self._block.add(
-            topic, value, key=key, headers=headers, tag=tag, delay=delay, deliver_at=deliver_at
-        )
+        self._block.add(topic, value, key=key, headers=headers, tag=tag, delay=delay, deliver_at=deliver_at)
 
 
 class Transaction(TransactionBase):
@@ -64,8 +62,8 @@ class AsyncTransaction(TransactionBase):
     """A block on the event loop.
 
     A synchronous connection (sqlite3, say) is used on the loop's own thread, so each of its statements blocks the
-    loop. Blocks on the same database then run one after the other: two at once could wait for each other's locks
-    on the one thread that would have to release them.
+    loop. Such blocks run one after the other: two at once could wait for each other's locks on the one thread that
+    would have to release them.
     """
 
     def __init__(self, block: Block, turn: asyncio.Lock | None) -> None:

@@ -62,7 +62,7 @@ def looking(path: Path) -> Iterator[sqlite3.Connection]:
 def wishes(count: int, seed: int) -> list[Transfer]:
     """What customers want. The amounts add up to more than there is, so that some must be refused."""
     chance = random.Random(seed)  # noqa: S311 - a demo's numbers, the same for the same seed
-    average = max(1, ACCOUNTS * BALANCE * 5 // (4 * count))
+    average = max(1, ACCOUNTS * BALANCE * 11 // (10 * count))
     return [
         Transfer(number, chance.randrange(ACCOUNTS), chance.randrange(ACCOUNTS), chance.randint(1, 2 * average))
         for number in range(count)

@@ -43,7 +43,8 @@ def main() -> None:
             concurrency=2,
             exactly_once=lambda: connect(given.bank),
         )(credit_once)
-    client.run()
+    with client:
+        client.run()
 
 
 if __name__ == "__main__":

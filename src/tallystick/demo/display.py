@@ -11,7 +11,6 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from tallystick.demo.evidence import CheckBacks
@@ -86,10 +85,6 @@ def kills_text(kills: Mapping[str, int]) -> str:
 def show_verdict(
     console: Console, lines: list[Line], last: Snapshot, checks: CheckBacks, seconds: float, remarks: list[str]
 ) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for line in lines:
-        mark = Text("yes", style="green") if line.holds else Text("NO", style="bold red")
-        table.add_row(mark, line.claim, Text(line.detail, style="" if line.holds else "red"))
     facts = [
         f"{last.debited:,} committed and {last.refused:,} refused of {last.wished:,} transfers in {seconds:.0f} s",
         f"survived {kills_text(last.kills)}",
@@ -100,4 +95,13 @@ def show_verdict(
     good = passed(lines)
     title = "every committed transfer credited exactly once, no other" if good else "THE PROOF FAILED"
     colour = "green" if good else "red"
-    console.print(Panel(Group(table, Text(), *map(Text, facts)), title=title, border_style=colour, title_align="left"))
+    console.print(
+        Panel(
+            Group(*map(_claim, lines), Text(), *map(Text, facts)), title=title, border_style=colour, title_align="left"
+        )
+    )
+
+
+def _claim(line: Line) -> Text:
+    mark = ("yes  ", "green") if line.holds else (" NO  ", "bold red")
+    return Text.assemble(mark, line.claim, (f": {line.detail}" if line.detail else "", "" if line.holds else "red"))

@@ -1,0 +1,244 @@
+"""The client for threads: the asynchronous one, on an event loop of its own."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import signal
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from tallystick.barrier.adapters import adapt_sync
+from tallystick.barrier.names import BARRIER_TABLE
+
+from . import cleanup, forks
+from .async_client import AsyncClient
+from .block import Block, ModeName, PrepareOrder
+from .consuming import GRACE_SECONDS
+from .core import CLOSE_SECONDS
+from .portal import Portal
+from .script import play_sync
+from .settings import DEFAULT_URL, CheckBack, OpenConnection
+from .stats import Stats
+from .subscribing import Subscribing
+from .subscription import Subscription
+from .transaction import Transaction
+
+log = logging.getLogger("tallystick.client")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+AT_EXIT_SECONDS = 2.0
+
+
+def synchronous(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Client, P], T]:
+    """The same method for callers that wait on a thread."""
+
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._call(lambda: method(self._client, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+class Client(Subscribing):
+    """Transactions, messages and consumers, for any number of threads and in prefork servers.
+
+    `urls` is one address, several with commas between them, or a list. `group` is the producer group, whose members
+    answer check-backs for each other. `timeout` bounds every call; `commit_wait` how long a block stays for the
+    broker's word after its local commit. `check` and `check_after` say how and when the broker asks for the outcome of
+    a transaction. `database` opens a connection to the service's own database: with it the client answers check-backs
+    and re-drives the outbox from the start, and not only after its first transaction.
+
+    A process that was forked from this one gets a client with connections of its own at its first use.
+    """
+
+    _asynchronous = False
+
+    def __init__(
+        self,
+        urls: str | Iterable[str] = DEFAULT_URL,
+        *,
+        group: str | None = None,
+        member: str | None = None,
+        timeout: float = 10.0,
+        commit_wait: float = 2.0,
+        check: CheckBack | None = None,
+        check_after: float | None = None,
+        database: OpenConnection | None = None,
+        barrier_table: str = BARRIER_TABLE,
+        max_in_flight: int = 2,
+    ) -> None:
+        self._client = AsyncClient(
+            urls,
+            group=group,
+            member=member,
+            timeout=timeout,
+            commit_wait=commit_wait,
+            check=check,
+            check_after=check_after,
+            database=database,
+            barrier_table=barrier_table,
+            max_in_flight=max_in_flight,
+        )
+        self._core = self._client._core
+        self._subscriptions: list[Subscription] = self._client._subscriptions
+        self._portal: Portal | None = None
+        self._lock = threading.Lock()
+        self._stop_asked = threading.Event()
+        forks.watch(self)
+        _open.add(self)
+        if database is not None:
+            self._call(self._core.start)
+
+    # Life
+
+    def _call(self, function: Callable[[], Awaitable[T]]) -> T:
+        portal = self._portal
+        if portal is None:
+            with self._lock:
+                portal = self._portal = self._portal or Portal()
+        return portal.call(function)
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's loop and sockets alone; the first use makes new ones."""
+        if self._portal is not None:
+            forks.never_destroy(self._portal)
+        self._portal = None
+        self._lock = threading.Lock()
+        self._stop_asked = threading.Event()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Stop consumers, send what waits (for at most `timeout` seconds) and let all connections go."""
+        self._stop_asked.set()
+        _open.discard(self)
+        with self._lock:
+            portal, self._portal = self._portal, None
+        self._core.closed = True
+        if portal is not None:
+            portal.call(lambda: self._core.close(timeout))
+            portal.stop()
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of what happened without being raised."""
+        return self._core.stats
+
+    def new_gid(self) -> str:
+        """A new gid. It names the store of the broker that new transactions go to, once that is known."""
+        return self._core.new_gid()
+
+    # The service's own database
+
+    def transaction(
+        self,
+        connection: Any,
+        *,
+        mode: ModeName = "check-back",
+        prepare: PrepareOrder = "late",
+        check: CheckBack | None = None,
+        gid: str | None = None,
+        wait: bool = True,
+    ) -> Transaction:
+        """A block whose local transaction and messages happen together or not at all.
+
+        `mode` is `check-back` (half messages wait in the broker), `outbox` (messages wait in the database) or
+        `consumer-dedup` (messages go to the consumer, which waits for their outcome). With `prepare="early"` the block
+        calls `tx.prepare()` after its sends and before its changes. With `wait=False` it does not stay for the
+        broker's word after the local commit.
+        """
+        adapter = adapt_sync(connection)
+        block = Block(self._core, adapter, mode=mode, prepare=prepare, check=check, gid=gid, wait=wait)
+        return Transaction(block, self._call)
+
+    def clean(self, connection: Any, *, older_than: float, groups: Sequence[str] | None = None) -> dict[str, int]:
+        """Delete barrier, inbox and prepared rows older than `older_than` seconds; how many of each.
+
+        Rows that a broker may still need stay, however old: those of pending transactions, those within its memory of
+        gids, and inbox rows of messages that a group has not settled. `groups` are the consumer groups with an inbox in
+        this database (default: all that the brokers know). Nothing is deleted if a broker cannot be asked.
+        """
+        ages = self._call(lambda: self._core.plan_clean_up(older_than, groups))
+        script = cleanup.carry_out(ages, self._core.settings.barrier_table)
+        return play_sync(script, adapt_sync(connection), self._call)
+
+    redrive = synchronous(AsyncClient.redrive)
+
+    # Operations on transactions
+    prepare = synchronous(AsyncClient.prepare)
+    prepare_part = synchronous(AsyncClient.prepare_part)
+    commit = synchronous(AsyncClient.commit)
+    rollback = synchronous(AsyncClient.rollback)
+    transaction_state = synchronous(AsyncClient.transaction_state)
+    outcome = synchronous(AsyncClient.outcome)
+    poll_checks = synchronous(AsyncClient.poll_checks)
+    answer_checks = synchronous(AsyncClient.answer_checks)
+
+    # Messages
+    send = synchronous(AsyncClient.send)
+    send_many = synchronous(AsyncClient.send_many)
+    fetch = synchronous(AsyncClient.fetch)
+    receive = synchronous(AsyncClient.receive)
+    ack = synchronous(AsyncClient.ack)
+    nack = synchronous(AsyncClient.nack)
+    renew = synchronous(AsyncClient.renew)
+    offsets = synchronous(AsyncClient.offsets)
+    commit_offsets = synchronous(AsyncClient.commit_offsets)
+    topics = synchronous(AsyncClient.topics)
+    topic = synchronous(AsyncClient.topic)
+    create_topic = synchronous(AsyncClient.create_topic)
+    info = synchronous(AsyncClient.info)
+
+    # Consumers
+
+    start = synchronous(AsyncClient.start)
+
+    def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """Stop the subscriptions: handlers at work get `grace` seconds to finish, the rest is given back."""
+        self._stop_asked.set()
+        self._call(lambda: self._client.stop(grace))
+
+    def run(self) -> None:
+        """Start the subscriptions and stay until `stop()`, SIGTERM or SIGINT; then finish what is at hand."""
+        self._stop_asked.clear()
+        before = self._catch_signals()
+        try:
+            self.start()
+            self._stop_asked.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self.stop()
+
+    def _catch_signals(self) -> dict[signal.Signals, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}  # only the main thread may; another one is ended with stop()
+        return {
+            number: signal.signal(number, lambda *_: self._stop_asked.set())
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+
+
+_open: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Level 0 messages and late commits of a program that ends without closing its client."""
+    for client in list(_open):
+        client.close(AT_EXIT_SECONDS)

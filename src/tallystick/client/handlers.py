@@ -1,0 +1,154 @@
+"""Check-back handlers to mount in a web application, in one line.
+
+    app.mount("/tallystick/check", handlers.asgi(open_connection))                     # Starlette, FastAPI
+    app.wsgi_app = handlers.wsgi(open_connection, app.wsgi_app, "/tallystick/check")   # Flask
+    application = handlers.wsgi(open_connection, get_wsgi_application(), "/tallystick/check")   # Django
+
+The broker asks `GET ...?gid=...` and is told the outcome from the barrier, in dtm's words too: 200 committed, 409
+rolled back, 425 not known yet. An error of any kind is a 500 and never an outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from tallystick.barrier.adapters import adapt_sync
+from tallystick.barrier.names import BARRIER_TABLE, checked_table
+from tallystick.barrier.operations.barrier import Decision, decide
+from tallystick.barrier.runner import run_sync
+from tallystick.core.errors import InvalidRequest
+from tallystick.core.names import check_gid
+
+from .databases import run_on_new
+from .remembered import RememberedOutcomes
+from .settings import OpenConnection
+from .workers import Workers
+
+log = logging.getLogger("tallystick.client")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+StartResponse = Callable[[str, list[tuple[str, str]]], Any]
+WsgiApp = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
+
+WAIT_SECONDS = 3.0
+THREADS = 4
+
+_ANSWERS: dict[Decision, tuple[int, str, str]] = {
+    "committed": (200, "committed", "SUCCESS"),
+    "rolled_back": (409, "rolled_back", "FAILURE"),
+    "running": (425, "unknown", "ONGOING"),
+}
+
+Answer = tuple[int, bytes]
+
+
+class _Checks:
+    """What both kinds of handler know."""
+
+    def __init__(self, open_connection: OpenConnection, table: str) -> None:
+        self.open_connection = open_connection
+        self.table = checked_table(table)
+        self.remembered = RememberedOutcomes()
+
+    def remember(self, gid: str, decision: Decision) -> Answer:
+        if decision != "running":
+            self.remembered.put(gid, decision)
+        return _told(decision)
+
+
+def asgi(
+    open_connection: OpenConnection, app: AsgiApp | None = None, path: str = "", *, table: str = BARRIER_TABLE
+) -> AsgiApp:
+    """An ASGI application that answers check-backs; with `app`, only at `path`, and `app` gets everything else.
+
+    `open_connection` may open a synchronous connection (it is then used on a thread) or an asynchronous one.
+    """
+    checks = _Checks(open_connection, table)
+    threads: list[Workers] = []  # made at the first request: a server may fork after it has loaded the application
+
+    async def answer(method: str, query: str) -> Answer:
+        try:
+            gid, known = _asked(checks, method, query)
+            if known is not None:
+                return known
+            if not threads:
+                threads.append(Workers("tallystick-check", THREADS))
+            operation = decide(gid, wait=WAIT_SECONDS, table=checks.table)
+            return checks.remember(gid, await run_on_new(threads[0], open_connection, operation))
+        except Exception as failure:
+            return _failed(failure)
+
+    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+        if app is not None and (scope["type"] != "http" or scope["path"] != path):
+            await app(scope, receive, send)
+        elif scope["type"] == "http":
+            status, body = await answer(scope["method"], scope["query_string"].decode("latin-1"))
+            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    return handle
+
+
+def wsgi(
+    open_connection: OpenConnection, app: WsgiApp | None = None, path: str = "", *, table: str = BARRIER_TABLE
+) -> WsgiApp:
+    """A WSGI application that answers check-backs; with `app`, only at `path`, and `app` gets everything else."""
+    checks = _Checks(open_connection, table)
+
+    def answer(method: str, query: str) -> Answer:
+        try:
+            gid, known = _asked(checks, method, query)
+            if known is not None:
+                return known
+            adapter = adapt_sync(open_connection())
+            try:
+                decision = run_sync(adapter, decide(gid, wait=WAIT_SECONDS, table=checks.table))
+            finally:
+                adapter.close()
+            return checks.remember(gid, decision)
+        except Exception as failure:
+            return _failed(failure)
+
+    def handle(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        if app is not None and environ.get("PATH_INFO", "") != path:
+            return app(environ, start_response)
+        status, body = answer(environ["REQUEST_METHOD"], environ.get("QUERY_STRING", ""))
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        start_response(f"{status} {HTTPStatus(status).phrase}", headers)
+        return [body]
+
+    return handle
+
+
+def _asked(checks: _Checks, method: str, query: str) -> tuple[str, Answer | None]:
+    """The gid in question, and the answer if it was given before."""
+    if method != "GET":
+        return "", (405, msgspec.json.encode({"error": "a check-back is a GET"}))
+    gids = parse_qs(query).get("gid", [])
+    if len(gids) != 1:
+        raise InvalidRequest("give one gid: ?gid=...", field="gid")
+    gid = check_gid(gids[0])
+    known = checks.remembered.get(gid)
+    return gid, None if known is None else _told(known)
+
+
+def _told(decision: Decision) -> Answer:
+    status, outcome, dtm_result = _ANSWERS[decision]
+    return status, msgspec.json.encode({"outcome": outcome, "dtm_result": dtm_result})
+
+
+def _failed(failure: Exception) -> Answer:
+    if isinstance(failure, InvalidRequest):
+        return 400, msgspec.json.encode({"error": failure.detail})
+    log.error("a check-back could not be answered", exc_info=failure)
+    return 500, msgspec.json.encode({"error": "the barrier could not be read; the service's log has the details"})

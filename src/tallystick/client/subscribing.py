@@ -1,0 +1,67 @@
+"""`@ts.subscribe(...)`, the same for both clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal, TypeVar
+
+from .core import ClientCore
+from .reading import Start
+from .settings import OpenConnection
+from .subscription import By, Handler, Subscription, checked_subscription
+
+H = TypeVar("H", bound=Handler)
+
+
+class Subscribing:
+    """Collects handlers until the client is started."""
+
+    _core: ClientCore
+    _subscriptions: list[Subscription]
+    _asynchronous: ClassVar[bool]
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        exactly_once: OpenConnection | None = None,
+        by: By = "inbox",
+        concurrency: int = 4,
+        prefetch: int = 32,
+        ordered: bool = False,
+        tags: Sequence[str] | None = None,
+        max_attempts: int | None = None,
+        invisible: float = 30.0,
+        start: Start = "earliest",
+        on_trimmed: Literal["stop", "skip"] = "stop",
+    ) -> Callable[[H], H]:
+        """Have a function called for each message of a topic: `(message)`, or `(message, conn)` with `exactly_once`.
+
+        `exactly_once` opens a connection to the handler's database; the handler runs in a transaction there, which is
+        committed with an inbox row (`by="inbox"`: leases, in parallel) or with the queue's offset (`by="offset"`: in
+        order). The handler must not commit by itself. An exception rolls back, and the message comes again; with
+        `max_attempts` it goes to the group's dead-letter topic after so many. `group` is the client's own if not given.
+        """
+
+        def register(handler: H) -> H:
+            subscription = checked_subscription(
+                asynchronous=self._asynchronous,
+                topic=topic,
+                group=group or self._core.settings.needs_group("subscribe"),
+                handler=handler,
+                exactly_once=exactly_once,
+                by=by,
+                concurrency=concurrency,
+                prefetch=prefetch,
+                ordered=ordered,
+                tags=tags,
+                max_attempts=max_attempts,
+                invisible=invisible,
+                start=start,
+                on_trimmed=on_trimmed,
+            )
+            self._subscriptions.append(subscription)
+            return handler
+
+        return register

@@ -1,0 +1,257 @@
+"""What a store must do, in dicts and lists. Written from the rules, with no thought for speed or for disks.
+
+Every method mirrors one operation: it changes the model and returns the word that the store must answer with,
+`ok`, `duplicate`, or the code of the refusal. Checks are made without jitter, so that their times can be told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+Text = tuple[str, str | None, str]  # topic, key, value
+
+CHECK_AFTER, CHECK_FIRST, CHECK_CAP, MAX_CHECKS = 1_000, 200, 800, 3
+DEDUP, MAX_ATTEMPTS = 50_000, 3
+
+
+@dataclass
+class Transaction:
+    group: str
+    messages: list[Text]
+    state: str = "prepared"
+    next_at: int = 0
+    checks: int = 0
+    max_checks: int = MAX_CHECKS
+    on_exhausted: str = "park"
+    resolved_at: int = 0
+
+
+@dataclass(frozen=True)
+class Visible:
+    """A message in a topic."""
+
+    text: Text
+    gid: str
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who has a message of a group, or had it last."""
+
+    receipt: str
+    attempt: int
+    until: int
+
+
+@dataclass
+class Model:
+    now: int
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    parts: dict[tuple[str, int], tuple[list[Text], int]] = field(default_factory=dict)
+    topics: dict[str, list[Visible]] = field(default_factory=dict)
+    delayed: list[tuple[int, Visible]] = field(default_factory=list)
+    leases: dict[tuple[str, Visible], Lease] = field(default_factory=dict)
+    settled: set[tuple[str, Visible]] = field(default_factory=set)
+    forgotten: int = 0  # tombstones that have expired
+
+    # --- transactions ------------------------------------------------------------------------------------------
+
+    def prepare(self, gid: str, group: str, messages: list[Text], max_checks: int, on_exhausted: str) -> str:
+        known = self.transactions.get(gid)
+        if known is None:
+            due = self.now + CHECK_AFTER
+            self.transactions[gid] = Transaction(group, messages, "prepared", due, 0, max_checks, on_exhausted)
+            return "ok"
+        if known.state in ("committed", "rolled_back"):
+            return "already_resolved"
+        return "duplicate" if (known.group, known.messages) == (group, messages) else "different_content"
+
+    def commit(self, gid: str, parts: list[tuple[str, int]]) -> str:
+        known = self.transactions.get(gid)
+        if known is not None and known.state in ("committed", "rolled_back"):
+            return "duplicate" if known.state == "committed" else "outcome_conflict"
+        if known is None and not parts:
+            return "not_found"
+        claimed: list[Text] = []
+        for name, count in parts:
+            found = self.part(name)
+            if len(found) != count:
+                return "part_unavailable"
+            claimed += found
+        for name, _ in parts:
+            self.drop_part(name)
+        own = known.messages if known else []
+        self.resolve(gid, "committed", own + claimed)
+        return "ok"
+
+    def rollback(self, gid: str, parts: list[str]) -> str:
+        known = self.transactions.get(gid)
+        if known is not None and known.state in ("committed", "rolled_back"):
+            return "duplicate" if known.state == "rolled_back" else "outcome_conflict"
+        for name in parts:
+            self.drop_part(name)
+        self.resolve(gid, "rolled_back", [])
+        return "ok"
+
+    def operator(self, gid: str, outcome: str) -> str:
+        known = self.transactions.get(gid)
+        if known is None:
+            return "not_found"
+        if known.state in ("committed", "rolled_back"):
+            return "duplicate" if known.state == outcome else "outcome_conflict"
+        self.resolve(gid, outcome, known.messages)
+        return "ok"
+
+    def resolve(self, gid: str, outcome: str, messages: list[Text]) -> None:
+        known = self.transactions.setdefault(gid, Transaction("", []))
+        known.state, known.resolved_at = outcome, self.now
+        if outcome == "committed":
+            for sequence, text in enumerate(messages):
+                self.topics.setdefault(text[0], []).append(Visible(text, gid, sequence))
+
+    def send(self, gid: str | None, text: Text, deliver_at: int) -> str:
+        known = self.transactions.get(gid) if gid else None
+        if known is not None:
+            if known.state == "committed":
+                return "duplicate"
+            return "outcome_conflict" if known.state == "rolled_back" else "invalid_request"
+        if gid:
+            self.transactions[gid] = Transaction("", [], "committed", resolved_at=self.now)
+        self.topics.setdefault(text[0], [])
+        message = Visible(text, gid or "", 0)
+        if deliver_at > self.now:
+            self.delayed.append((deliver_at, message))
+        else:
+            self.topics[text[0]].append(message)
+        return "ok"
+
+    def expire_tombstones(self) -> None:
+        old = self.now - DEDUP
+        for gid, known in list(self.transactions.items()):
+            if known.state in ("committed", "rolled_back") and known.resolved_at <= old:
+                del self.transactions[gid]
+                self.forgotten += 1
+
+    def promote(self) -> None:
+        due = sorted((at, number) for number, (at, _) in enumerate(self.delayed) if at <= self.now)
+        for _, number in due:
+            message = self.delayed[number][1]
+            self.topics[message.text[0]].append(message)
+        self.delayed = [one for one in self.delayed if one[0] > self.now]
+
+    # --- parts -------------------------------------------------------------------------------------------------
+
+    def put_part(self, name: str, index: int, messages: list[Text], ttl: int) -> str:
+        known = self.parts.get((name, index))
+        if known is not None:
+            return "duplicate" if known[0] == messages else "different_content"
+        self.parts[(name, index)] = (messages, self.now + ttl)
+        return "ok"
+
+    def part(self, name: str) -> list[Text]:
+        indexes = sorted(index for known, index in self.parts if known == name)
+        return [text for index in indexes for text in self.parts[(name, index)][0]]
+
+    def drop_part(self, name: str) -> None:
+        self.parts = {key: value for key, value in self.parts.items() if key[0] != name}
+
+    def expire_parts(self) -> None:
+        self.parts = {key: value for key, value in self.parts.items() if value[1] > self.now}
+
+    # --- checks ------------------------------------------------------------------------------------------------
+
+    def claim(self, lease: int) -> set[str]:
+        due = {gid for gid, one in self.transactions.items() if one.state == "prepared" and one.next_at <= self.now}
+        for gid in due:
+            self.transactions[gid].next_at = self.now + lease
+        return due
+
+    def answer(self, gid: str, said: str) -> None:
+        known = self.transactions.get(gid)
+        if known is None or known.state in ("committed", "rolled_back"):
+            return
+        if said == "unknown":
+            self.fail(gid, permanent=False)
+        else:
+            self.resolve(gid, said, known.messages)
+
+    def fail(self, gid: str, permanent: bool) -> None:
+        known = self.transactions.get(gid)
+        if known is None or known.state != "prepared":
+            return
+        known.checks += 1
+        if known.checks >= known.max_checks:
+            if known.on_exhausted == "rollback":
+                self.resolve(gid, "rolled_back", [])
+            else:
+                known.state = "parked"
+            return
+        wait = min(CHECK_CAP, CHECK_FIRST * 2 ** (known.checks - 1))
+        known.next_at = self.now + (CHECK_CAP if permanent else wait)
+
+    def resume(self, gid: str) -> str:
+        known = self.transactions.get(gid)
+        if known is None:
+            return "not_found"
+        if known.state in ("committed", "rolled_back"):
+            return "conflict"
+        if known.state == "prepared":
+            return "duplicate"
+        known.state, known.checks, known.next_at = "prepared", 0, self.now
+        return "ok"
+
+    # --- leases ------------------------------------------------------------------------------------------------
+
+    def free(self, group: str, topic: str) -> list[Visible]:
+        """What a receive may hand out now."""
+        return [one for one in self.topics.get(topic, []) if self._is_free(group, one)]
+
+    def _is_free(self, group: str, message: Visible) -> bool:
+        lease = self.leases.get((group, message))
+        return (group, message) not in self.settled and (lease is None or lease.until <= self.now)
+
+    def worn_out(self, group: str, message: Visible) -> bool:
+        lease = self.leases.get((group, message))
+        return lease is not None and lease.attempt >= MAX_ATTEMPTS
+
+    def lend(self, group: str, message: Visible, receipt: str, until: int) -> int:
+        before = self.leases.get((group, message))
+        attempt = before.attempt + 1 if before else 1
+        self.leases[(group, message)] = Lease(receipt, attempt, until)
+        return attempt
+
+    def holder(self, group: str, receipt: str) -> Visible | None:
+        """The message that a receipt still holds."""
+        found = [one for (known, one), lease in self.leases.items() if known == group and lease.receipt == receipt]
+        return found[0] if found else None
+
+    def ack(self, group: str, message: Visible) -> None:
+        del self.leases[(group, message)]
+        self.settled.add((group, message))
+
+    def nack(self, group: str, message: Visible, delay: int) -> bool:
+        """Whether it died."""
+        lease = self.leases[(group, message)]
+        if lease.attempt >= MAX_ATTEMPTS:
+            self.bury(group, message)
+            return True
+        self.leases[(group, message)] = replace(lease, receipt="given back", until=self.now + delay)
+        return False
+
+    def renew(self, group: str, message: Visible, invisible: int) -> None:
+        self.leases[(group, message)] = replace(self.leases[(group, message)], until=self.now + invisible)
+
+    def bury(self, group: str, message: Visible) -> None:
+        self.ack(group, message)
+        _, key, value = message.text
+        letter = replace(message, text=(f"dlq.{group}", key, value))
+        self.topics.setdefault(f"dlq.{group}", []).append(letter)
+
+    # --- numbers -------------------------------------------------------------------------------------------------
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Pending, parked, parts, leased."""
+        states = [one.state for one in self.transactions.values()]
+        parked = states.count("parked")
+        return states.count("prepared") + parked, parked, len(self.parts), len(self.leases)
