@@ -31,6 +31,7 @@ def watch():
     sys.stdin.buffer.read()
     os._exit(86)
 threading.Thread(target=watch, daemon=True).start()
+exec(os.environ.pop("BROKER_PRELUDE", ""))
 from tallystick.api.http.server import serve
 from tallystick.broker.config import load_config
 serve(load_config())
@@ -40,8 +41,8 @@ serve(load_config())
 class BrokerProcess:
     """One broker and its directory. Safe to use from several threads, one call at a time."""
 
-    def __init__(self, directory: Path, settings: dict[str, Any], prefix: list[str]) -> None:
-        self.directory, self.prefix = directory, prefix
+    def __init__(self, directory: Path, settings: dict[str, Any], prefix: list[str], prelude: str) -> None:
+        self.directory, self.prefix, self.prelude = directory, prefix, prelude
         self.data_dir = Path(settings.get("data_dir", directory / "data"))
         self.log = directory / "broker.log"
         self.port = int(settings.get("port", 0)) or _free_port()
@@ -70,7 +71,7 @@ class BrokerProcess:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **_variables(self.settings)},
+                env={**os.environ, **_variables(self.settings), "BROKER_PRELUDE": self.prelude},
                 cwd=self.directory,
             )
         return self.process
@@ -87,6 +88,14 @@ class BrokerProcess:
                 ended = self.process.poll() if self.process else None
                 raise RuntimeError(f"the broker did not start (exit code {ended}):\n{self.log_text()[-6000:]}")
             time.sleep(0.02)
+
+    def ends_before_ready(self, seconds: float = START_SECONDS) -> bool:
+        """Wait for one or the other: True if the process ended, False once it takes work."""
+        try:
+            self.wait_ready(seconds)
+        except RuntimeError:
+            return not self.running
+        return False
 
     def get(self, path: str) -> int | None:
         """The status of a GET, or None if nobody answers."""
@@ -141,12 +150,17 @@ class BrokerProcess:
 
 @contextlib.contextmanager
 def running_broker(
-    directory: Path | None = None, prefix: list[str] | None = None, start: bool = True, **settings: Any
+    directory: Path | None = None,
+    prefix: list[str] | None = None,
+    prelude: str = "",
+    start: bool = True,
+    **settings: Any,
 ) -> Iterator[BrokerProcess]:
     """A broker process on a free loopback port. `directory` (default: a temporary one) holds its data and log;
-    `prefix` is put before the command (strace and the like); `start=False` leaves starting it to the caller."""
+    `prefix` is put before the command (strace and the like), `prelude` is Python that runs in the process before
+    the broker does (to seed a fault); `start=False` leaves starting it to the caller."""
     own = Path(tempfile.mkdtemp(prefix="tallystick-")) if directory is None else directory
-    broker = BrokerProcess(own, settings, prefix or [])
+    broker = BrokerProcess(own, settings, prefix or [], prelude)
     try:
         yield broker.start() if start else broker
     finally:

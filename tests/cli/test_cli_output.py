@@ -32,7 +32,9 @@ def stranger() -> Iterator[str]:
         thread.join()
 
 
-@pytest.mark.parametrize("words", [*READING, ["tail", "t"], ["send", "t", "v"], ["topics", "create", "t"]])
+@pytest.mark.parametrize(
+    "words", [*READING, ["tail", "t"], ["send", "t", "v", "--timeout", "500ms"], ["topics", "create", "t"]]
+)
 def test_an_unreachable_broker_is_code_4_and_says_what_to_do(nobody: str, words: list[str]) -> None:
     done = tallystick(*words, url=nobody)
     assert done.code == 4

@@ -53,6 +53,7 @@ def test_a_right_run_passes() -> None:
         ({"committed_gids": {"a", "b", "c", "d"}}, {"the broker's outcomes are bank A's own"}),
         ({"money_at_b": 61}, {"the money adds up"}),
         ({"unresolved": 1}, {"no transaction is left without an outcome"}),
+        ({"crashed": 1}, {"no process ended by itself"}),
     ],
 )
 def test_each_kind_of_wrong_run_fails_with_its_own_claim(wrong: dict[str, Any], claims: set[str]) -> None:

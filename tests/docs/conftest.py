@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 
 from brokers import BrokerProcess, running_broker
-from servers import postgres
+from servers import Server, postgres
 
 __all__ = ["postgres"]
 
@@ -16,3 +17,10 @@ __all__ = ["postgres"]
 def broker() -> Iterator[BrokerProcess]:
     with running_broker(check_after="1s", check_interval="500ms", redelivery_first="200ms") as started:
         yield started
+
+
+@pytest.fixture
+def database_url(postgres: Server) -> str:
+    """An empty PostgreSQL database, as libpq and SQLAlchemy both read it."""
+    password = quote(postgres.password, safe="")
+    return f"postgresql://{postgres.user}:{password}@{postgres.host}:{postgres.port}/{postgres.new_database()}"

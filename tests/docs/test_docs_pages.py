@@ -81,8 +81,7 @@ def _environment(page: Page, broker: BrokerProcess, request: pytest.FixtureReque
         "EXAMPLES": str(ROOT / "examples"),
     }
     if page.settings.get("needs") == "postgresql":
-        server = request.getfixturevalue("postgres")
-        known["DATABASE_URL"] = server.url("postgresql+psycopg").render_as_string(hide_password=False)
+        known["DATABASE_URL"] = request.getfixturevalue("database_url")
     return known
 
 

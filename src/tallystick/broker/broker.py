@@ -19,7 +19,7 @@ from tallystick.broker.waiters import Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
 from tallystick.core.errors import Draining, InvalidRequest, error_from_code
-from tallystick.core.ops import AnswerChecks, ClientOp, OpResult, Prepare, PreparePart, Send
+from tallystick.core.ops import Ack, AnswerChecks, ClientOp, Nack, OpResult, Prepare, PreparePart, Send
 from tallystick.core.wire import CheckPoll, CheckRequest, Delivery, ReceiveRequest
 from tallystick.store.memory import open_memory
 from tallystick.store.protocol import Receive, Received, Result, Resume, Slice, Store, StoreOp
@@ -79,6 +79,7 @@ class Broker:
         for task in self._tasks:
             task.add_done_callback(_report_end)
         self.draining = False
+        self._ordered_receives = 0
 
     def _durable(self) -> None:
         """After every group commit: wake those who wait for what it made visible, tell what happened."""
@@ -99,7 +100,14 @@ class Broker:
         for op in ops:
             if type(op) is AnswerChecks:
                 self.checkback.answered(op)
+            elif type(op) is Nack or (type(op) is Ack and self._ordered_receives):
+                self._given_back(op.receipts)
         return results  # type: ignore[return-value]  # client operations answer with OpResult or None only
+
+    def _given_back(self, receipts: list[str]) -> None:
+        """A message is visible again sooner than its lease said, or the next one of its key is free: those who
+        wait look again."""
+        self.waiters.appended({receipt.partition("/")[0] for receipt in receipts})
 
     def _check(self, ops: Sequence[ClientOp]) -> int | None:
         """Refuse what breaks a limit; tell the shortest time to a first check among what is prepared."""
@@ -157,9 +165,17 @@ class Broker:
             request.tags,
         )
         deadline = asyncio.get_running_loop().time() + request.wait_ms / 1000
+        # Counted before the first look: an ack after it must not be missed.
+        self._ordered_receives += request.ordered
+        try:
+            return await self._receive(op, deadline)
+        finally:
+            self._ordered_receives -= request.ordered
+
+    async def _receive(self, op: Receive, deadline: float) -> list[Delivery]:
         while True:
             self._refuse_while_draining()
-            seen = self.waiters.version(request.topic)
+            seen = self.waiters.version(op.topic)
             received = await self.one(op)
             left = deadline - asyncio.get_running_loop().time()
             if not isinstance(received, Received):
@@ -168,7 +184,7 @@ class Broker:
                 return received.deliveries
             if received.next_visible is not None:
                 left = min(left, max(0.005, (received.next_visible - self.clock.now_ms()) / 1000))
-            await self.waiters.wait(request.topic, seen, left)
+            await self.waiters.wait(op.topic, seen, left)
 
     async def fetch(self, topic: str, queue: int, offset: int, most: int, max_bytes: int, wait_ms: int) -> Slice:
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000

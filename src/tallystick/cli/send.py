@@ -12,7 +12,6 @@ from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import note, print_json
 from tallystick.core.errors import InvalidRequest
 
-TIMEOUT_SECONDS = 10.0
 _LEVELS: tuple[Literal[0], Literal[1], Literal[2]] = (0, 1, 2)
 
 
@@ -33,6 +32,9 @@ def send(
     gid: Annotated[
         str | None, typer.Option("--gid", help="Name for level 2: sent again, it is not added again.")
     ] = None,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="DURATION", help="How long a broker that is away is tried again.")
+    ] = "5s",
     url: Url = "",
     as_json: Json = False,
 ) -> None:
@@ -40,7 +42,7 @@ def send(
     seconds = None if delay is None else parsed(delay, "--delay") / 1000
     from tallystick.client import Client  # late: `--help` does without it
 
-    with Client(url, timeout=TIMEOUT_SECONDS) as client:
+    with Client(url, timeout=parsed(timeout, "--timeout") / 1000) as client:
         sent = client.send(
             topic,
             content,

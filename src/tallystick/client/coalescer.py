@@ -96,7 +96,10 @@ class Coalescer:
         entry = Entry(op, future, self._loop.time() + timeout, retry)
         self._waiting.append(entry)
         self._waiting_bytes += len(entry.frame)
-        self._schedule_pump()
+        if len(self._waiting) >= self._limits.request_ops:
+            self._pump()
+        else:
+            self._schedule_pump()
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         return future

@@ -47,11 +47,10 @@ class ClientCore:
     def _new_runtime(self, loop: asyncio.AbstractEventLoop) -> Runtime:
         self._runtimes = {old: runtime for old, runtime in self._runtimes.items() if not old.is_closed()}
         runtime = self._runtimes[loop] = Runtime(self.settings, self.databases, self.stats)
-        openers = self.databases.openers()
-        self.answering = self.settings.group is not None and bool(openers)
+        self.answering = self.settings.group is not None and bool(self.databases)
         if self.answering:
             runtime.answerer.start()
-        for opener in openers:
+        for opener in self.databases.outboxes:
             runtime.outbox.drive(opener, REDRIVE_SECONDS)
         return runtime
 
@@ -75,8 +74,10 @@ class ClientCore:
         self.answering = False
 
     async def redrive(self, open_connection: OpenConnection, every: float) -> None:
-        self.databases.add(open_connection)
-        self.runtime().outbox.drive(open_connection, every)
+        runtime = self.runtime()
+        if open_connection not in self.databases.outboxes:
+            self.databases.outboxes.append(open_connection)
+        runtime.outbox.drive(open_connection, every)
 
     async def plan_clean_up(self, older_than: float, groups: Sequence[str] | None) -> cleanup.Plan:
         return await cleanup.plan(self.runtime().brokers, older_than, groups, self.settings.timeout)
@@ -92,8 +93,7 @@ class ClientCore:
         self.answering = True
 
     async def send_outbox_row(self, source: str, pinned: Pinned, op: Send, *, wait: bool) -> None:
-        runtime = self.runtime()
         opener = self.databases.opener(source)
         if opener is not None:
-            runtime.outbox.drive(opener, REDRIVE_SECONDS)
-        await runtime.outbox.send(source, pinned, op, wait=wait)
+            await self.redrive(opener, REDRIVE_SECONDS)
+        await self.runtime().outbox.send(source, pinned, op, wait=wait)

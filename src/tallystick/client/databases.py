@@ -7,10 +7,12 @@ import inspect
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from tallystick.barrier.adapters import adapt, adapt_async, adapt_sync
+from tallystick.barrier.adapters import adapt_async, adapt_sync
 from tallystick.barrier.adapters.base import Adapter
+from tallystick.barrier.faults import Contention, driver_error
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
+from tallystick.core.errors import TallystickError
 
 from .settings import OpenConnection
 from .workers import Workers
@@ -30,6 +32,8 @@ class Databases:
 
     def __init__(self, given: OpenConnection | None) -> None:
         self._by_source: dict[str, OpenConnection] = {} if given is None else {GIVEN: given}
+        self.outboxes: list[OpenConnection] = [] if given is None else [given]
+        """Ways into the databases whose outbox this process looks after."""
 
     def learn(self, adapter: Adapter) -> str | None:
         """Remember how to reach the database behind a connection; its source, or None if there is no other way in."""
@@ -41,17 +45,18 @@ class Databases:
             self._by_source[source] = opener
         return source
 
-    def add(self, open_connection: OpenConnection) -> None:
-        """Another database that this process looks after."""
-        if open_connection not in self._by_source.values():
-            self._by_source[f"given:{len(self._by_source)}"] = open_connection
-
     def opener(self, source: str) -> OpenConnection | None:
         return self._by_source.get(source) or self._by_source.get(GIVEN)
 
-    def openers(self) -> list[OpenConnection]:
-        """Every way in, once."""
-        return list(dict.fromkeys(self._by_source.values()))
+    def __bool__(self) -> bool:
+        return bool(self._by_source)
+
+
+class DatabaseBusy(TallystickError):
+    """Another transaction was in the way in the service's own database; try again in a moment."""
+
+    code = "database_busy"
+    retryable = True
 
 
 class _Opening:
@@ -71,6 +76,9 @@ async def run_on_new(workers: Workers, open_connection: OpenConnection, operatio
         adapter = adapt_sync(connection)
         try:
             return run_sync(adapter, operation)
+        except Exception as failure:
+            _raise_if_busy(adapter, failure)
+            raise
         finally:
             adapter.close()
 
@@ -80,11 +88,13 @@ async def run_on_new(workers: Workers, open_connection: OpenConnection, operatio
     adapter = adapt_async(await result.awaitable)
     try:
         return await run_async(adapter, operation)
+    except Exception as failure:
+        _raise_if_busy(adapter, failure)
+        raise
     finally:
         await adapter.close()
 
 
-async def open_adapter(open_connection: OpenConnection) -> Adapter:
-    """A connection for use on the event loop, of either kind."""
-    connection = open_connection()
-    return adapt(await connection if inspect.isawaitable(connection) else connection)
+def _raise_if_busy(adapter: Adapter, failure: Exception) -> None:
+    if adapter.dialect.meaning(driver_error(failure)) is Contention:
+        raise DatabaseBusy(str(failure)) from failure

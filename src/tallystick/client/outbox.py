@@ -7,12 +7,13 @@ import logging
 import time
 from collections import defaultdict
 
+from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
 from tallystick.core.errors import TallystickError
 from tallystick.core.ops import Send
 
 from .brokers import Broker, Brokers
-from .databases import Databases, run_on_new
+from .databases import DatabaseBusy, Databases, run_on_new
 from .modes import decode_outbox
 from .producer import Pinned, Producer
 from .settings import OpenConnection
@@ -29,6 +30,7 @@ DELETE_SOON_SECONDS = 0.02
 # A row this close to the end of the broker's memory of gids is as good as too old.
 RETENTION_MARGIN_MS = 60_000
 WARNED_ROWS = 10_000
+NO_TABLE_SECONDS = 60.0
 
 
 class Outbox:
@@ -98,15 +100,25 @@ class Outbox:
         self._driven.add(opener)
 
         async def once() -> float:
-            claim = outbox_claim(older_than=LEFT_BEHIND_SECONDS, limit=CLAIM_ROWS)
-            rows = await run_on_new(self._workers, opener, claim)
-            sent = await self._send_rows(rows)
-            if sent:
-                self._stats.outbox_sent += len(sent)
-                await run_on_new(self._workers, opener, outbox_delete(sent))
-            return 0.0 if len(sent) == CLAIM_ROWS else every
+            try:
+                sent = await self._drive_once(opener)
+            except DatabaseBusy as busy:
+                log.debug("re-driving the outbox: %s", busy)
+                return every
+            except TablesMissing as missing:
+                log.info("no outbox to re-drive: %s", missing)
+                return NO_TABLE_SECONDS
+            return 0.0 if sent == CLAIM_ROWS else every
 
         self._tasks.start(repeat("re-driving the outbox", once))
+
+    async def _drive_once(self, opener: OpenConnection) -> int:
+        claim = outbox_claim(older_than=LEFT_BEHIND_SECONDS, limit=CLAIM_ROWS)
+        sent = await self._send_rows(await run_on_new(self._workers, opener, claim))
+        if sent:
+            self._stats.outbox_sent += len(sent)
+            await run_on_new(self._workers, opener, outbox_delete(sent))
+        return len(sent)
 
     async def _send_rows(self, rows: list[OutboxRow]) -> list[str]:
         sent = await asyncio.gather(*(self._send_row(row) for row in rows))

@@ -15,7 +15,7 @@ from tallystick.demo.worker import arguments
 
 # How long the messages of a killed consumer stay invisible to the others.
 INVISIBLE_SECONDS = 3.0
-SLOW_SECONDS = 0.02
+SLOW_SECONDS = 0.05
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ class Display:
             self._live.update(Group(self._bars, Text(_status(now), style="dim")))
         elif time.monotonic() - self._printed_at > PLAIN_SECONDS:
             self._printed_at = time.monotonic()
-            self._console.print(f"{now.tried:,} of {now.wished:,} tried; {_status(now)}")
+            self._console.print(f"{now.tried:,} of {now.wished:,} tried; {_status(now)}", soft_wrap=True)
 
 
 def _status(now: Snapshot) -> str:
@@ -83,14 +83,14 @@ def kills_text(kills: Mapping[str, int]) -> str:
 
 
 def show_verdict(
-    console: Console, lines: list[Line], last: Snapshot, checks: CheckBacks, seconds: float, remarks: list[str]
+    console: Console, lines: list[Line], last: Snapshot, checks: CheckBacks, seconds: float, remark: str
 ) -> None:
     facts = [
         f"{last.debited:,} committed and {last.refused:,} refused of {last.wished:,} transfers in {seconds:.0f} s",
         f"survived {kills_text(last.kills)}",
         f"the check-back resolved {checks.committed + checks.rolled_back}: "
         f"{checks.committed} as committed, {checks.rolled_back} as rolled back",
-        *remarks,
+        remark,
     ]
     good = passed(lines)
     title = "every committed transfer credited exactly once, no other" if good else "THE PROOF FAILED"

@@ -49,3 +49,15 @@ class Monkey:
             _, role = self._plan.pop(0)
             self._due = None
             self._crew.kill(self._chance.choice(self._crew.of(role)))
+            if role == "broker":
+                self._go_on_with("producer")
+
+    def _go_on_with(self, role: str) -> None:
+        """Kill one of these next, without waiting for progress.
+
+        A producer that dies while the broker is away leaves commits that nobody but the check-back can find.
+        """
+        found = next((one for one in self._plan if one[1] == role), None)
+        if found is not None:
+            self._plan.remove(found)
+            self._plan.insert(0, (0.0, role))

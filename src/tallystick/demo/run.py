@@ -24,16 +24,14 @@ Sabotage = Literal["", "barrier", "inbox"]
 TICK_SECONDS = 0.1
 ASK_SECONDS = 1.0  # between two questions to the broker
 START_SECONDS = 30.0
-BROKER = [
-    "--check-after",
-    "1s",
-    "--check-interval",
-    "500ms",
-    "--check-interval-cap",
-    "2s",
-    "--redelivery-first",
-    "200ms",
-]
+# Times are short so that what the kills leave behind is resolved and delivered while one looks on.
+BROKER = {
+    "check-after": "1s",
+    "check-interval": "500ms",
+    "check-interval-cap": "2s",
+    "check-timeout": "2s",
+    "redelivery-first": "200ms",
+}
 
 
 class Options(NamedTuple):
@@ -52,7 +50,6 @@ class Result(NamedTuple):
     last: Snapshot
     checks: CheckBacks
     seconds: float
-    failures: dict[str, int]
 
     @property
     def passed(self) -> bool:
@@ -64,17 +61,16 @@ def run(options: Options, console: Console) -> Result:
     directory = Path(tempfile.mkdtemp(prefix="tallystick-demo-"))
     console.print(f"seed {options.seed}; working in {directory}")
     demo = Demo(options, directory)
+    keep = options.keep
     try:
         result = demo.run(Display(console))
+        keep = keep or not result.passed
     finally:
         demo.crew.kill_all()
-    keep = options.keep or not result.passed
-    remarks = [f"seed {options.seed}" + (f"; databases and logs are kept in {directory}" if keep else "")]
-    if result.failures:
-        remarks.append(f"processes that ended by themselves: {result.failures}")
-    show_verdict(console, result.lines, result.last, result.checks, result.seconds, remarks)
-    if not keep:
-        shutil.rmtree(directory)
+        if not keep:
+            shutil.rmtree(directory, ignore_errors=True)
+    remark = f"seed {options.seed}" + (f"; databases and logs are kept in {directory}" if keep else "")
+    show_verdict(console, result.lines, result.last, result.checks, result.seconds, remark)
     return result
 
 
@@ -102,11 +98,12 @@ class Demo:
             self._work(display, monkey, began + options.seconds)
         self.crew.stop("producer", "consumer")
         last = self._snapshot("done")
+        self._wait_for_broker()
         with Broker(self._url) as broker:
             evidence, checks = gather(broker, self._bank_a, self._bank_b, before)
         self.crew.stop("broker")
-        seconds = time.monotonic() - began
-        return Result(judge(evidence), last, checks, seconds, dict(self.crew.failures))
+        lines = judge(evidence._replace(crashed=self.crew.failures.total()))
+        return Result(lines, last, checks, time.monotonic() - began)
 
     # --- the crew --------------------------------------------------------------------------------------------------
 
@@ -125,7 +122,7 @@ class Demo:
 
     def _broker_command(self, port: str) -> list[str]:
         place = ["--data-dir", str(self._directory / "broker"), "--port", port, "--ready-file", str(self._ready)]
-        return module("tallystick", "serve", *place, *BROKER)
+        return module("tallystick", "serve", *place, *(f"--{name}={value}" for name, value in BROKER.items()))
 
     def _worker(self, role: str, breakable: str, number: int) -> Process:
         bank = self._bank_a if role == "producer" else self._bank_b
@@ -147,11 +144,24 @@ class Demo:
             time.sleep(TICK_SECONDS / 4)
         return self._ready.read_text().strip()
 
+    def _wait_for_broker(self) -> None:
+        """When the time is up it may have been killed a moment ago."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                with Broker(self._url) as broker:
+                    broker.get("info")
+                    return
+            except TallystickError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(TICK_SECONDS)
+
     # --- the work --------------------------------------------------------------------------------------------------
 
     def _work(self, display: Display, monkey: Monkey, deadline: float) -> None:
         """Until all is tried and settled, or the time is up (which the verdict then tells)."""
-        while not self._settled and time.monotonic() < deadline:
+        while not (self._settled and not monkey.left) and time.monotonic() < deadline:
             now = self._snapshot("killing" if monkey.left else "settling")
             display.show(now)
             monkey.look(now.progress)

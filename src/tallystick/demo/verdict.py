@@ -25,6 +25,7 @@ class Evidence(NamedTuple):
     money_at_a: int
     money_at_b: int
     unresolved: int  # transactions without an outcome, parked ones included
+    crashed: int = 0  # processes that ended without being killed
 
 
 class Line(NamedTuple):
@@ -55,7 +56,14 @@ def judge(evidence: Evidence) -> list[Line]:
             "transactions with another outcome",
         ),
         _money(evidence),
-        Line("no transaction is left without an outcome", evidence.unresolved == 0, f"{evidence.unresolved} left"),
+        Line(
+            "no transaction is left without an outcome",
+            evidence.unresolved == 0,
+            f"{evidence.unresolved} left" if evidence.unresolved else "",
+        ),
+        Line(
+            "no process ended by itself", evidence.crashed == 0, f"{evidence.crashed} did" if evidence.crashed else ""
+        ),
         Line("something was there to be shown", bool(debited and evidence.refused), _volume(evidence)),
     ]
 

@@ -75,7 +75,7 @@ class Server(uvicorn.Server):
             log.info("draining: no new work, finishing what was accepted")
             self._app.broker.drain()
         # Not handed on: uvicorn would raise the signal again after the clean end, which looks like a crash.
-        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
         self.should_exit = True
 
 

@@ -1,0 +1,60 @@
+"""The whole demo, small: it proves what it should, and sabotage makes the proof fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(180)]
+
+
+def demo(directory: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    """Run it as a user does; exit code and what it says to programs."""
+    given = ["--transfers", "300", "--kills", "12", "--seconds", "100", "--seed", "42", "--json", *options]
+    done = subprocess.run(
+        [sys.executable, "-m", "tallystick", "demo", *given],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(directory)},
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def failed(result: dict[str, Any]) -> set[str]:
+    return {line["claim"] for line in result["claims"] if not line["holds"]}
+
+
+def test_every_transfer_is_credited_exactly_once_whoever_is_killed(tmp_path: Path) -> None:
+    code, result = demo(tmp_path)
+    assert (code, result["passed"], failed(result)) == (0, True, set())
+    assert result["kills"] == {"producer": 6, "consumer": 4, "broker": 2}
+    assert result["committed"] == result["credited"]
+    assert result["committed"] + result["refused"] == result["transfers"] == 300
+    assert list(tmp_path.iterdir()) == []  # it cleans up after itself
+
+
+def test_without_the_barrier_the_proof_fails(tmp_path: Path) -> None:
+    code, result = demo(tmp_path, "--sabotage", "barrier")
+    assert (code, result["passed"]) == (1, False)
+    assert {"no other was credited", "the log has no other", "the money adds up"} <= failed(result)
+
+
+def test_without_the_inbox_the_proof_fails(tmp_path: Path) -> None:
+    code, result = demo(tmp_path, "--sabotage", "inbox")
+    assert (code, result["passed"]) == (1, False)
+    assert {"none was credited twice", "the money adds up"} <= failed(result)
+    assert "every committed transfer was credited" not in failed(result)
+
+
+def test_a_run_that_cannot_finish_in_time_fails_and_keeps_its_databases(tmp_path: Path) -> None:
+    code, result = demo(tmp_path, "--transfers", "20000", "--seconds", "3")
+    assert (code, "every transfer was tried" in failed(result)) == (1, True)
+    (kept,) = tmp_path.iterdir()
+    assert {"bank-a.db", "bank-b.db", "broker"} <= {path.name for path in kept.iterdir()}

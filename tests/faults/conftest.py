@@ -1,0 +1,35 @@
+"""Servers, databases and processes for the fault tests; each worker of a parallel run has its own servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nursery import Nursery, nursery
+from places import Place, server_place, sqlite_place
+
+from servers import mariadb, postgres
+
+__all__ = ["mariadb", "postgres"]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("sqlite"),
+        pytest.param("postgres", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ]
+)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A service's own database, on each engine."""
+    if request.param == "sqlite":
+        return sqlite_place(tmp_path / "service.db")
+    return server_place(request.getfixturevalue(request.param))
+
+
+@pytest.fixture(scope="module")
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Where processes that are to be killed or stopped come from."""
+    with nursery(tmp_path_factory.mktemp("crew")) as children:
+        yield children

@@ -1,0 +1,193 @@
+"""Numbered moments of a process at which it can be killed or stopped, found by running it and not by listing them.
+
+The client plays scripts of steps. Here every step gets a moment before and one after it, every request to the broker one while
+it is in flight and one when its answer is there but nobody has seen it, every COMMIT one while the database server is
+at it. A run that passes all moments tells their names; then each can be chosen by its number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextvars import ContextVar
+from typing import Any
+
+import aiohttp
+import msgspec
+from pymysql.constants import COMMAND
+
+from tallystick.client import lanes, outbox, reading, runtime, transaction
+from tallystick.client.script import InDatabase, Local, OnBroker
+from tallystick.client.transport import Transport
+
+# Requests that a process makes in the background, at no fixed place between the others.
+_BACKGROUND = {"answers", "renew", "offsets"}
+_written: ContextVar[asyncio.Event | None] = ContextVar("written", default=None)
+# How many turns of the event loop it takes, at most, until a written request has been given to the kernel.
+_TURNS_TO_SEND = 5
+
+
+class Moments:
+    """Counts the moments that pass, and acts at one of them; `at` 0 only counts."""
+
+    def __init__(self, at: int = 0, signal_number: int = signal.SIGKILL) -> None:
+        self.at = at
+        self.passed: list[str] = []
+        self._signal = signal_number
+        self._lock = threading.Lock()
+
+    def reach(self, name: str) -> None:
+        if self._next(name):
+            self._act()
+
+    def reach_with(self, name: str, prepare: Callable[[], None]) -> None:
+        """A moment that has to be brought about, and after which the process cannot go on."""
+        if self._next(name) and self._signal == signal.SIGKILL:
+            prepare()
+            self._act()
+
+    async def reach_in_flight(self, name: str, written: asyncio.Event) -> None:
+        if self._next(name):
+            await written.wait()
+            for _ in range(_TURNS_TO_SEND):
+                await asyncio.sleep(0)
+            self._act()
+
+    def _next(self, name: str) -> bool:
+        with self._lock:
+            self.passed.append(name)
+            return len(self.passed) == self.at
+
+    def _act(self) -> None:
+        os.kill(os.getpid(), self._signal)
+        while self._signal == signal.SIGKILL:
+            time.sleep(1)  # pragma: no cover - nothing runs after the kill
+
+
+def install(moments: Moments) -> None:
+    """Have the client of this process pass through `moments`."""
+    for module, play in ((transaction, "play_sync"), (transaction, "play_async"), (lanes, "play_sync")):
+        setattr(module, play, _watching(getattr(module, play), moments))
+    Transport.post_batch = _post_batch(Transport.post_batch, moments)
+    reading.receive = _received(reading.receive, moments)
+    runtime.new_session = _tracing(runtime.new_session)
+    _watch_outbox(moments)
+
+
+# Steps of scripts
+
+
+def _watching(play: Any, moments: Moments) -> Any:
+    return lambda script, adapter, *rest: play(_watched(script, adapter, moments), adapter, *rest)
+
+
+def _watched(script: Any, adapter: Any, moments: Moments) -> Generator[Any, Any, Any]:
+    try:
+        step = next(script)
+        while True:
+            name = _name(step)
+            moments.reach(f"before {name}")
+            if step is Local.COMMIT and adapter.dialect.name != "sqlite":
+                moments.reach_with("local commit in flight", functools.partial(_send_commit, adapter))
+            try:
+                result = yield step
+            except BaseException as failure:
+                moments.reach(f"failed {name}")
+                step = script.throw(failure)
+            else:
+                moments.reach(f"after {name}")
+                step = script.send(result)
+    except StopIteration as end:
+        return end.value
+
+
+def _name(step: Any) -> str:
+    if isinstance(step, Local):
+        return f"local {step.value}"
+    if isinstance(step, InDatabase):
+        return "statement"
+    return "broker" if isinstance(step, OnBroker) else "handler"
+
+
+def _send_commit(adapter: Any) -> None:
+    """Give COMMIT to the server and do not wait for its answer."""
+    connection = adapter._connection
+    if adapter.dialect.name == "postgresql":
+        connection.pgconn.send_query(b"commit")
+        connection.pgconn.flush()
+    else:
+        connection._execute_command(COMMAND.COM_QUERY, "COMMIT")
+
+
+# Requests
+
+
+def _tracing(new_session: Callable[[], aiohttp.ClientSession]) -> Callable[[], aiohttp.ClientSession]:
+    """Sessions that tell when the body of a request is about to be written."""
+
+    async def chunk_sent(session: Any, context: Any, sent: Any) -> None:
+        event = _written.get()
+        if event is not None:
+            event.set()
+
+    def make() -> aiohttp.ClientSession:
+        session = new_session()
+        trace = aiohttp.TraceConfig()
+        trace.on_request_chunk_sent.append(chunk_sent)
+        trace.freeze()
+        session.trace_configs.append(trace)
+        return session
+
+    return make
+
+
+def _post_batch(post: Any, moments: Moments) -> Any:
+    async def post_batch(self: Transport, body: bytes, timeout: float) -> bytes:
+        kinds = {op["op"] for op in msgspec.msgpack.decode(body)["ops"]} - _BACKGROUND
+        if not kinds:
+            return await post(self, body, timeout)
+        name, written = "+".join(sorted(kinds)), asyncio.Event()
+        _written.set(written)
+        request = asyncio.get_running_loop().create_task(post(self, body, timeout))
+        await moments.reach_in_flight(f"{name} request in flight", written)
+        answer = await request
+        moments.reach(f"{name} request answered")
+        return answer
+
+    return post_batch
+
+
+def _received(receive: Any, moments: Moments) -> Any:
+    async def watched(broker: Any, group: str, request: Any) -> list[Any]:
+        messages = await receive(broker, group, request)
+        if messages:
+            moments.reach("received")
+        return messages
+
+    return watched
+
+
+def _watch_outbox(moments: Moments) -> None:
+    """Moments around the deletion of confirmed rows; the re-driver's own look at the table is background."""
+    run_on_new, outbox_delete = outbox.run_on_new, outbox.outbox_delete
+    deletions: list[Any] = []
+
+    def remembered(gids: list[str]) -> Any:
+        deletions.append(outbox_delete(gids))
+        return deletions[-1]
+
+    async def watched(workers: Any, opener: Any, operation: Any) -> Any:
+        deleting = any(operation is one for one in deletions)
+        if deleting:
+            moments.reach("before deletion")
+        result = await run_on_new(workers, opener, operation)
+        if deleting:
+            moments.reach("after deletion")
+        return result
+
+    outbox.outbox_delete, outbox.run_on_new = remembered, watched

@@ -1,0 +1,107 @@
+"""A producer process: one transaction, with a moment at which it is killed or stopped.
+
+It reports how the block ended: `ok`, `failed` (nothing happened, and the caller knows) or `unknown`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from moments import Moments, install
+from places import Place, opened
+from reporting import Report, report_log
+
+import tallystick
+
+INSERT = "insert into business values (%s, %s)"
+_DELETION_SECONDS = 20.0
+
+
+def main(case: dict[str, Any]) -> None:
+    report, place = Report(case["report"]), Place(*case["place"])
+    report_log(report)
+    moments = Moments(case["at"], case.get("signal", signal.SIGKILL))
+    install(moments)
+    options = {"group": case["group"], "check_after": case["check_after"], "commit_wait": 5.0}
+    producer = _Producer(case, place, moments)
+    if case.get("asynchronous"):
+        asyncio.run(producer.run_async(tallystick.AsyncClient(case["url"], **options)))
+    else:
+        producer.run(tallystick.Client(case["url"], **options))
+    report.write(outcome=producer.outcome, error=producer.error)
+    report.write(moments=moments.passed)
+
+
+class _Producer:
+    """One transaction, over a client of either kind."""
+
+    def __init__(self, case: dict[str, Any], place: Place, moments: Moments) -> None:
+        self._case, self._place, self._moments = case, place, moments
+        self._early = case["prepare"] == "early"
+        self._block = {"mode": case["mode"], "prepare": case["prepare"], "gid": case.get("gid")}
+        self.outcome, self.error = "ok", ""
+
+    def run(self, client: tallystick.Client) -> None:
+        with client, opened(self._place) as connection:
+            with self._judged():
+                self._transact(client, connection)
+            self._end()
+
+    def _transact(self, client: tallystick.Client, connection: Any) -> None:
+        with client.transaction(connection, **self._block) as tx:
+            if self._early:
+                self._send(tx)
+                tx.prepare()
+            self._place.run(connection, INSERT, self._case["id"], tx.gid if self._early else "")
+            self._moments.reach("business change")
+            if not self._early:
+                self._send(tx)
+
+    async def run_async(self, client: tallystick.AsyncClient) -> None:
+        connection = await self._place.connect_async()
+        async with client:
+            with self._judged():
+                await self._transact_async(client, connection)
+            self._end()
+        await self._place.close_async(connection)
+
+    async def _transact_async(self, client: tallystick.AsyncClient, connection: Any) -> None:
+        async with client.transaction(connection, **self._block) as tx:
+            await self._place.run_async(connection, INSERT, self._case["id"], "")
+            self._moments.reach("business change")
+            self._send(tx)
+
+    def _send(self, tx: Any) -> None:
+        tx.send(self._case["topic"], self._case["id"], key=self._case["id"])
+        self._moments.reach("message added")
+
+    @contextlib.contextmanager
+    def _judged(self) -> Iterator[None]:
+        try:
+            yield
+        except tallystick.OutcomeUnknown as unknown:
+            self.outcome, self.error = "unknown", str(unknown)
+        except Exception as failure:
+            self.outcome, self.error = "failed", f"{type(failure).__name__}: {failure}"
+
+    def _end(self) -> None:
+        if self.outcome == "ok" and self._case["mode"] != "check-back":
+            _await_deletion(self._moments)
+        self._moments.reach("end")
+
+
+def _await_deletion(moments: Moments) -> None:
+    """The outbox row is deleted in the background; a process that ended before would leave it to the others."""
+    deadline = time.monotonic() + _DELETION_SECONDS
+    while "after deletion" not in moments.passed:
+        assert time.monotonic() < deadline, f"the outbox row was not deleted: {moments.passed}"
+        time.sleep(0.005)
+
+
+def soak(case: dict[str, Any]) -> None:
+    raise NotImplementedError

@@ -1,0 +1,98 @@
+"""A producer killed at every step of a transaction: afterwards exactly the committed changes have been delivered."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from matrix import BROKER, VARIANTS, Ground, is_committed, moments_of
+from nursery import Nursery
+from places import Place
+
+from brokers import BrokerProcess, running_broker
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+CHECK_AFTER = 1.0
+AT_A_TIME = 8
+TRIES = 3
+# Moments of each variant on a database server; SQLite has one less.
+COUNTS = {"late": 20, "late-async": 20, "early": 22, "outbox": 18, "consumer-dedup": 22}
+
+
+class Case(NamedTuple):
+    variant: str
+    at: int
+    name: str
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerProcess]:
+    with running_broker(**BROKER) as process:
+        yield process
+
+
+def test_a_kill_at_any_step_leaves_both_or_neither(
+    place: Place, broker: BrokerProcess, crew: Nursery, tmp_path: Path
+) -> None:
+    ground = Ground(broker.url, place, crew, tmp_path, CHECK_AFTER)
+    with ground.living():
+        cases = find_cases(ground)
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            names = list(pool.map(lambda case: killed(ground, case), cases))
+        committed = ground.committed()
+        sure = [is_committed(moments_of(case.variant, place.engine), case.at) for case in cases]
+        must = {name for name, is_in in zip(names, sure, strict=True) if is_in}
+        may = {name for name, is_in in zip(names, sure, strict=True) if is_in is None}
+        finished = {f"{variant}-dry" for variant in VARIANTS}
+        assert committed - may == must | finished
+        ground.settle(committed)
+    outcomes = ground.outcomes_agree()
+    assert set(outcomes) == {("committed", "producer"), ("committed", "check"), ("rolled_back", "check")}
+    assert_kills_hit_their_moment(ground, dict(zip(names, cases, strict=True)))
+
+
+def find_cases(ground: Ground) -> list[Case]:
+    """Run each variant to its end and take a case for every moment it passes; all of them must be known here."""
+    cases = []
+    for variant in VARIANTS:
+        child = ground.produce(variant, 0, f"{variant}-dry")
+        assert child.wait() == 0, ground.crew.log_text()
+        (moments,) = child.reported("moments")
+        assert moments == moments_of(variant, ground.place.engine)
+        assert len(moments) == COUNTS[variant] - (ground.place.engine == "sqlite")
+        cases += [Case(variant, at, name) for at, name in enumerate(moments, 1)]
+    return cases
+
+
+def killed(ground: Ground, case: Case) -> str:
+    """Have a producer die at a moment. A block that a check-back overtook never gets there, and is run again."""
+    for attempt in range(TRIES):
+        name = f"{case.variant}-{case.at:02}-{case.name}-{attempt}"
+        child = ground.produce(case.variant, case.at, name)
+        code = child.wait()
+        if code == -signal.SIGKILL:
+            return name
+        assert (code, child.reported("outcome")) == (0, ["failed"]), ground.crew.log_text()
+    raise AssertionError(f"{case} was never reached: {child.report}")
+
+
+def assert_kills_hit_their_moment(ground: Ground, cases: dict[str, Case]) -> None:
+    """Who resolved a transaction tells where its producer died: the check-back alone mends what was never told."""
+    resolved_by = {
+        message["value"]: ground.view.transaction(message["gid"])["resolved_by"]
+        for message in ground.view.log(ground.topic)
+        if message["value"] in cases and VARIANTS[cases[message["value"]].variant].mode == "check-back"
+    }
+    for name, by in resolved_by.items():
+        moments = moments_of(cases[name].variant, ground.place.engine)
+        at = cases[name].at - 1
+        if at < moments.index("commit request in flight"):
+            assert (name, by) == (name, "check")
+        elif at >= moments.index("commit request answered"):
+            assert (name, by) == (name, "producer")
+    assert {"check", "producer"} <= set(resolved_by.values())

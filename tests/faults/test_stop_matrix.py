@@ -1,0 +1,161 @@
+"""A producer stopped (SIGSTOP) at every step for three times the check-back's time, then woken to go on.
+
+The broker asks while it sleeps. The barrier lets exactly one of them in: the check-back blocks on the row that the
+sleeper holds, or takes the row and the sleeper's commit fails when it wakes; never both.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from looking import eventually
+from matrix import BROKER, VARIANTS, Ground, moments_of
+from nursery import Child, Nursery
+from places import Place, sqlite_place
+
+import tallystick
+from brokers import BrokerProcess, running_broker
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+CHECK_AFTER = 0.5
+PAUSE = 3 * CHECK_AFTER
+AT_A_TIME = 30
+
+
+class Case(NamedTuple):
+    variant: str
+    at: int
+    gid: str
+    place: Place
+
+    @property
+    def moments(self) -> list[str]:
+        return moments_of(self.variant, self.place.engine)
+
+    @property
+    def moment(self) -> str:
+        return self.moments[self.at - 1]
+
+
+class Ended(NamedTuple):
+    """What the broker knew while the producer slept, and how the producer's block ended."""
+
+    slept: str | None
+    outcome: str
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerProcess]:
+    with running_broker(**BROKER) as process:
+        yield process
+
+
+@pytest.fixture
+def ground(place: Place, broker: BrokerProcess, crew: Nursery, tmp_path: Path) -> Ground:
+    return Ground(broker.url, place, crew, tmp_path, CHECK_AFTER)
+
+
+def test_a_sleeping_producer_and_the_check_back_never_both_win(ground: Ground, tmp_path: Path) -> None:
+    cases = make_cases(ground, tmp_path, "late", "late-async", "early")
+    with ground.living() as member:
+        acquaint(member, cases)
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            ended = list(pool.map(lambda case: sleeps_past_the_check(ground, case), cases))
+        found = {(case.variant, case.moment, case.at): end for case, end in zip(cases, ended, strict=True)}
+        assert found == {(case.variant, case.moment, case.at): expected(case) for case in cases}
+        assert_settled(ground, cases, ended)
+
+
+def test_a_sleeping_producer_and_the_re_driver_deliver_once(ground: Ground, tmp_path: Path) -> None:
+    cases = make_cases(ground, tmp_path, "outbox", "consumer-dedup")
+    with ground.living() as member:
+        acquaint(member, cases)
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            ended = list(pool.map(lambda case: sleeps_past_the_re_driver(ground, case), cases))
+        assert {end.outcome for end in ended} == {"ok"}
+        assert_settled(ground, cases, ended)
+
+
+def make_cases(ground: Ground, directory: Path, *variants: str) -> list[Case]:
+    """One for each moment at which a process can be stopped and woken. SQLite has one lock: a file for each."""
+    cases = []
+    for variant in variants:
+        for at, name in enumerate(moments_of(variant, ground.place.engine), 1):
+            if name == "local commit in flight":
+                continue  # brought about by hand: there is no way on from it
+            own = ground.place.engine == "sqlite"
+            place = sqlite_place(directory / f"{variant}-{at}.db") if own else ground.place
+            cases.append(Case(variant, at, f"{variant}-{at}-{uuid.uuid4().hex}", place))
+    return cases
+
+
+def acquaint(member: tallystick.Client, cases: list[Case]) -> None:
+    """A member answers for the databases that it has worked with itself."""
+    for place, mode in {id(case.place): (case.place, VARIANTS[case.variant].mode) for case in cases}.values():
+        with closing(place.connect()) as connection, member.transaction(connection, mode=mode) as tx:
+            tx.send("acquaintance", "hello")
+
+
+def sleeps_past_the_check(ground: Ground, case: Case) -> Ended:
+    child = begin(ground, case)
+    time.sleep(PAUSE)
+    wanted = expected(case).slept
+    if wanted in ("committed", "rolled_back"):
+        eventually(lambda: ground.view.state(case.gid), wanted)
+    slept = ground.view.state(case.gid)
+    return Ended(slept, wakes(child))
+
+
+def sleeps_past_the_re_driver(ground: Ground, case: Case) -> Ended:
+    child = begin(ground, case)
+    moments = case.moments
+    if moments.index("after local commit") <= case.at - 1 < moments.index("after deletion"):
+        rows = "select gid from tallystick_outbox where gid like %s"
+        eventually(lambda: case.place.rows(rows, f"{case.gid}%"), [])
+    return Ended(None, wakes(child))
+
+
+def begin(ground: Ground, case: Case) -> Child:
+    child = ground.produce(case.variant, case.at, case.gid, case.place, gid=case.gid, signal=signal.SIGSTOP)
+    assert child.wait_stopped(), child.report
+    return child
+
+
+def wakes(child: Child) -> str:
+    child.resume()
+    assert child.wait() == 0, child.report
+    (outcome,) = child.reported("outcome")
+    return str(outcome)
+
+
+def expected(case: Case) -> Ended:
+    """What the check-back can know while the producer sleeps, and so what the producer finds when it wakes."""
+    moments, at = case.moments, case.at - 1
+    # From here on the check-back's insert has to wait: SQLite locks the whole database, the others the row.
+    held = "after local begin" if case.place.engine == "sqlite" else "after statement"
+    if at < moments.index("prepare request in flight"):
+        return Ended(None, "ok")
+    if at < moments.index(held):
+        return Ended("rolled_back", "failed")
+    if at < moments.index("after local commit"):
+        return Ended("prepared", "ok")
+    return Ended("committed", "ok")
+
+
+def assert_settled(ground: Ground, cases: list[Case], ended: list[Ended]) -> None:
+    places = list({id(case.place): case.place for case in cases}.values())
+    rows = Counter(row[0] for place in places for row in place.rows("select id from business"))
+    ok = {case.gid for case, end in zip(cases, ended, strict=True) if end.outcome == "ok"}
+    assert rows == Counter(dict.fromkeys(ok, 1))
+    ground.settle(ok, places)
+    ground.outcomes_agree(places)
