@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from tallystick.bench import main
+from psycopg.conninfo import make_conninfo
 from tests.servers import postgres_server
+
+from tallystick.bench import main
 
 if __name__ == "__main__":
     with postgres_server() as server:
-        dsn = " ".join(f"{name}={value}" for name, value in server.parameters().items())
-        sys.exit(main(["--postgresql", dsn, *sys.argv[1:]]))
+        sys.exit(main(["--postgresql", make_conninfo(**server.parameters()), *sys.argv[1:]]))

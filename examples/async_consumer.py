@@ -1,8 +1,8 @@
 """asyncio from end to end: an async producer and an async handler, over SQLAlchemy and aiosqlite.
 
-    pip install 'tallystick[sqlalchemy]' aiosqlite
-    tallystick serve &
-    python examples/async_consumer.py
+pip install 'tallystick[sqlalchemy]' aiosqlite
+tallystick serve &
+python examples/async_consumer.py
 """
 
 import asyncio
@@ -58,7 +58,7 @@ async def main() -> None:
         await ts.start()  # `await ts.run()` stays until a signal
         await produce(ts, here)
         async with asyncio.timeout(10):
-            while await count(there) < EVENTS:
+            while await count(there) < EVENTS:  # noqa: ASYNC110 - only the database knows
                 await asyncio.sleep(0.05)
         await ts.stop()
     print(f"{await count(there)} of {EVENTS} events arrived")

@@ -1,7 +1,7 @@
 """Messages for later, messages that fail, and where they end up.
 
-    tallystick serve &
-    python examples/delayed_and_dead_letters.py
+tallystick serve &
+python examples/delayed_and_dead_letters.py
 """
 
 import os

@@ -8,15 +8,14 @@ In production: `uvicorn fastapi_service:app`, with PUBLIC_URL set to where the b
 address in the broker's `allowed_urls`.
 """
 
+import http.client
 import json
 import os
 import socket
 import sqlite3
-import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -27,7 +26,7 @@ import tallystick
 from tallystick.barrier import create_tables
 from tallystick.client import handlers
 
-URL = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("TALLYSTICK_URL", "http://127.0.0.1:7440")
+URL = os.environ.get("TALLYSTICK_URL", "http://127.0.0.1:7440")
 PUBLIC_URL = os.environ.get("PUBLIC_URL", "http://127.0.0.1:8080")
 
 
@@ -77,9 +76,11 @@ def lost(item: str) -> dict[str, str]:
 
 
 def post(path: str) -> str:
-    request = urllib.request.Request(f"{PUBLIC_URL}{path}", method="POST")
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return str(json.load(answer)["gid"])
+    connection = http.client.HTTPConnection(PUBLIC_URL.removeprefix("http://"), timeout=10)
+    connection.request("POST", path)
+    gid = json.load(connection.getresponse())["gid"]
+    connection.close()
+    return str(gid)
 
 
 def main() -> None:

@@ -8,14 +8,13 @@ In production: `gunicorn flask_service:app`. The client may be made before gunic
 connections of its own at its first use.
 """
 
+import http.client
 import json
 import os
 import sqlite3
-import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from flask import Flask
@@ -24,7 +23,7 @@ import tallystick
 from tallystick.barrier import create_tables
 from tallystick.client import handlers
 
-URL = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("TALLYSTICK_URL", "http://127.0.0.1:7440")
+URL = os.environ.get("TALLYSTICK_URL", "http://127.0.0.1:7440")
 PUBLIC_URL = os.environ.get("PUBLIC_URL", "http://127.0.0.1:8080")
 
 
@@ -67,9 +66,11 @@ class Quiet(WSGIRequestHandler):
 
 
 def post(path: str) -> str:
-    request = urllib.request.Request(f"{PUBLIC_URL}{path}", method="POST")
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return str(json.load(answer)["gid"])
+    connection = http.client.HTTPConnection(PUBLIC_URL.removeprefix("http://"), timeout=10)
+    connection.request("POST", path)
+    gid = json.load(connection.getresponse())["gid"]
+    connection.close()
+    return str(gid)
 
 
 def set_up() -> None:

@@ -1,7 +1,7 @@
 """Money between two banks, each with a SQLite database of its own.
 
-    tallystick serve &
-    python examples/transfer_sqlite.py
+tallystick serve &
+python examples/transfer_sqlite.py
 """
 
 import os

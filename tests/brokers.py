@@ -26,9 +26,9 @@ STOP_SECONDS = 20.0
 
 # Its standard input is a pipe that only the tests hold: when they end, in whatever way, so does the broker.
 _PROGRAM = """
-import os, sys, threading
+import os, threading
 def watch():
-    sys.stdin.buffer.read()
+    os.read(0, 1)  # not by sys.stdin: its lock, held by a thread, would abort a clean end
     os._exit(86)
 threading.Thread(target=watch, daemon=True).start()
 exec(os.environ.pop("BROKER_PRELUDE", ""))

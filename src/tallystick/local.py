@@ -1,7 +1,8 @@
-"""A broker of one's own: a real process on a free loopback port, for the demo, benchmarks and tests."""
+"""Processes of one's own, for the demo and the benchmarks: killed and started again, gone when we are."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -16,93 +17,98 @@ from types import TracebackType
 from tallystick.core.errors import TallystickError
 
 START_SECONDS = 30.0
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class Process:
+    """One place among the processes: whoever fills it now."""
 
+    def __init__(self, role: str, command: list[str], log: Path) -> None:
+        self.role, self.command, self.log = role, command, log
+        self._running: subprocess.Popen[bytes] | None = None
 
-class LocalBroker:
-    """`with LocalBroker(directory, check_after="1s") as broker: broker.url`. Settings are those of the configuration.
-
-    The port stays the same across restarts, so that clients find it again.
-    """
-
-    def __init__(self, directory: Path, wrap: list[str] | None = None, **settings: object) -> None:
-        self.directory = directory
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.log_path = directory / "broker.log"
-        self._settings = {"data_dir": str(directory / "data"), "port": self.port, **settings}
-        self._wrap = wrap or []
-        self._process: subprocess.Popen[bytes] | None = None
+    @property
+    def alive(self) -> bool:
+        return self._running is not None and self._running.poll() is None
 
     @property
     def pid(self) -> int:
-        return self._running().pid
+        if self._running is None:
+            raise TallystickError(f"the {self.role} was not started")
+        return self._running.pid
 
-    @property
-    def returncode(self) -> int | None:
-        return self._running().poll()
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._running = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(),
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise TallystickError("the local broker was not started")
-        return self._process
+    def kill(self) -> None:
+        """End it as a power cut would: nothing is flushed, nobody is told."""
+        if self._running is not None:
+            self._running.kill()
+            self._running.wait()
 
-    def start(self, wait: bool = True) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        command = [*self._wrap, sys.executable, "-m", "tallystick", "serve"]
-        for name, value in self._settings.items():
-            command.append(f"--{name.replace('_', '-')}={value}")
-        # The child's variables must not change what is asked for here.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TALLYSTICK_")}
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-        if wait:
-            self.wait_ready()
+    def ask_to_end(self) -> None:
+        if self._running is not None and self.alive:
+            self._running.send_signal(signal.SIGTERM)
 
-    def wait_ready(self, seconds: float = START_SECONDS) -> None:
-        """Until it takes work; an error with its log if it ends or does not get there."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if self._running().poll() is not None:
-                raise TallystickError(f"the local broker ended with {self.returncode}:\n{self.log_tail()}")
-            try:
-                with urllib.request.urlopen(f"{self.url}/readyz", timeout=1) as answer:  # noqa: S310 - our own URL
-                    if answer.status == 200:
-                        return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.02)
-        raise TallystickError(f"the local broker was not ready within {seconds:g} s:\n{self.log_tail()}")
-
-    def log_tail(self, lines: int = 30) -> str:
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
-
-    def kill9(self) -> None:
-        """As a power cut would end it, as far as the process is concerned."""
-        self._signal(signal.SIGKILL)
-        self._running().wait()
-
-    def stop(self, seconds: float = 30.0) -> int:
-        """As an operator would end it; the exit code."""
-        self._signal(signal.SIGTERM)
+    def wait(self, deadline: float) -> None:
+        if self._running is None:
+            return
         try:
-            return self._running().wait(seconds)
+            self._running.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self.kill9()
-            raise TallystickError(f"the local broker did not stop within {seconds:g} s:\n{self.log_tail()}") from None
+            self.kill()
 
-    def restart(self) -> None:
-        """kill -9, then start again on the same data and port."""
-        self.kill9()
-        self.start()
 
-    def _signal(self, number: signal.Signals) -> None:
-        if self._running().poll() is None:
-            os.killpg(self._running().pid, number)
+def module(name: str, *arguments: str) -> list[str]:
+    """The command that runs a module with this interpreter."""
+    return [sys.executable, "-m", name, *arguments]
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without settings of a broker that the user may have set for another one."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TALLYSTICK_")}
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+class LocalBroker(Process):
+    """`with LocalBroker(directory, check_after="1s") as broker: broker.url`. Settings are those of the configuration;
+    the port stays the same when it is started again, so that clients find it."""
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        given = {"data_dir": directory / "data", "port": port, **settings}
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+        super().__init__("broker", module("tallystick", "serve", *flags), directory / "broker.log")
+
+    def start(self) -> None:
+        """Start it and wait until it takes work; an error with its log if it does not get there."""
+        super().start()
+        deadline = time.monotonic() + START_SECONDS
+        while not self._ready():
+            if not self.alive or time.monotonic() > deadline:
+                last = "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
+                raise TallystickError(f"the broker did not get ready:\n{last}")
+            time.sleep(0.02)
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=1) as answer:  # noqa: S310 - our own URL
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
 
     def __enter__(self) -> LocalBroker:
         self.start()
@@ -111,5 +117,10 @@ class LocalBroker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self.kill9()
+        self.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -22,7 +22,10 @@ PREPARE, COMMIT = b"\xa7prepare", b"\xa6commit"
 def test_a_lost_commit_does_not_fail_the_block_and_is_finished_by_the_check_back(
     broker: BrokerProcess, any_bank: Bank, topic: str, group: str
 ) -> None:
-    with lossy_proxy(broker.port) as proxy, tallystick.Client(proxy.url, group=group, commit_wait=0.2) as ts:
+    with (
+        lossy_proxy(broker.port) as proxy,
+        tallystick.Client(proxy.url, group=group, commit_wait=0.2, timeout=0.5) as ts,
+    ):
         proxy.refusing = COMMIT
         pay(ts, any_bank, topic, 1)
         assert any_bank.notes() == ["paid"]

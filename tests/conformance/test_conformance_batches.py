@@ -59,7 +59,9 @@ gid = st.sampled_from(["a", "b", "c", "d"])
 topic = st.sampled_from(["x", "y"])
 name = st.sampled_from(["p", "q"])
 delay = st.sampled_from([0, 0, 150])
-receipts = st.lists(st.builds(lambda at, lease: f"stock/0/{at}/{lease}", st.integers(0, 3), st.integers(1, 6)), max_size=3)
+receipts = st.lists(
+    st.builds(lambda at, lease: f"stock/0/{at}/{lease}", st.integers(0, 3), st.integers(1, 6)), max_size=3
+)
 
 operation: st.SearchStrategy[StoreOp] = st.one_of(
     st.builds(

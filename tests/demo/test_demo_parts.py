@@ -13,7 +13,8 @@ import pytest
 from tallystick.demo import banks
 from tallystick.demo.banks import Refused, Transfer
 from tallystick.demo.monkey import JITTER_SECONDS, Monkey
-from tallystick.demo.processes import Crew, Process
+from tallystick.demo.processes import Crew
+from tallystick.local import Process
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 

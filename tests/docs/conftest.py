@@ -19,8 +19,8 @@ def broker() -> Iterator[BrokerProcess]:
         yield started
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def database_url(postgres: Server) -> str:
-    """An empty PostgreSQL database, as libpq and SQLAlchemy both read it."""
+    """A PostgreSQL database for the pages of a module, as libpq and SQLAlchemy both read it."""
     password = quote(postgres.password, safe="")
     return f"postgresql://{postgres.user}:{password}@{postgres.host}:{postgres.port}/{postgres.new_database()}"

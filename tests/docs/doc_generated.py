@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from doc_pages import ROOT
-from doc_tables_api import async_client, bodies, client, others, routes
+from doc_tables_api import async_client, barrier_names, bodies, check_back_handlers, client, others, routes
 from doc_tables_broker import broker_errors, check_answers, configuration, limits, metrics, tables
 from doc_tables_cli import commands, exit_codes, library_errors
 
 PIECES: dict[str, Callable[[], str]] = {
     "async client": async_client,
+    "barrier": barrier_names,
     "bodies": bodies,
     "broker errors": broker_errors,
     "check answers": check_answers,
@@ -24,6 +25,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "configuration": configuration,
     "exit codes": exit_codes,
     "library errors": library_errors,
+    "handlers": check_back_handlers,
     "limits": limits,
     "metrics": metrics,
     "other names": others,
@@ -31,7 +33,9 @@ PIECES: dict[str, Callable[[], str]] = {
     "tables": tables,
 }
 
-_PLACE = re.compile(r"(?P<begin><!-- begin generated: (?P<name>[a-z ]+) -->\n)(?P<text>.*?)(?P<end><!-- end generated -->)", re.S)
+_PLACE = re.compile(
+    r"(?P<begin><!-- begin generated: (?P<name>[a-z ]+) -->\n)(?P<text>.*?)(?P<end><!-- end generated -->)", re.DOTALL
+)
 
 
 def places() -> Iterator[tuple[str, str, str]]:

@@ -77,7 +77,8 @@ class Page:
 
 
 def all_pages() -> list[Page]:
-    files = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    folders = [path for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*.md")]
+    files = [ROOT / "README.md", ROOT / "CHANGELOG.md", *folders]
     return [read_page(path) for path in sorted(files)]
 
 

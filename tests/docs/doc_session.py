@@ -93,30 +93,31 @@ def differs(expected: str, got: str) -> str:
 
 def main() -> int:
     given = json.load(sys.stdin)
-    sys.stdin = open(os.devnull)
     session = Session(given["page"])
-    printed = ""
     try:
-        for block in given["blocks"]:
-            place = f"{given['page']}:{block['line']}"
-            if block["output"]:
-                problem = differs(block["text"], printed)
-                if problem:
-                    print(f"{place}: {problem}", file=sys.stderr)
-                    return 1
-                continue
-            try:
-                printed = session.run(block)
-            except (Exception, SystemExit):
-                print(f"{place}: this block failed", file=sys.stderr)
-                traceback.print_exc()
-                return 1
+        return _run_all(session, given["page"], given["blocks"])
     finally:
         session.close()
+
+
+def _run_all(session: Session, page: str, blocks: list[dict[str, Any]]) -> int:
+    printed = ""
+    for block in blocks:
+        place = f"{page}:{block['line']}"
+        if block["output"]:
+            problem = differs(block["text"], printed)
+            if problem:
+                print(f"{place}: {problem}", file=sys.stderr)
+                return 1
+            continue
+        try:
+            printed = session.run(block)
+        except (Exception, SystemExit):
+            print(f"{place}: this block failed", file=sys.stderr)
+            traceback.print_exc()
+            return 1
     return 0
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.exit(code)
+    sys.exit(main())

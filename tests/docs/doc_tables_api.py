@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import inspect as python_inspect
 import re
+import textwrap
 from collections.abc import Iterator
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
-from doc_tables import default_of, table, type_name
+from doc_tables import default_of, first_sentence, table, type_name
 from msgspec import inspect
 
 import tallystick
+from tallystick import barrier
 from tallystick.api.http.table import ENTRIES
+from tallystick.client import handlers
 from tallystick.core import wire
 
 
@@ -20,7 +25,8 @@ def routes() -> str:
     rows = []
     for entry in ENTRIES:
         query = ", ".join(f"`{name}` ({text})" for name, text in entry.query.items())
-        rows.append([f"`{entry.method} {_plain(entry.path)}`", entry.summary, query, _link(entry.takes), _link(entry.gives)])
+        place = f"`{entry.method} {_plain(entry.path)}`"
+        rows.append([place, entry.summary, query, _link(entry.takes), _link(entry.gives)])
     return table(["route", "what it does", "query", "takes", "gives"], rows)
 
 
@@ -86,33 +92,75 @@ def client() -> str:
 
 
 def async_client() -> str:
-    return _class(tallystick.AsyncClient)
+    """The same names; which of them are awaited."""
+    names = [name for name, _ in _members(tallystick.AsyncClient)]
+    assert sorted(names) == sorted(name for name, _ in _members(tallystick.Client))
+    awaited = [name for name in names if python_inspect.iscoroutinefunction(getattr(tallystick.AsyncClient, name))]
+    rows = [
+        ["awaited", ", ".join(f"`{name}`" for name in awaited)],
+        ["not awaited", ", ".join(f"`{name}`" for name in names if name not in awaited)],
+    ]
+    return table(["", "methods"], rows)
 
 
 def others() -> str:
     """Everything else that `import tallystick` offers."""
     parts = []
-    for name in sorted(set(tallystick.__all__) - {"Client", "AsyncClient"}):
+    here, there = (dict(_members(one)) for one in (tallystick.Transaction, tallystick.AsyncTransaction))
+    assert here.keys() == there.keys()
+    for name in sorted(set(tallystick.__all__) - {"Client", "AsyncClient", "AsyncTransaction"}):
         value = getattr(tallystick, name)
-        if isinstance(value, type) and issubclass(value, Exception):
-            continue  # they have a page of their own
+        if python_inspect.ismodule(value) or (isinstance(value, type) and issubclass(value, Exception)):
+            continue  # errors have a page of their own
         parts.append(_class(value, level=3) if isinstance(value, type) else f"### {name}\n\n{_function(name, value)}")
     return "\n".join(parts)
 
 
+def check_back_handlers() -> str:
+    return "\n".join(_function(f"handlers.{one.__name__}", one) for one in (handlers.asgi, handlers.wsgi))
+
+
+def barrier_names() -> str:
+    """The operations on the tables, for those who do without the client."""
+    rows = []
+    for name in sorted(barrier.__all__):
+        value = getattr(barrier, name)
+        if python_inspect.isfunction(value):
+            rows.append([f"`{name}`", first_sentence(value.__doc__)])
+    return table(["function", "what it does"], rows)
+
+
+# What users never call: it is public between modules of the library only.
+_INTERNAL = ("after_fork", "by_group", "on_the_wire")
+
+
 def _class(kind: type, level: int = 2) -> str:
     title = "#" * level
-    parts = [f"{title} {kind.__name__}\n\n{_signature(kind.__name__, kind)}\n\n{_prose(kind.__doc__)}"]
-    if issubclass(kind, msgspec.Struct):
-        info = inspect.type_info(kind)
-        assert isinstance(info, inspect.StructType)
-        parts.append(table(["field", "type"], [[f"`{one.name}`", type_name(one.type)] for one in info.fields]))
+    made_by_users = kind in (tallystick.Client, tallystick.CheckBack)
+    parts = [f"{title} {kind.__name__}\n"]
+    if made_by_users:
+        parts.append(_signature(kind.__name__, kind) + "\n")
+    parts.append(_prose(kind.__dict__.get("__doc__")))
+    if issubclass(kind, msgspec.Struct) and not made_by_users:
+        parts.append(_fields(kind))
     for name, member in _members(kind):
         if isinstance(member, property):
-            parts.append(f"{title}# {kind.__name__}.{name}\n\nA property. {_prose(member.__doc__)}")
+            parts.append(f"{title}# {kind.__name__}.{name}\n\nA property. {_prose(member.__doc__)}".rstrip() + "\n")
         else:
             parts.append(f"{title}# {kind.__name__}.{name}\n\n{_function(name, member)}")
-    return "\n".join(parts)
+    return "\n".join(part for part in parts if part)
+
+
+def _fields(kind: type[msgspec.Struct]) -> str:
+    """The fields of a struct, with the text that follows each in the source, if there is some."""
+    body = ast.parse(textwrap.dedent(python_inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for before, after in pairwise(body.body):
+        if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            texts[ast.unparse(before.target)] = str(after.value.value)
+    rows = [[f"`{name}`", f"`{kind.__annotations__[name]}`", texts.get(name, "")] for name in kind.__struct_fields__]
+    return table(["field", "type", ""], rows) if texts else table(["field", "type"], [row[:2] for row in rows])
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:
@@ -121,7 +169,7 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
         if not base.__module__.startswith("tallystick"):
             continue
         for name, member in vars(base).items():
-            public = not name.startswith("_") and name not in seen
+            public = not name.startswith("_") and name not in (*seen, *_INTERNAL)
             if public and (python_inspect.isfunction(member) or isinstance(member, property)):
                 seen.add(name)
                 yield name, member
@@ -133,35 +181,39 @@ def _function(name: str, member: Any) -> str:
 
 
 def _signature(name: str, member: Any) -> str:
-    try:
-        found = python_inspect.signature(member)
-    except ValueError:
-        return ""
-    parameters = [one for one in found.parameters.values() if one.name != "self"]
-    result = "" if isinstance(member, type) or found.return_annotation is found.empty else f" -> {found.return_annotation}"
-    shown = str(found.replace(parameters=parameters, return_annotation=python_inspect.Signature.empty))
-    text = name + shown.replace("'", "") + result.replace("'", "")
+    found = python_inspect.signature(member)
+    known = getattr(python_inspect.unwrap(member), "__globals__", {})
+    shown: list[str] = []
+    for one in found.parameters.values():
+        if one.name == "self":
+            continue
+        if one.kind is one.KEYWORD_ONLY and "*" not in shown:
+            shown.append("*")
+        shown.append(_parameter(one, known))
+    result = "" if isinstance(member, type) else f" -> {_annotation(found.return_annotation, known)}"
+    text = f"{name}({', '.join(shown)}){result}"
     if len(text) > 100:
-        text = _wrapped(text)
+        text = f"{name}(\n" + "".join(f"    {one},\n" for one in shown) + f"){result}"
     return f"```text\n{text}\n```"
 
 
-def _wrapped(text: str) -> str:
-    """One parameter a line: split at the commas that no bracket encloses."""
-    opening, closing = text.index("("), text.rindex(")")
-    parts, depth, part = [], 0, ""
-    for character in text[opening + 1 : closing]:
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            parts.append(part.strip())
-            part = ""
-        else:
-            part += character
-    parts.append(part.strip())
-    return text[: opening + 1] + "\n" + "".join(f"    {one},\n" for one in parts if one) + text[closing:]
+def _parameter(one: python_inspect.Parameter, known: dict[str, Any]) -> str:
+    default = "" if one.default is one.empty else f" = {_value(one.default)}"
+    return f"{one.name}: {_annotation(one.annotation, known)}{default}"
+
+
+def _annotation(annotation: Any, known: dict[str, Any]) -> str:
+    """As it is written; a name for a set of words as those words."""
+    named = known.get(annotation) if isinstance(annotation, str) else annotation
+    if get_origin(named) is Literal:
+        return " | ".join(_value(one) for one in get_args(named))
+    return annotation if isinstance(annotation, str) else python_inspect.formatannotation(annotation)
+
+
+def _value(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def _prose(text: str | None) -> str:
     """A docstring as paragraphs."""
     return python_inspect.cleandoc(text or "") + "\n" if text else ""
-

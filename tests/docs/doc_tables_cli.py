@@ -79,4 +79,3 @@ def _family(root: type[TallystickError]) -> Iterator[type[TallystickError]]:
     for child in root.__subclasses__():
         yield child
         yield from _family(child)
-

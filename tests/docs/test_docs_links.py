@@ -53,4 +53,8 @@ def _resolves(page: Page, target: str) -> bool:
 
 def _has_test(file: str, name: str) -> bool:
     path = ROOT / file
-    return path.exists() and (not name or re.search(rf"^ *(async )?def {name}\(|^class {name}\b", path.read_text(), re.M) is not None)
+    if not path.exists():
+        return False
+    return (
+        not name or re.search(rf"^ *(async )?def {name}\(|^class {name}\b", path.read_text(), re.MULTILINE) is not None
+    )

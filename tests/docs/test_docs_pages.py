@@ -24,7 +24,11 @@ PAGE_SECONDS = 60
 RUNNING = [page for page in all_pages() if page.runs]
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in RUNNING])
+def _marks(page: Page) -> list[pytest.MarkDecorator]:
+    return [getattr(pytest.mark, page.settings["needs"])] if "needs" in page.settings else []
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name, marks=_marks(page)) for page in RUNNING])
 def test_every_block_of_the_page_runs(page: Page, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     with _broker_for(page, request, tmp_path) as broker:
         done = _run(page, broker, _environment(page, broker, request), tmp_path)

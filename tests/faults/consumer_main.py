@@ -1,3 +1,77 @@
+"""A consumer process, with a moment at which it is killed or stopped.
+
+The effect is a row in its database. `by` is `inbox` or `offset`, the two ways to have it once; or `none`, the mistake
+that they are there for: an effect that is committed apart from the word that it happened.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
 from typing import Any
+
+from moments import Moments, install
+from places import Place, opened
+from reporting import Report, report_log
+
+import tallystick
+from tallystick.client import reading
+
+INSERT = "insert into effect values (%s, %s)"
+QUIET_SECONDS = 0.3
+
+
 def main(case: dict[str, Any]) -> None:
-    raise NotImplementedError
+    """Consume until SIGTERM, or with `rest` until nothing has come for a moment."""
+    report = Report(case["report"])
+    report_log(report)
+    moments = Moments(case["at"], case.get("signal", signal.SIGKILL))
+    install(moments)
+    _report_received(report)
+    client = tallystick.Client(case["url"])
+    _subscribe(client, case)
+    if case.get("rest"):
+        threading.Thread(target=_stop_when_quiet, args=(client, moments), daemon=True).start()
+    client.run()
+    client.close()
+    report.write(moments=moments.passed)
+
+
+def _subscribe(client: tallystick.Client, case: dict[str, Any]) -> None:
+    place, by = Place(*case["place"]), case["by"]
+    # One message at a time, so that the moments of two do not mix.
+    options: dict[str, Any] = {"group": case["group"], "concurrency": 1, "prefetch": 0, "invisible": case["invisible"]}
+
+    def apply(message: tallystick.Message, connection: Any) -> None:
+        place.run(connection, INSERT, message.text, case["name"])
+
+    def apply_apart(message: tallystick.Message) -> None:
+        with opened(place) as connection:
+            apply(message, connection)
+            connection.commit()
+
+    if by == "none":
+        client.subscribe(case["topic"], **options)(apply_apart)
+    else:
+        client.subscribe(case["topic"], exactly_once=place.connect, by=by, **options)(apply)
+
+
+def _report_received(report: Report) -> None:
+    receive = reading.receive
+
+    async def reported(broker: Any, group: str, request: Any) -> list[Any]:
+        messages = await receive(broker, group, request)
+        if messages:
+            report.write(received=[message.text for message in messages])
+        return messages
+
+    reading.receive = reported
+
+
+def _stop_when_quiet(client: tallystick.Client, moments: Moments) -> None:
+    passed = -1
+    while not moments.passed or passed < len(moments.passed):
+        passed = len(moments.passed)
+        time.sleep(QUIET_SECONDS)
+    client._stop_asked.set()

@@ -74,16 +74,10 @@ class BrokerView:
     def topics(self) -> set[str]:
         return {topic["name"] for topic in self.get("/v1/topics")["topics"]}
 
-    def unsettled(self, group: str) -> int:
-        """How many messages of its topics a consumer group has not settled."""
-        return sum(view.get("lag", 0) + view.get("leased", 0) for view in self.get(f"/v1/groups/{group}")["groups"])
-
-
-def wait_until(ready: Callable[[], bool], what: str, seconds: float = 60.0, pause: float = 0.05) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(pause)
+    def unsettled(self, group: str) -> int | None:
+        """How many messages of its topics a consumer group has not settled; None if it has not begun."""
+        views = [view for view in self.get("/v1/groups")["groups"] if view["group"] == group]
+        return sum(view.get("lag", 0) + view.get("leased", 0) for view in views) if views else None
 
 
 def eventually(look: Callable[[], Any], wanted: Any, seconds: float = 60.0, pause: float = 0.05) -> None:

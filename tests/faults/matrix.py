@@ -7,6 +7,7 @@ and re-drives the outbox, and two consumers with databases of their own, one for
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,8 +87,9 @@ class Ground:
     def __init__(self, url: str, place: Place, crew: Nursery, directory: Path, check_after: float) -> None:
         self.url, self.place, self.crew = url, place, crew
         self.view = BrokerView(url)
-        self.group = f"producers-{place.engine}"
-        self.topic = f"topic-{place.engine}"
+        unique = uuid.uuid4().hex[:8]  # one broker serves several tests
+        self.group = f"producers-{unique}"
+        self.topic = f"topic-{unique}"
         self._check_after = check_after
         self._directory = directory
         self.effects: dict[str, Place] = {}

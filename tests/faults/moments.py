@@ -74,7 +74,8 @@ def install(moments: Moments) -> None:
     for module, play in ((transaction, "play_sync"), (transaction, "play_async"), (lanes, "play_sync")):
         setattr(module, play, _watching(getattr(module, play), moments))
     Transport.post_batch = _post_batch(Transport.post_batch, moments)
-    reading.receive = _received(reading.receive, moments)
+    reading.receive = _noticing(reading.receive, lambda messages: messages, "received", moments)
+    reading.fetch = _noticing(reading.fetch, lambda fetched: fetched.messages, "fetched", moments)
     runtime.new_session = _tracing(runtime.new_session)
     _watch_outbox(moments)
 
@@ -162,12 +163,14 @@ def _post_batch(post: Any, moments: Moments) -> Any:
     return post_batch
 
 
-def _received(receive: Any, moments: Moments) -> Any:
-    async def watched(broker: Any, group: str, request: Any) -> list[Any]:
-        messages = await receive(broker, group, request)
-        if messages:
-            moments.reach("received")
-        return messages
+def _noticing(read: Any, messages_of: Callable[[Any], Any], name: str, moments: Moments) -> Any:
+    """A question that is a moment when it brought messages."""
+
+    async def watched(*args: Any) -> Any:
+        answer = await read(*args)
+        if messages_of(answer):
+            moments.reach(name)
+        return answer
 
     return watched
 

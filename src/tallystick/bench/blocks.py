@@ -10,7 +10,10 @@ from typing import Any
 from tallystick import Client
 
 Connect = Callable[[], Any]
-SPEND = "update account set balance = balance - 1 where id = {mark}"
+SPEND = {
+    "?": "update account set balance = balance - 1 where id = ?",
+    "%s": "update account set balance = balance - 1 where id = %s",
+}
 
 
 def business_only(connect: Connect, mark: str, transactions: int, threads: int) -> float:
@@ -21,7 +24,7 @@ def business_only(connect: Connect, mark: str, transactions: int, threads: int) 
         try:
             for _ in range(transactions // threads):
                 cursor = connection.cursor()
-                cursor.execute(SPEND.format(mark=mark), (account,))
+                cursor.execute(SPEND[mark], (account,))
                 connection.commit()
         finally:
             connection.close()
@@ -37,7 +40,7 @@ def with_messages(client: Client, connect: Connect, mark: str, transactions: int
         try:
             for _ in range(transactions // threads):
                 with client.transaction(connection, mode=mode) as tx:  # type: ignore[arg-type]
-                    connection.cursor().execute(SPEND.format(mark=mark), (account,))
+                    connection.cursor().execute(SPEND[mark], (account,))
                     tx.send("bench-blocks", b"x" * 1024, key=str(account))
         finally:
             connection.close()

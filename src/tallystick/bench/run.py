@@ -18,6 +18,7 @@ from tallystick.bench.disk import bare_fdatasync
 from tallystick.bench.report import Figure, Report
 from tallystick.local import LocalBroker
 
+OPEN_ACCOUNT = {"?": "insert into account values (?, 0)", "%s": "insert into account values (%s, 0)"}
 Section = Callable[["Bench"], None]
 
 
@@ -32,7 +33,7 @@ class Bench:
         return max(least, int(full * self.scale))
 
     def broker(self, name: str, **settings: object) -> LocalBroker:
-        return LocalBroker(self.directory / name, None, min_free_bytes=0, log_level="warning", **settings)
+        return LocalBroker(self.directory / name, min_free_bytes=0, log_level="warning", **settings)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         import uvloop
@@ -128,7 +129,7 @@ def _share(bench: Bench, url: str, name: str, connect: blocks.Connect, mark: str
     cursor = connection.cursor()
     cursor.execute("create table account (id int primary key, balance int)")
     for account in range(threads):
-        cursor.execute("insert into account values (" + mark + ", 0)", (account,))
+        cursor.execute(OPEN_ACCOUNT[mark], (account,))
     connection.commit()
     connection.close()
     count = bench.count(4_000, 400)
@@ -162,7 +163,7 @@ def pending(bench: Bench) -> None:
             if name == "many":
                 _memory_and_restart(bench, broker, halves, committed)
         finally:
-            broker.kill9()
+            broker.kill()
     bench.report.add(
         Figure(
             f"check round, 100 due of {many:,} pending",
@@ -217,7 +218,7 @@ def _memory_and_restart(bench: Bench, broker: LocalBroker, halves: int, committe
             await loads.fill(client, committed, "committed")
 
     bench.run(fill(broker.url))
-    broker.kill9()
+    broker.kill()
     began = time.perf_counter()
     broker.start()
     took = time.perf_counter() - began

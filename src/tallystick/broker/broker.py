@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from tallystick.broker.sweeps import start_sweeps
 from tallystick.broker.waiters import Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
-from tallystick.core.errors import Draining, InvalidRequest, error_from_code
+from tallystick.core.errors import Draining, InvalidRequest, TallystickError, error_from_code
 from tallystick.core.ops import Ack, AnswerChecks, ClientOp, Nack, OpResult, Prepare, PreparePart, Send
 from tallystick.core.wire import CheckPoll, CheckRequest, Delivery, ReceiveRequest
 from tallystick.store.memory import open_memory
@@ -211,8 +212,9 @@ class Broker:
         now = self.clock.now_ms()
         if abs(now - self._collector.now_ms) >= COUNT_EVERY_MS and self.store.failure() is None:
             self._collector.now_ms = now
-            self._collector.counts = await self.look(lambda store: store.counts())
-            self._collector.groups = await self.look(lambda store: store.lags(MAX_LAG_SERIES))
+            with contextlib.suppress(TallystickError):  # too busy, or failing just now: the last numbers will do
+                self._collector.counts = await self.look(lambda store: store.counts())
+                self._collector.groups = await self.look(lambda store: store.lags(MAX_LAG_SERIES))
 
     def drain(self) -> None:
         """No new work; long polls go home. What was accepted is still finished."""

@@ -7,6 +7,8 @@ from collections import defaultdict
 
 from tallystick.core.errors import Busy
 
+MAX_KNOWN = 100_000
+
 
 class Waiters:
     """A topic's version grows with every append. Whoever saw a version waits only while it is still the newest,
@@ -15,17 +17,24 @@ class Waiters:
     def __init__(self, most: int) -> None:
         self._most = most
         self._count = 0
-        self._versions: defaultdict[str, int] = defaultdict(int)
+        self._appends = 0
+        self._versions: dict[str, int] = {}  # of a topic, the number of its newest append
+        self._forgotten = 0  # no topic that is not in `_versions` has a newer append than this
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._closed = False
 
     def version(self, topic: str) -> int:
-        return self._versions[topic]
+        return self._versions.get(topic, self._forgotten)
 
     def appended(self, topics: set[str]) -> None:
+        self._appends += 1
         for topic in topics:
-            self._versions[topic] += 1
+            self._versions[topic] = self._appends
             self._wake(topic)
+        if len(self._versions) > MAX_KNOWN:
+            # Names may come from outside, so their number has a bound. Whoever waits now looks once too often.
+            self._versions.clear()
+            self._forgotten = self._appends
 
     def _wake(self, topic: str) -> None:
         for future in self._waiting.pop(topic, ()):
@@ -34,7 +43,7 @@ class Waiters:
 
     async def wait(self, topic: str, seen: int, seconds: float) -> None:
         """Until the topic is newer than `seen`, or the time is up, or the broker drains."""
-        if self._closed or seconds <= 0 or self._versions[topic] != seen:
+        if self._closed or seconds <= 0 or self.version(topic) != seen:
             return
         if self._count >= self._most:
             raise Busy(f"{self._count} long polls are waiting, the limit is {self._most}")

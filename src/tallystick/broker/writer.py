@@ -184,7 +184,11 @@ class Writer:
             return error
 
     def _try_to_recover(self) -> None:
-        if self._space.enough() and self._store.recover():
+        try:
+            works = self._space.enough() and self._store.recover()
+        except OSError:  # the directory itself cannot be looked at
+            works = False
+        if works:
             log.warning("the store works again")
         else:
             time.sleep(0.1)

@@ -53,6 +53,7 @@ class Block:
         self.wait = wait
         self.known_gid = None if gid is None else check_gid(gid)
         self._check = check or core.settings.check
+        self._wire_check: Check | None = None
         self._mode = _mode(mode)
         self._early = _is_early(prepare, self._mode)
         self._open = False
@@ -89,6 +90,7 @@ class Block:
             raise InvalidRequest("tx.prepare() was called already", field="prepare")
         self._sealed = True
         if self.messages:
+            yield from self._describe_check()
             yield from self._mode.prepare(self)
         yield Local.BEGIN
         self._open = True
@@ -97,6 +99,16 @@ class Block:
                 yield from self._mode.mark_early(self)
             except AlreadyDecided as decided:
                 raise TransactionFailed(str(decided)) from decided
+
+    def _describe_check(self) -> Script[None]:
+        """Learn which database this is, before the prepare. SQLAlchemy knows only while a transaction is open."""
+        fresh = not self.adapter.in_transaction
+        yield Local.BEGIN
+        self._open = True
+        self.check_back()
+        if fresh:  # nothing of the user's is in it yet, and it must not stay open while the broker is asked
+            yield Local.ROLLBACK
+            self._open = False
 
     def end(self) -> Script[None]:
         """The block came to its end without an exception."""
@@ -152,7 +164,12 @@ class Block:
     # What the modes ask for
 
     def check_back(self) -> Check:
-        """How the broker may ask; refused here if nobody could answer."""
+        """How the broker may ask; refused here if nobody could answer. Found out once, in the local transaction."""
+        if self._wire_check is None:
+            self._wire_check = self._new_wire_check()
+        return self._wire_check
+
+    def _new_wire_check(self) -> Check:
         if self._check.by_group and self.core.databases.learn(self.adapter) is None:
             raise InvalidRequest(
                 "nobody could answer a check-back: this database cannot be opened a second time. Give the client a "

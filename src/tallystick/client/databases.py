@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from tallystick.barrier.adapters import adapt_async, adapt_sync
@@ -82,7 +83,12 @@ async def run_on_new(workers: Workers, open_connection: OpenConnection, operatio
         finally:
             adapter.close()
 
-    result = await asyncio.wrap_future(workers.submit(lambda _: open_and_run()))
+    opened = workers.submit(lambda _: open_and_run())
+    try:
+        result = await asyncio.wrap_future(opened)
+    except asyncio.CancelledError:
+        opened.add_done_callback(_discard)
+        raise
     if not isinstance(result, _Opening):
         return result
     adapter = adapt_async(await result.awaitable)
@@ -93,6 +99,14 @@ async def run_on_new(workers: Workers, open_connection: OpenConnection, operatio
         raise
     finally:
         await adapter.close()
+
+
+def _discard(opened: Future[Any]) -> None:
+    """Nobody is left to wait for the connection: do not even begin to open it."""
+    if not opened.cancelled() and opened.exception() is None and isinstance(opened.result(), _Opening):
+        awaitable = opened.result().awaitable
+        if inspect.iscoroutine(awaitable):
+            awaitable.close()
 
 
 def _raise_if_busy(adapter: Adapter, failure: Exception) -> None:

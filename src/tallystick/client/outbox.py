@@ -7,6 +7,8 @@ import logging
 import time
 from collections import defaultdict
 
+import msgspec
+
 from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
 from tallystick.core.errors import TallystickError
@@ -126,13 +128,14 @@ class Outbox:
 
     async def _send_row(self, row: OutboxRow) -> bool:
         broker = self._brokers.of_row(row.gid, row.broker)
-        messages = decode_outbox(row.payload)
         try:
+            messages = decode_outbox(row.payload)
             if await self._too_old(broker, min(message.born_at for message in messages)):
                 self._leave_to_operator(row)
                 return False
             await broker.ops.run(Send(messages, row.gid), self._timeout, retry=False)
-        except TallystickError as error:
+        except (TallystickError, msgspec.MsgspecError) as error:
+            # One row that nobody takes holds up no other.
             log.warning("outbox row %s could not be sent to %s: %s", row.gid, broker.address, error)
             return False
         return True

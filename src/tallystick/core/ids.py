@@ -7,7 +7,6 @@ import secrets
 import socket
 import time
 
-
 _POOL: list[str] = []
 _POOL_SIZE = 256
 os.register_at_fork(after_in_child=_POOL.clear)  # a child must not hand out what its parent does

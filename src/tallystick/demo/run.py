@@ -16,8 +16,9 @@ from tallystick.demo import banks
 from tallystick.demo.display import Display, Snapshot, show_verdict
 from tallystick.demo.evidence import CheckBacks, gather, pending, unsettled
 from tallystick.demo.monkey import Monkey
-from tallystick.demo.processes import Crew, Process, module
+from tallystick.demo.processes import Crew
 from tallystick.demo.verdict import Line, judge, passed
+from tallystick.local import Process, module
 
 Sabotage = Literal["", "barrier", "inbox"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 import time
@@ -20,10 +21,13 @@ from rocksdict import (
     WriteBatch,
 )
 
+from tallystick.core.errors import DataDirectoryError
 from tallystick.store.directory import DataDirectory
 from tallystick.store.kv.engine import AREAS, Area, Changes
 from tallystick.store.kv.store import EngineFailed, KvStore
 from tallystick.store.protocol import StoreSettings
+
+log = logging.getLogger("tallystick.store")
 
 MIB = 1024 * 1024
 RECLAIM_SECONDS = 30.0
@@ -33,7 +37,11 @@ class RocksEngine:
     def __init__(self, path: Path) -> None:
         self._cache = Cache(64 * MIB)
         options = self._options()
-        self._db = Rdict(str(path), options, column_families={area: self._options(area) for area in AREAS})
+        families: dict[str, Options] = {area: self._options(area) for area in AREAS}
+        try:
+            self._db = Rdict(str(path), options, column_families=families)
+        except Exception as error:
+            raise EngineFailed(f"the store cannot be opened: {error}", may_pass=_disk_full(error)) from error
         self._reclaiming = threading.Thread()
         self._reclaimed_at = -RECLAIM_SECONDS
         self._areas = {area: self._db.get_column_family(area) for area in AREAS}
@@ -97,8 +105,7 @@ class RocksEngine:
         try:
             self._db.write(batch)
         except Exception as error:
-            full = os.strerror(errno.ENOSPC) in str(error)
-            raise EngineFailed(f"the store could not write: {error}", may_pass=full) from error
+            raise EngineFailed(f"the store could not write: {error}", may_pass=_disk_full(error)) from error
         try:
             # On this thread, but with Python's lock released: the rest of the broker runs on during the fsync.
             self._db.flush_wal(True)
@@ -134,7 +141,15 @@ class RocksEngine:
             self._reclaiming.join()
         self._areas.clear()
         self._handles.clear()
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:
+            # It is closed all the same. What it could not write is in its log, or was never acknowledged.
+            log.warning("the store did not close cleanly: %s", error)
+
+
+def _disk_full(error: Exception) -> bool:
+    return os.strerror(errno.ENOSPC) in str(error)
 
 
 class RocksStore(KvStore):
@@ -153,6 +168,8 @@ def open_rocksdb(path: Path, settings: StoreSettings | None = None) -> RocksStor
     directory = DataDirectory(path)
     try:
         return RocksStore(directory, settings or StoreSettings())
-    except BaseException:
+    except BaseException as error:
         directory.close()
+        if isinstance(error, EngineFailed):
+            raise DataDirectoryError(f"data directory {path}: {error.reason}", field="data_dir") from error
         raise

@@ -151,7 +151,12 @@ class KvStore:
             raise OffsetOutOfRange(
                 f"offset {offset} is outside of {topic}/{queue}, which holds {start} to {end}", field="offset"
             )
-        return self._reader.slice(known, queue, start, offset, max_messages, max_bytes)
+        try:
+            return self._reader.slice(known, queue, start, offset, max_messages, max_bytes)
+        except Exception as error:
+            if self._failure is None:
+                raise
+            raise StorageFailed(self._failure.reason) from error  # the engine is closed, to be opened anew
 
     def topics(self) -> list[TopicView]:
         return [self._view(topic.name) for topic in list(self._catalog.topics.values())]
@@ -165,28 +170,34 @@ class KvStore:
         view.ends = [self._reader.ends.get((topic.id, queue), 0) for queue in range(topic.queues)]
         return view
 
+    def _look(self) -> Batch:
+        """For seeing, not changing. Not while the store has stopped: the engine may show what is not durable."""
+        if self._failure is not None:
+            raise StorageFailed(self._failure.reason)
+        return self._batch(0)
+
     def channels(self) -> list[Channel]:
         return list(self._catalog.channels.values())
 
     def transaction(self, gid: str) -> TransactionView | None:
-        return views.transaction(self._batch(0), gid)
+        return views.transaction(self._look(), gid)
 
     def scan(
         self, state: str | None, group: str | None, after: str | None, limit: int
     ) -> tuple[list[TransactionView], str | None]:
-        return views.scan(self._batch(0), state, group, after, limit)
+        return views.scan(self._look(), state, group, after, limit)
 
     def groups(self, group: str | None = None) -> list[GroupView]:
-        return views.groups(self._batch(0), self._reader, group)
+        return views.groups(self._look(), self._reader, group)
 
     def lags(self, most: int) -> list[GroupView]:
-        return views.lags(self._batch(0), self._reader, most)
+        return views.lags(self._look(), self._reader, most)
 
     def stored_offsets(self, group: str, topic: str) -> GroupView:
-        return views.stored_offsets(self._batch(0), self._reader, group, topic)
+        return views.stored_offsets(self._look(), self._reader, group, topic)
 
     def counts(self) -> Counts:
-        return views.counts(self._batch(0))
+        return views.counts(self._look())
 
     # --- failure and end -------------------------------------------------------------------------------------
 
@@ -202,7 +213,7 @@ class KvStore:
         try:
             self._engine.close()
             self._load(self._open_engine())
-        except (EngineFailed, OSError, TallystickError) as error:
+        except Exception as error:  # whatever an engine raises: it does not work yet
             self._failure = EngineFailed(f"still failing: {error}", may_pass=True)
             return False
         self._failure = None

@@ -1,0 +1,74 @@
+"""Every program under examples/ runs as it is, ends by itself and says what it should."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doc_pages import ROOT
+
+from brokers import BrokerProcess
+
+SECONDS = 60
+
+# The last line that each prints.
+SAYS = {
+    "async_consumer.py": "10 of 10 events arrived",
+    "delayed_and_dead_letters.py": "dead after 2 attempts: ValueError: cannot cook a stone",
+    "exactly_once_by_offset.py": "in order, each once: True; failures on the way: 1",
+    "fastapi_service.py": "one that went no further than its prepare is rolled_back",
+    "flask_service.py": "one that went no further than its prepare is rolled_back",
+    "outbox.py": 'sent by another process: {"to":"bob","amount":30}; rows in the outbox: 0',
+    "transfer_postgresql.py": "the order is packed",
+    "transfer_sqlite.py": "alice has 70, bob has 30",
+}
+
+Started = dict[str, subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module")
+def started(broker: BrokerProcess, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    """All of them at once: they mostly wait, and each has names of its own."""
+    environment = {**os.environ, "TALLYSTICK_URL": broker.url, "DATABASE_URL": database_url}
+    running: Started = {}
+    for path in _programs():
+        running[path.name] = subprocess.Popen(
+            [sys.executable, path],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=tmp_path_factory.mktemp(path.stem),
+        )
+    yield running
+    for process in running.values():
+        process.kill()
+        process.communicate()
+
+
+def _programs() -> list[Path]:
+    return sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("name", SAYS)
+def test_the_example_runs(name: str, started: Started) -> None:
+    printed, errors = started[name].communicate(timeout=SECONDS)
+    assert started[name].returncode == 0, errors
+    assert printed.splitlines()[-1] == SAYS[name]
+
+
+def test_every_example_is_run_and_listed() -> None:
+    names = {path.name for path in _programs()}
+    assert names == set(SAYS)
+    index = (ROOT / "examples/README.md").read_text()
+    assert {name for name in names if f"[{name}]({name})" not in index} == set()
+
+
+def test_every_example_says_what_it_shows() -> None:
+    unexplained = [path.name for path in _programs() if not path.read_text().startswith('"""')]
+    assert unexplained == []
