@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from client_support import Bank, eventually, messages_in, pay
+from client_support import Bank, eventually, lossy_proxy, messages_in, pay
 
 import tallystick
 from brokers import BrokerProcess
@@ -124,8 +124,6 @@ def test_an_outcome_that_overtakes_its_message_waits_for_it(
 def test_the_re_driver_sends_an_outcome_that_its_process_could_not(
     broker: BrokerProcess, bank: Bank, shop: Bank, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from client_support import lossy_proxy
-
     monkeypatch.setattr(outbox, "LEFT_BEHIND_SECONDS", 0.5)
     with lossy_proxy(broker.port) as proxy:
         dying = Client(proxy.url, commit_wait=0.01, timeout=0.5)

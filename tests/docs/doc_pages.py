@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>```+)(?P<info>[^`]*)$")
 _COMMENT = re.compile(r"^<!--\s*(?P<name>[a-z ]+):\s*(?P<text>.*?)\s*-->$")
 _HEADING = re.compile(r"^#{1,6} +(?P<text>.+?) *$")
-_LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+_LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")  # the end of one: its text may begin on the line before
 _CODE = re.compile(r"`[^`\n]*`")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from broker_script import GROUP, TOPIC, Broken
-from raw_client import Gone, RawClient
 
+from raw_client import Gone, RawClient
 from tallystick.core.errors import StaleLease, TallystickError
 from tallystick.core.message import StoredMessage
 from tallystick.core.ops import ClientOp, OpResult

@@ -17,7 +17,6 @@ from typing import Literal
 
 from brokers import BrokerProcess
 from raw_client import Gone, RawClient
-
 from tallystick.core.errors import TallystickError
 from tallystick.core.message import OutgoingMessage, StoredMessage
 from tallystick.core.ops import Ack, AnswerChecks, Check, ClientOp, Commit, Prepare, Rollback

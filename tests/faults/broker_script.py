@@ -1,8 +1,8 @@
 """A scripted client that survives its broker, and the checker of what it was promised.
 
 The script does every kind of write once or more, in order. When the broker dies, the step under way is *unknown*;
-the script goes on by repeating it, as a client would. At the end, what the client was told and what the broker shows are
-compared as sets.
+the script goes on by repeating it, as a client would. At the end, what the client was told and what the broker shows
+are compared as sets.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from broker_load import TOPIC, History, Load, check
+
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
-
 from tallystick.core.message import StoredMessage
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -61,7 +61,7 @@ def test_the_checker_finds_a_broker_that_forgets_what_it_acknowledged() -> None:
     assert problems
 
 
-# --- the checker alone -------------------------------------------------------------------------------------------------
+# --- the checker alone -----------------------------------------------------------------------------------------------
 
 
 def small_history() -> tuple[History, list[StoredMessage], dict[str, str | None]]:

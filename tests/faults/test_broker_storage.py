@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from broker_tracer import injected, newest_log
+
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
-
 from tallystick.core.errors import StorageFailed, StorageFull, TallystickError
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Ack, Commit, Prepare, Rollback, Send
@@ -41,9 +41,9 @@ def test_a_failed_fsync_stops_the_store_for_good_and_a_restart_keeps_what_was_ac
     with running_broker(tmp_path) as broker, RawClient(broker.url) as client:
         acknowledged = [number for number in range(5) if client.do(send(number))]
         client.do(prepare("half"))
-        with injected(broker, f"fdatasync:error={error}:when=1", newest_log(broker)):
-            with pytest.raises(StorageFailed, match="fsync failed"):
-                client.do(send(99))
+        fault = injected(broker, f"fdatasync:error={error}:when=1", newest_log(broker))
+        with fault, pytest.raises(StorageFailed, match="fsync failed"):
+            client.do(send(99))
         for op in (send(100), Commit("half"), Rollback("x"), prepare("y")):
             with pytest.raises(StorageFailed, match="restart the broker"):
                 client.do(op)
@@ -161,11 +161,9 @@ def test_a_disk_that_is_really_full_stops_the_store_until_there_is_room_again(tm
     ):
         client.do(prepare("half", 1_000))
         ballast = fill(small_disk, 2 * MIB)
-        acknowledged = []
+        acknowledged: list[str] = []
         with pytest.raises(StorageFailed, match=r"(?i)no space"):
-            for number in range(200):
-                client.do(send(number, 100_000))
-                acknowledged.append(f"s{number}")
+            send_until_refused(client, acknowledged)
         assert acknowledged
         assert_not_ready(client)
         shown = client.json("GET", "/readyz").json()["reason"]
@@ -186,6 +184,12 @@ def test_a_disk_that_is_really_full_stops_the_store_until_there_is_room_again(tm
         assert {one.gid for one in client.messages("orders")} == found
 
 
+def send_until_refused(client: RawClient, acknowledged: list[str]) -> None:
+    for number in range(200):
+        client.do(send(number, 100_000))
+        acknowledged.append(f"s{number}")
+
+
 def assert_metrics_move(client: RawClient) -> None:
     """What runs beside the writer has survived as well."""
     client.do(prepare("counted"))
@@ -196,7 +200,7 @@ def assert_metrics_move(client: RawClient) -> None:
     client.do(Rollback("counted"))
 
 
-# --- one directory, two brokers ----------------------------------------------------------------------------------------
+# --- one directory, two brokers --------------------------------------------------------------------------------------
 
 
 def second(broker: BrokerProcess, directory: Path) -> BrokerProcess:

@@ -10,6 +10,7 @@ import pytest
 from broker_links import HttpLink
 from broker_script import Told, assert_complete, play
 from broker_tracer import from_the_start, injected, newest_log
+
 from brokers import BrokerProcess, running_broker
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]

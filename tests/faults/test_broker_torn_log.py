@@ -1,4 +1,4 @@
-"""The write-ahead log cut off or damaged: all that was acknowledged before the damage is there, or the store says no."""
+"""The write-ahead log cut off or damaged: what was acknowledged before the damage is there, or the store says no."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from broker_tracer import newest_log
+
 from brokers import running_broker
 from raw_client import RawClient
-
 from tallystick.core.errors import DataDirectoryError
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Commit, Prepare, Send

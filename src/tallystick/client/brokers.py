@@ -141,9 +141,11 @@ class Brokers:
             broker = self._by_address[address] = Broker(address, self._session, self._settings)
         return broker
 
-    def of_row(self, gid: str, address: str) -> Broker:
-        """The broker of an outbox row: by its store if we know it (addresses change), else by its address."""
+    async def of_row(self, gid: str, address: str) -> Broker:
+        """The broker of an outbox row: by its store if one of ours has it (addresses change), else by its address."""
         store = store_of_gid(gid.partition(":")[0])
+        if store and self._holding(store) is None:
+            await self._ask_stores()
         return (self._holding(store) if store else None) or self.at(address)
 
     def new_gid(self) -> str:
@@ -167,10 +169,8 @@ class Brokers:
         return holding[0] if holding else None
 
     async def _find(self, store: str) -> Broker | None:
-        unknown = [broker for broker in self._order if broker.store is None]
-        answers = await asyncio.gather(*(broker.known_store() for broker in unknown), return_exceptions=True)
+        silent = await self._ask_stores()
         found = self._holding(store)
-        silent = [broker for broker, answer in zip(unknown, answers, strict=True) if isinstance(answer, BaseException)]
         if found is None and len(silent) == 1:
             return silent[0]  # every other broker said that the store is not its own
         if found is None and silent:
@@ -179,6 +179,12 @@ class Brokers:
                 f"{', '.join(broker.address for broker in silent)}, which do not"
             )
         return found
+
+    async def _ask_stores(self) -> list[Broker]:
+        """Have every broker name its store; those that do not answer."""
+        unknown = [broker for broker in self._order if broker.store is None]
+        await asyncio.gather(*(broker.known_store() for broker in unknown), return_exceptions=True)
+        return [broker for broker in unknown if broker.store is None]
 
     async def close(self, timeout: float) -> int:
         given_up = await asyncio.gather(*(broker.close(timeout) for broker in self._by_address.values()))

@@ -127,7 +127,7 @@ class Outbox:
         return [row.gid for row, ok in zip(rows, sent, strict=True) if ok]
 
     async def _send_row(self, row: OutboxRow) -> bool:
-        broker = self._brokers.of_row(row.gid, row.broker)
+        broker = await self._brokers.of_row(row.gid, row.broker)
         try:
             messages = decode_outbox(row.payload)
             if await self._too_old(broker, min(message.born_at for message in messages)):

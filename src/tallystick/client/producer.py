@@ -38,10 +38,11 @@ class Producer:
         self._stats = stats
 
     async def choose(self, gid: str | None) -> Pinned:
-        """A place for messages that are not sent yet: no request, only what is known of the brokers' health."""
+        """A place for messages that are not sent yet. The broker may be away: only its health is looked at."""
         if gid is not None:
             return Pinned(await self._brokers.of_gid(gid), gid)
         broker = self._brokers.for_new()[0]
+        await _learn_store(broker, LEAST_ATTEMPT_SECONDS)
         return Pinned(broker, new_gid(broker.store or ""))
 
     async def begin(self, first_op: Callable[[str], ClientOp], gid: str | None) -> Pinned:
@@ -60,11 +61,7 @@ class Producer:
         return await self._begin_at_any(first_op, candidates)
 
     async def _begin_alone(self, first_op: Callable[[str], ClientOp], broker: Broker) -> Pinned:
-        if broker.store is None:
-            try:
-                await broker.info()
-            except BrokerUnavailable as error:
-                log.debug("no name of the store yet: %s", error)  # the gid does without; the request will tell
+        await _learn_store(broker, self._settings.timeout)
         pinned = Pinned(broker, new_gid(broker.store or ""))
         try:
             await broker.ops.run(first_op(pinned.gid), self._settings.timeout)
@@ -132,6 +129,15 @@ class Producer:
                 log.error("the broker refused the commit of %s, which is committed locally: %s", pinned.gid, error)
 
         return done
+
+
+async def _learn_store(broker: Broker, timeout: float) -> None:
+    """Have a new gid name its store; it does without if the broker is away, and the request itself will tell."""
+    if broker.store is None and broker.healthy:
+        try:
+            await broker.info(timeout)
+        except TallystickError as error:
+            log.debug("no name of the store yet: %s", error)
 
 
 def _failure_of(answered: Answered) -> BaseException | None:

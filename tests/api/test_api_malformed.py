@@ -1,0 +1,242 @@
+"""Some thousand requests with something wrong: each is refused and told why, nothing is stored, the broker lives on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from malformed import (
+    BAD_SEGMENTS,
+    MESSAGE_BYTES,
+    MESSAGES,
+    OPERATIONS,
+    PATHS,
+    QUERIES,
+    REQUEST_BYTES,
+    REQUESTS,
+    WITH_BODY,
+    Path,
+    Request,
+    broken,
+    encodings,
+    no_bodies,
+    wrong_bodies,
+)
+
+from brokers import BrokerProcess, running_broker
+from raw_client import Answer, RawClient
+from tallystick.api.http.table import ENTRIES
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import ClientOp, Prepare, Send
+from tallystick.core.wire import JSON, MSGPACK
+
+THOROUGH = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+LIMITS = {
+    "max_message_bytes": MESSAGE_BYTES,
+    "max_request_bytes": REQUEST_BYTES,
+    "max_transaction_messages": MESSAGES,
+    "log_level": "warning",
+}
+
+
+class Target:
+    """A broker with something in it, which must be the same at the end."""
+
+    def __init__(self, broker: BrokerProcess, client: RawClient) -> None:
+        self.broker, self.client = broker, client
+        self.refused = 0
+        client.do(Prepare("kept", "shop", [OutgoingMessage("kept", b"half")]))
+        client.do(Send([OutgoingMessage("kept", b"whole", key="k")], "sent"))
+        self.before = self.shown()
+
+    def shown(self) -> dict[str, Any]:
+        client = self.client
+        info = client.json("GET", "/v1/info").json()
+        numbers = [line for line in client.request("GET", "/metrics").body.decode().splitlines() if counted(line)]
+        return {
+            "topics": client.json("GET", "/v1/topics").json(),
+            "transactions": client.json("GET", "/v1/transactions").json(),
+            "groups": client.json("GET", "/v1/groups").json(),
+            "oldest": info["oldest_pending_at"],
+            "numbers": sorted(numbers),
+        }
+
+    def refuses(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+        answer = self.client.request(method, path, body, headers)
+        assert 400 <= answer.status < 500, (answer.status, answer.body[:500])
+        problem = answer.problem()
+        assert problem.status == answer.status
+        assert problem.title
+        assert problem.detail
+        assert problem.code not in ("", "error")
+        self.refused += 1
+        return answer
+
+
+def counted(line: str) -> bool:
+    names = ("prepared", "committed", "rolled_back", "pending", "parked", "parts", "leases", "lag", "checks")
+    return line.startswith(tuple(f"tallystick_{name}" for name in names)) and "_created" not in line
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    with running_broker(**LIMITS) as broker, RawClient(broker.url) as client:
+        made = Target(broker, client)
+        yield made
+        assert made.shown() == made.before, "a refused request has stored something"
+        assert broker.running
+        assert "Traceback" not in broker.log_text()
+        assert made.refused >= 2_000
+
+
+def title(request: Request) -> str:
+    return f"{request.method} {request.path} {len(json.dumps(request.body))}"
+
+
+def names(place: str, path: Path) -> bool:
+    """Whether the told place is the one that is wrong, or what holds it."""
+    wanted = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
+    flat = place.replace("[...]", "")
+    return wanted.startswith(flat) or flat.startswith(wanted) or flat.partition("[")[0] in wanted
+
+
+@pytest.mark.parametrize("request_", WITH_BODY, ids=title)
+def test_one_thing_wrong_in_a_body(target: Target, request_: Request) -> None:
+    for path, values in request_.faults.items():
+        for value in values:
+            body = broken(request_.body, path, value)
+            for kind, encoded in encodings(body):
+                answer = target.refuses(request_.method, request_.path, encoded, {"Content-Type": kind})
+                told = answer.problem().field or ""
+                assert names(told, path) if told else str(path[-1]) in answer.problem().detail, (path, value, answer)
+
+
+@settings(THOROUGH, max_examples=500)
+@given(wrong_bodies())
+def test_several_things_wrong_in_a_body(target: Target, wrong: tuple[Request, str, bytes]) -> None:
+    request, kind, body = wrong
+    target.refuses(request.method, request.path, body, {"Content-Type": kind})
+
+
+@settings(THOROUGH, max_examples=500)
+@given(no_bodies())
+def test_bodies_that_are_cut_off_or_rubbish(target: Target, wrong: tuple[Request, str, bytes]) -> None:
+    request, kind, body = wrong
+    target.refuses(request.method, request.path, body, {"Content-Type": kind})
+
+
+@pytest.mark.parametrize("request_", WITH_BODY, ids=title)
+def test_content_types_that_nobody_speaks(target: Target, request_: Request) -> None:
+    body = json.dumps(request_.body).encode()
+    for kind in ("text/html", "application/xml", "application/json+x", "multipart/form-data; boundary=x", "x", "/"):
+        problem = target.refuses(request_.method, request_.path, body, {"Content-Type": kind}).problem()
+        assert problem.field == "Content-Type"
+    msgpack_as_json = {"Content-Type": JSON}
+    target.refuses(request_.method, request_.path, b"\x81\xa1x\x01", msgpack_as_json)
+    target.refuses(request_.method, request_.path, body, {"Content-Type": MSGPACK})
+
+
+@pytest.mark.parametrize("path", QUERIES)
+def test_queries_with_something_wrong(target: Target, path: str) -> None:
+    for name, values in QUERIES[path].items():
+        for value in values:
+            problem = target.refuses("GET", f"{path}?{name}={quote(value)}").problem()
+            assert problem.field == name, (value, problem)
+    if path.endswith("/offsets"):
+        assert target.refuses("GET", path).problem().field == "topic"
+
+
+@pytest.mark.parametrize(("method", "path"), PATHS)
+def test_names_in_paths_that_are_no_names(target: Target, method: str, path: str) -> None:
+    body = b'{"messages": [], "topic": "kept", "receipts": []}' if method == "POST" and "transactions" not in path else None
+    for segment in BAD_SEGMENTS:
+        target.refuses(method, path.format(segment), body)
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v2/batch", "/v1/batch/", "/v1/nothing", "/v1/topics/a/queues/x/messages",
+                                  "/v1/topics/kept/queues/-1/messages", "/v1/topics/kept/queues/9/messages",
+                                  "/v1/topics/kept/queues/99999999999999999999999/messages", "//v1/topics", "/v1/topics/"])  # fmt: skip
+def test_paths_that_lead_nowhere(target: Target, path: str) -> None:
+    assert target.refuses("GET", path).status in (404, 405)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.method} {entry.path}")
+def test_methods_that_a_route_does_not_have(target: Target, entry: Any) -> None:
+    path = entry.path.replace("{queue:int}", "0").replace("{", "").replace("}", "")
+    known = {one.method for one in ENTRIES if one.path == entry.path}
+    for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"} - known:
+        assert target.refuses(method, path).status == 405
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def padded(request: Request, size: int) -> bytes:
+    body = json.dumps(request.body).encode()
+    return body + b" " * (size - len(body))
+
+
+@pytest.mark.parametrize("request_", WITH_BODY, ids=title)
+def test_requests_larger_than_the_limit(target: Target, request_: Request) -> None:
+    body = padded(request_, REQUEST_BYTES + 1)
+    problem = target.refuses(request_.method, request_.path, body, {"Content-Type": JSON}).problem()
+    assert (problem.status, problem.code) == (413, "too_large")
+    assert str(REQUEST_BYTES) in problem.detail
+    pieces = (body[at : at + 5_000] for at in range(0, len(body), 5_000))
+    assert target.refuses(request_.method, request_.path, pieces, {"Content-Type": JSON}).status == 413
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "1e3", "99999999999999999999", "+5", "5 5"])
+def test_a_declared_length_that_is_none_or_too_much(target: Target, length: str) -> None:
+    """Judged before a byte of the body is read, by us or by the server beneath."""
+    import socket
+
+    for path in ("/v1/batch", "/v1/messages"):
+        with socket.create_connection(("127.0.0.1", target.broker.port), timeout=10) as connection:
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+            connection.sendall(head.encode())
+            assert connection.recv(65_536).startswith((b"HTTP/1.1 400", b"HTTP/1.1 413")), length
+
+
+@pytest.mark.parametrize("op", ["send", "prepare", "part"])
+@pytest.mark.parametrize("kind", [JSON, MSGPACK])
+def test_messages_that_are_too_large_or_too_many(target: Target, op: str, kind: str) -> None:
+    import msgspec
+
+    def ask(count: int, size: int) -> Answer:
+        messages = [OutgoingMessage("kept", bytes(size)) for _ in range(count)]
+        ops: dict[str, ClientOp] = {"send": Send(messages), "prepare": Prepare("new", "shop", messages)}
+        from tallystick.core.ops import PreparePart
+        from tallystick.core.wire import BatchRequest
+
+        chosen = ops.get(op) or PreparePart("new", messages)
+        encoder = msgspec.msgpack if kind == MSGPACK else msgspec.json
+        return target.refuses("POST", "/v1/batch", encoder.encode(BatchRequest([chosen])), {"Content-Type": kind})
+
+    large = ask(1, MESSAGE_BYTES + 1).problem()
+    assert (large.code, large.field) == ("too_large", "ops[0].messages[0].value")
+    if op != "part":  # a part may hold many more, it comes from a Spark task
+        many = ask(MESSAGES + 1, 1).problem()
+        assert (many.code, many.field) == ("too_large", "ops[0].messages")
+
+
+def test_every_route_with_a_body_is_among_the_templates() -> None:
+    tried = {(one.method, one.path.replace("new", "{}").replace("kept", "{}")) for one in WITH_BODY}
+    for entry in ENTRIES:
+        if entry.method in ("POST", "PUT") and not entry.path.endswith("/resume"):
+            pattern = entry.path.split("{")[0] + "{}" + entry.path.split("}")[1] if "{" in entry.path else entry.path
+            assert (entry.method, pattern) in tried, entry.path
+    assert {op.path for op in OPERATIONS} == {kind.__struct_config__.tag for kind in ClientOp.__args__}  # type: ignore[attr-defined]
+    assert len(REQUESTS) > 10
+
+
+@settings(THOROUGH, max_examples=60)
+@given(st.text(min_size=1, max_size=60), st.sampled_from(["GET", "POST"]))
+def test_arbitrary_paths(target: Target, text: str, method: str) -> None:
+    answer = target.client.request(method, "/v1/transactions/" + quote(text.encode("utf-8", "surrogatepass"), safe=""))
+    assert 400 <= answer.status < 500
