@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import signal
 import threading
 import time
@@ -64,7 +63,8 @@ class Moments:
             return len(self.passed) == self.at
 
     def _act(self) -> None:
-        os.kill(os.getpid(), self._signal)
+        # To this thread, which takes it before it goes on; another one would stop the process some steps later.
+        signal.pthread_kill(threading.get_ident(), self._signal)
         while self._signal == signal.SIGKILL:
             time.sleep(1)  # pragma: no cover - nothing runs after the kill
 

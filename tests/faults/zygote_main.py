@@ -6,6 +6,7 @@ same: it opens its own connections after the fork, and dies alone. When the stan
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import selectors
@@ -18,6 +19,7 @@ import consumer_main
 import producer_main
 
 _ROLES = {"produce": producer_main.main, "consume": consumer_main.main, "soak_produce": producer_main.soak}
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 FAILED = 70
 """The exit code of a child that raised what it should not."""
 
@@ -57,6 +59,7 @@ def _begin(case: dict[str, Any], children: dict[int, int]) -> None:
 
 
 def _child(case: dict[str, Any]) -> None:
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDWR)

@@ -139,7 +139,7 @@ class Broker:
         if check.via == "url":
             self._outbound.allowed.check(check.target, f"ops[{index}].check.target")
         else:
-            self._databases.check(check.target)
+            self._databases.check(check.target, f"ops[{index}].check.target")
 
     async def one(self, op: StoreOp) -> Result:
         """Carry out a single operation; a refusal is raised."""

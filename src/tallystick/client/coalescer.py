@@ -169,6 +169,8 @@ class Coalescer:
             if entry.worth_sending(now):
                 batch.append(entry)
                 size += length
+            else:
+                entry.fail(entry.overdue(self.address, self._last_failure))
         if not self.full:
             self._room.set()
         return batch

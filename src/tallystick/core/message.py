@@ -8,6 +8,9 @@ from msgspec import Meta, Struct
 
 from tallystick.core.names import HeaderName, HeaderValue, Key, Tag, TopicName
 
+# Milliseconds since the epoch, to the end of the year 9999: the last that dates in Python, Arrow and Spark can hold.
+Timestamp = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+
 
 class OutgoingMessage(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A message on its way in. `deliver_at` (milliseconds since the epoch) delays it; 0 means at once."""
@@ -17,8 +20,8 @@ class OutgoingMessage(Struct, omit_defaults=True, forbid_unknown_fields=True, gc
     key: Key | None = None
     headers: dict[HeaderName, HeaderValue] | None = None
     tag: Tag | None = None
-    deliver_at: Annotated[int, Meta(ge=0)] = 0
-    born_at: Annotated[int, Meta(ge=0)] = 0
+    deliver_at: Timestamp = 0
+    born_at: Timestamp = 0
 
 
 class Chunk(Struct, array_like=True, gc=False):

@@ -18,6 +18,9 @@ Outcome = Literal["committed", "rolled_back"]
 Answer = Literal["committed", "rolled_back", "unknown"]
 OnExhausted = Literal["park", "rollback"]
 Milliseconds = Annotated[int, Meta(ge=0, le=366 * 24 * 3600 * 1000)]
+PartIndex = Annotated[int, Meta(ge=0, le=1_000_000)]
+Reason = Annotated[str, Meta(max_length=1024)]
+Offset = Annotated[int, Meta(ge=0)]
 
 
 class Check(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -50,7 +53,7 @@ class PreparePart(Struct, tag="part", tag_field="op", omit_defaults=True, forbid
 
     part: PartId
     messages: list[OutgoingMessage]
-    index: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    index: PartIndex = 0
     ttl_ms: Milliseconds | None = None
 
 
@@ -96,7 +99,7 @@ class Nack(Struct, tag="nack", tag_field="op", omit_defaults=True, forbid_unknow
     receipts: list[str]
     delay_ms: Milliseconds | None = None
     dead: bool = False
-    reason: Annotated[str, Meta(max_length=1024)] = ""
+    reason: Reason = ""
 
 
 class Renew(Struct, tag="renew", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
@@ -112,7 +115,7 @@ class CommitOffsets(Struct, tag="offsets", tag_field="op", omit_defaults=True, f
 
     group: GroupName
     topic: TopicName
-    offsets: dict[int, Annotated[int, Meta(ge=0)]]
+    offsets: dict[int, Offset]
     expected: dict[int, int] | None = None
 
 
@@ -120,7 +123,7 @@ class AnswerChecks(Struct, tag="answers", tag_field="op", omit_defaults=True, fo
     """What the producer's side says of transactions it was asked about."""
 
     answers: dict[Gid, Answer]
-    reasons: dict[Gid, Annotated[str, Meta(max_length=1024)]] = {}
+    reasons: dict[Gid, Reason] = {}
     group: GroupName | None = None
     member: MemberName | None = None
 

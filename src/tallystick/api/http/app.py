@@ -18,7 +18,7 @@ from tallystick.api.http.problems import problem_response
 from tallystick.api.http.routes.context import CallerGone
 from tallystick.api.http.table import ENTRIES, Entry
 from tallystick.broker.broker import Broker
-from tallystick.core.errors import InvalidRequest, NotFound
+from tallystick.core.errors import MethodNotAllowed, NotFound
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -30,10 +30,15 @@ class App:
         self._open_broker = open_broker
         self.broker: Broker | None = None
         self._starlette = Starlette(
-            routes=[_route(entry) for entry in ENTRIES if entry.handler],
+            # The hot path is taken before Starlette sees it; its entry is here for the methods it does not have.
+            routes=[
+                _route(entry) if entry.handler else Route(entry.path, self, methods=[entry.method]) for entry in ENTRIES
+            ],
             lifespan=self._lifespan,
             exception_handlers={HTTPException: _http_error},
         )
+        # A path with one slash too many is a mistake to be told, not an answer to be sent elsewhere.
+        self._starlette.router.redirect_slashes = False
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -72,7 +77,7 @@ def _route(entry: Entry) -> Route:
 
 async def _http_error(request: Request, error: Any) -> Response:
     if error.status_code == 405:
-        response = problem_response(InvalidRequest(f"{request.method} is not possible on {request.url.path[:200]}"))
-        response.status_code = 405
+        response = problem_response(MethodNotAllowed(f"{request.method} is not possible on {request.url.path[:200]}"))
+        response.headers.update(error.headers or {})  # Allow: what is possible
         return response
     return problem_response(NotFound(f"there is nothing at {request.url.path[:200]}; see /docs"))

@@ -28,7 +28,7 @@ async def handle_batch(broker: Broker, scope: Scope, receive: Receive, send: Sen
     try:
         headers = dict(scope["headers"])
         body = await _read(receive, headers, broker.limits.request_bytes)
-        sent = headers.get(b"content-type", b"application/json").partition(b";")[0].strip()
+        sent = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
         request = _decode(sent, body)
         results = await broker.batch(request.ops, len(body))
     except Exception as error:

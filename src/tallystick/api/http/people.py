@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from tallystick.core.errors import InvalidRequest
-from tallystick.core.message import OutgoingMessage, StoredMessage
+from tallystick.core.message import OutgoingMessage, StoredMessage, Timestamp
 from tallystick.core.names import Gid, GroupName, HeaderName, HeaderValue, Key, MemberName, Tag, TopicName
-from tallystick.core.ops import Check, PartRef
+from tallystick.core.ops import Check, Milliseconds, PartIndex, PartRef
 
 
 class MessageIn(Struct, forbid_unknown_fields=True):
@@ -24,13 +24,10 @@ class MessageIn(Struct, forbid_unknown_fields=True):
     key: Key | None = None
     headers: dict[HeaderName, HeaderValue] | None = None
     tag: Tag | None = None
-    deliver_at: int = 0
+    deliver_at: Timestamp = 0
 
     def outgoing(self, at: str) -> OutgoingMessage:
-        value = self._bytes(at)
-        if self.deliver_at < 0:
-            raise InvalidRequest(f"{at}.deliver_at: must not be negative", field=f"{at}.deliver_at")
-        return OutgoingMessage(self.topic, value, self.key, self.headers, self.tag, self.deliver_at)
+        return OutgoingMessage(self.topic, self._bytes(at), self.key, self.headers, self.tag, self.deliver_at)
 
     def _bytes(self, at: str) -> bytes:
         if (self.value is UNSET) == (self.value_base64 is UNSET):
@@ -62,15 +59,15 @@ class MessagesIn(Struct, forbid_unknown_fields=True):
 
 class PartIn(Struct, forbid_unknown_fields=True):
     messages: list[MessageIn]
-    index: int = 0
-    ttl_ms: int | None = None
+    index: PartIndex = 0
+    ttl_ms: Milliseconds | None = None
 
 
 class OutcomeIn(Struct, forbid_unknown_fields=True):
     """`by`: "operator" for a person's word on a transaction, which must exist then."""
 
     parts: list[PartRef] = []
-    by: str = "producer"
+    by: Literal["producer", "operator"] = "producer"
 
 
 def readable(message: StoredMessage) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import msgspec
 from starlette.responses import Response
@@ -13,14 +14,15 @@ from tallystick.core.wire import PROBLEM, Problem
 log = logging.getLogger("tallystick.api")
 
 RETRY_AFTER_SECONDS = "1"
+_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`\Z")
 DECODING = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # a ValidationError is a DecodeError
 
 
 def undecodable(error: Exception) -> InvalidRequest:
     """A body that does not have the form of what was expected: says where, if the decoder knows."""
     if isinstance(error, msgspec.ValidationError):
-        message, _, place = str(error).partition(" - at `$")
-        field = place.rstrip("`").lstrip(".") or None
+        found = _PLACE.search(str(error))
+        message, field = (str(error)[: found.start()], found[1] or None) if found else (str(error), None)
         return InvalidRequest(f"{field or 'the request'}: {message}", field=field)
     return InvalidRequest(f"the body cannot be decoded: {error}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import socket
@@ -30,7 +31,9 @@ def set_up_logs(config: Config) -> None:
     shown: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if config.log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     finish: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if config.log_format == "json":
@@ -108,6 +111,10 @@ def _run(config: Config, sockets: list[socket.socket], on_ready: Callable[[str],
 
     app = App(open_broker)
     server = Server(_settings(app, config), app, tell)
+    # What is loaded now stays; and young garbage is rare here, because the structs of a request have no cycles.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     server.run(sockets)
     if failed:
         raise failed[0]
@@ -126,7 +133,10 @@ def _settings(app: App, config: Config) -> uvicorn.Config:
         lifespan="on",
         access_log=False,
         log_config=None,
+        proxy_headers=False,
         server_header=False,
         date_header=False,
+        # Longer than clients keep an idle connection: if both end it at once, a request is lost between them.
+        timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, config.drain_timeout // 1000),
     )

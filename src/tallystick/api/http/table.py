@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from tallystick.api.http.people import MessagesIn, OutcomeIn, PartIn, TransactionIn
+from tallystick.api.http.routes.groups import AckIn, NackIn, OffsetsIn, RenewIn
 from tallystick.core.ops import AnswerChecks
 from tallystick.core.wire import (
     BatchRequest,
@@ -23,6 +24,33 @@ from tallystick.core.wire import (
     TransactionPage,
     TransactionView,
 )
+
+
+class PositionOut(Struct):
+    topic: str
+    queue: int
+    offset: int
+
+
+class TopicList(Struct):
+    topics: list[TopicView]
+
+
+class GroupList(Struct):
+    groups: list[GroupView]
+
+
+class StaleReceipts(Struct):
+    """Receipts that held no lease any more; the status is 409 if there are any."""
+
+    stale: list[str]
+
+
+class SentOut(Struct):
+    """Where the messages are; `duplicate` if the gid had been sent before."""
+
+    duplicate: bool
+    positions: list[PositionOut]
 
 
 class Entry(Struct):
@@ -65,8 +93,15 @@ ENTRIES = [
         TransactionView,
     ),
     Entry("POST", "/v1/parts/{part}", "transactions.put_part", "Prepare a part for a later commit", PartIn),
-    Entry("POST", "/v1/messages", "transactions.send", "Send without a transaction; with a gid once only", MessagesIn),
-    Entry("GET", "/v1/topics", "topics.list_", "List topics"),
+    Entry(
+        "POST",
+        "/v1/messages",
+        "transactions.send",
+        "Send without a transaction; with a gid once only",
+        MessagesIn,
+        SentOut,
+    ),
+    Entry("GET", "/v1/topics", "topics.list_", "List topics", None, TopicList),
     Entry("GET", "/v1/topics/{topic}", "topics.show", "Show a topic", None, TopicView),
     Entry("PUT", "/v1/topics/{topic}", "topics.put", "Create or change a topic", TopicSpec, TopicView),
     Entry("DELETE", "/v1/topics/{topic}", "topics.delete", "Delete a topic and its messages"),
@@ -85,12 +120,14 @@ ENTRIES = [
             "end": "Arrow: offset to stop at",
         },
     ),
-    Entry("GET", "/v1/groups", "groups.list_", "List consumer groups"),
-    Entry("GET", "/v1/groups/{group}", "groups.show", "A consumer group on each of its topics"),
+    Entry("GET", "/v1/groups", "groups.list_", "List consumer groups", None, GroupList),
+    Entry("GET", "/v1/groups/{group}", "groups.show", "A consumer group on each of its topics", None, GroupList),
     Entry("POST", "/v1/groups/{group}/receive", "groups.receive", "Lease messages", ReceiveRequest, ReceiveResponse),
-    Entry("POST", "/v1/groups/{group}/ack", "groups.ack", "Settle leases"),
-    Entry("POST", "/v1/groups/{group}/nack", "groups.nack", "Give messages back"),
-    Entry("POST", "/v1/groups/{group}/renew", "groups.renew", "Keep messages invisible for longer"),
+    Entry("POST", "/v1/groups/{group}/ack", "groups.ack", "Settle leases", AckIn, StaleReceipts),
+    Entry("POST", "/v1/groups/{group}/nack", "groups.nack", "Give messages back", NackIn, StaleReceipts),
+    Entry(
+        "POST", "/v1/groups/{group}/renew", "groups.renew", "Keep messages invisible longer", RenewIn, StaleReceipts
+    ),
     Entry(
         "GET",
         "/v1/groups/{group}/offsets",
@@ -100,7 +137,7 @@ ENTRIES = [
         GroupView,
         {"topic": "of this topic"},
     ),
-    Entry("PUT", "/v1/groups/{group}/offsets", "groups.put_offsets", "Store offsets"),
+    Entry("PUT", "/v1/groups/{group}/offsets", "groups.put_offsets", "Store offsets", OffsetsIn),
     Entry(
         "POST", "/v1/checks/poll", "groups.poll_checks", "Wait to be asked for outcomes", CheckPoll, CheckPollResponse
     ),

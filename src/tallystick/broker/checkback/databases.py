@@ -23,12 +23,11 @@ class Databases:
         self._openers = {name: opener_for(name, url) for name, url in urls.items()}
         self._table = table
 
-    def check(self, name: str) -> None:
+    def check(self, name: str, field: str) -> None:
         if name not in self._openers:
             known = ", ".join(sorted(self._openers)) or "none"
             raise NotAllowed(
-                f"check.target: no database {name!r} in this broker's configuration (it has: {known})",
-                field="check.target",
+                f"{field}: no database {name!r} in this broker's configuration (it has: {known})", field=field
             )
 
     async def ask(self, name: str, gids: list[str], seconds: float) -> dict[str, Answer]:

@@ -100,6 +100,7 @@ def resolve(
 ) -> list[Position]:
     """Assign the outcome. The only place where a transaction's messages become visible."""
     checks = forget_pending(batch, gid, existing) if existing else 0
+    checks += by == "check"  # the check that brought the answer counts as well
     positions: list[Position] = []
     if outcome == "committed":
         positions = append(batch, gid, messages)

@@ -11,7 +11,7 @@ from tallystick.api.http.people import readable
 from tallystick.api.http.routes.context import body_of, broker_of, group_of, while_connected
 from tallystick.core.errors import InvalidRequest, error_from_code
 from tallystick.core.names import TopicName, check_name
-from tallystick.core.ops import Ack, AnswerChecks, ClientOp, CommitOffsets, Milliseconds, Nack, Renew
+from tallystick.core.ops import Ack, AnswerChecks, ClientOp, CommitOffsets, Milliseconds, Nack, Offset, Reason, Renew
 from tallystick.core.wire import CheckPoll, CheckPollResponse, ReceiveRequest, ReceiveResponse
 
 
@@ -23,7 +23,7 @@ class NackIn(Struct, forbid_unknown_fields=True):
     receipts: list[str]
     delay_ms: Milliseconds | None = None
     dead: bool = False
-    reason: str = ""
+    reason: Reason = ""
 
 
 class RenewIn(Struct, forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ class RenewIn(Struct, forbid_unknown_fields=True):
 
 class OffsetsIn(Struct, forbid_unknown_fields=True):
     topic: TopicName
-    offsets: dict[int, int]
+    offsets: dict[int, Offset]
     expected: dict[int, int] | None = None
 
 

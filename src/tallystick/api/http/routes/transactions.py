@@ -11,7 +11,7 @@ from tallystick.api.http.bodies import respond
 from tallystick.api.http.people import MessagesIn, OutcomeIn, PartIn, TransactionIn, outgoing
 from tallystick.api.http.routes.context import body_of, broker_of, gid_of, number
 from tallystick.broker.broker import Broker
-from tallystick.core.errors import InvalidRequest, NotFound, error_from_code
+from tallystick.core.errors import InvalidRequest, NotFound, TallystickError, error_from_code
 from tallystick.core.ids import new_gid
 from tallystick.core.names import check_gid, check_name
 from tallystick.core.ops import ClientOp, Commit, OpResult, Prepare, PreparePart, Rollback, Send
@@ -20,7 +20,12 @@ from tallystick.store.protocol import OperatorResolve, Resume
 
 
 async def _carry_out(broker: Broker, op: ClientOp, weight: int = 1_024) -> OpResult:
-    (result,) = await broker.batch([op], weight)
+    try:
+        (result,) = await broker.batch([op], weight)
+    except TallystickError as error:
+        # The caller has sent no list of operations, so the place is told without it.
+        place = (error.field or "").removeprefix("ops[0].") or None
+        raise type(error)(error.detail.removeprefix("ops[0]."), field=place) from error
     if result is not None and result.error:
         raise error_from_code(result.error, result.detail, result.field)
     return result or OpResult()

@@ -1,0 +1,128 @@
+"""A broker inside the test's own event loop, on the memory store, with its time in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from tallystick.broker.broker import Broker
+from tallystick.broker.config import load_config
+from tallystick.core.clock import Clock, ManualClock
+from tallystick.core.errors import error_from_code
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Answer, AnswerChecks, Check, ClientOp, OpResult, Prepare
+from tallystick.core.wire import CheckPoll, CheckRequest, TransactionView
+from tallystick.store.protocol import Store, StoreOp
+
+T = TypeVar("T")
+
+# What runs for the broker's whole life.
+LIFELONG = {
+    "check-back",
+    "alerts",
+    "sweep PromoteDelayed",
+    "sweep ExpireParts",
+    "sweep ExpireTombstones",
+    "sweep TrimTopics",
+}
+
+
+class Inside:
+    """What tests do with a broker, in few words."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    @property
+    def clock(self) -> ManualClock:
+        assert isinstance(self.broker.clock, ManualClock)
+        return self.broker.clock
+
+    async def do(self, op: ClientOp) -> OpResult:
+        """One operation of a client; a refusal is raised."""
+        (result,) = await self.broker.batch([op], 1_024)
+        if result is not None and result.error:
+            raise error_from_code(result.error, result.detail, result.field)
+        return result or OpResult()
+
+    async def prepare(self, *gids: str, group: str = "shop", member: str | None = None, **check: Any) -> None:
+        """Transactions with one message each; due at once unless `after_ms` says otherwise."""
+        wishes = Check(**{"after_ms": 0, **check})
+        for gid in gids:
+            await self.do(Prepare(gid, group, [OutgoingMessage("orders", gid.encode())], wishes, member))
+
+    async def answer(self, **answers: Answer) -> None:
+        await self.do(AnswerChecks(answers))
+
+    async def one(self, op: StoreOp) -> Any:
+        return await self.broker.one(op)
+
+    async def poll(
+        self, member: str = "m", group: str = "shop", most: int = 100, ms: int = 5_000
+    ) -> list[CheckRequest]:
+        return await self.broker.poll_checks(CheckPoll(group, member, most, ms))
+
+    def polling(self, member: str, **rest: Any) -> asyncio.Task[list[CheckRequest]]:
+        """A poll that waits beside the test."""
+        return asyncio.create_task(self.poll(member, **rest))
+
+    async def view(self, gid: str) -> TransactionView:
+        found = await self.broker.look(lambda store: store.transaction(gid))
+        assert found is not None, f"{gid} is not known"
+        return found
+
+    async def becomes(self, gid: str, seconds: float = 10.0, **expected: Any) -> TransactionView:
+        """Wait until the transaction's view has these values."""
+
+        async def look() -> TransactionView | None:
+            view = await self.view(gid)
+            return view if all(getattr(view, name) == value for name, value in expected.items()) else None
+
+        try:
+            return await eventually(look, f"{gid} with {expected}", seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it is {await self.view(gid)}") from None
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of a series; one that was never touched is 0."""
+        return self.broker.metrics.registry.get_sample_value(f"tallystick_{name}", labels) or 0.0
+
+    def visible(self) -> int:
+        """How many messages have become visible in `orders`."""
+        topic = self.broker.store.topic("orders")
+        return sum(topic.ends) if topic else 0
+
+
+async def eventually(look: Callable[[], Awaitable[T]], what: str, seconds: float = 10.0) -> T:
+    """The first true value that `look` brings."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        found = await look()
+        if found:
+            return found
+        assert asyncio.get_running_loop().time() < deadline, f"not within {seconds} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+async def rounds(count: int = 3) -> None:
+    """Time for the check-back to look around a few times."""
+    await asyncio.sleep(0.11 * count)
+
+
+@contextlib.asynccontextmanager
+async def inside(store: Store | None = None, clock: Clock | None = None, **settings: Any) -> AsyncIterator[Inside]:
+    """A broker that must be in order when the test leaves it: everything still runs, no task died unseen."""
+    flags = {"store": "memory", "check_interval": "2s", "check_interval_cap": "30s", "check_timeout": "5s", **settings}
+    unseen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+    broker = Broker(load_config(flags=flags, environ={}), store, clock or ManualClock())
+    try:
+        yield Inside(broker)
+        assert {task.get_name() for task in asyncio.all_tasks()} >= LIFELONG
+    finally:
+        await broker.close()
+    gc.collect()  # a task that ended with an error which nobody looked at tells so when it is collected
+    assert not unseen
