@@ -174,8 +174,8 @@ class Broker:
             self._ordered_receives -= request.ordered
 
     async def _receive(self, op: Receive, deadline: float) -> list[Delivery]:
+        self._refuse_while_draining()
         while True:
-            self._refuse_while_draining()
             seen = self.waiters.version(op.topic)
             received = await self.one(op)
             left = deadline - asyncio.get_running_loop().time()
@@ -186,6 +186,8 @@ class Broker:
             if received.next_visible is not None:
                 left = min(left, max(0.005, (received.next_visible - self.clock.now_ms()) / 1000))
             await self.waiters.wait(op.topic, seen, left)
+            if self.draining:
+                return []  # sent home: nothing more is lent
 
     async def fetch(self, topic: str, queue: int, offset: int, most: int, max_bytes: int, wait_ms: int) -> Slice:
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from . import forks
+
 log = logging.getLogger("tallystick.client")
 
 T = TypeVar("T")
@@ -65,7 +67,8 @@ class Workers:
     def _work(self) -> None:
         slot = Slot()
         while (job := self._jobs.get()) is not None:
-            job(slot)
+            with forks.database_work():
+                job(slot)
         slot.forget()
 
     def stop(self) -> None:
