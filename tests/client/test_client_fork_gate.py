@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tallystick.client.forks import _Gate
-
 from brokers import running_broker
+from tallystick.client.forks import _Gate
 
 SLOW_WRITER = """
 import os, sqlite3, sys, time

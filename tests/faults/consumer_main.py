@@ -32,7 +32,7 @@ def main(case: dict[str, Any]) -> None:
     client = tallystick.Client(case["url"])
     _subscribe(client, case)
     if case.get("rest"):
-        threading.Thread(target=_stop_when_quiet, args=(client, moments), daemon=True).start()
+        threading.Thread(target=_stop_when_quiet, args=(moments,), daemon=True).start()
     client.run()
     client.close()
     report.write(moments=moments.passed)
@@ -69,9 +69,10 @@ def _report_received(report: Report) -> None:
     reading.receive = reported
 
 
-def _stop_when_quiet(client: tallystick.Client, moments: Moments) -> None:
+def _stop_when_quiet(moments: Moments) -> None:
     passed = -1
     while not moments.passed or passed < len(moments.passed):
         passed = len(moments.passed)
         time.sleep(QUIET_SECONDS)
-    client._stop_asked.set()
+    # To this thread and not to the main one: `run` has to notice that too.
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 45.0
+LOG = "children.log"
 
 
 class Child:
@@ -26,6 +27,7 @@ class Child:
         self.exit_code: int | None = None
         self.stopped = False
         self._report = directory / f"report-{number}"
+        self._log = directory / LOG
         self._changed = threading.Condition()
 
     def note(self, **what: Any) -> None:
@@ -36,8 +38,12 @@ class Child:
 
     def _wait_until(self, ready: Any, what: str, seconds: float) -> None:
         with self._changed:
-            if not self._changed.wait_for(ready, seconds):
-                raise TimeoutError(f"process {self.pid} ({self.report}) did not {what} within {seconds} s")
+            if self._changed.wait_for(ready, seconds):
+                return
+        self._signal(signal.SIGUSR1)  # it writes down what its threads are at
+        time.sleep(0.5)
+        log = self._log.read_text(errors="replace")
+        raise TimeoutError(f"process {self.pid} did not {what} within {seconds} s; {self.report}\n{log[-8000:]}")
 
     def wait(self, seconds: float = WAIT_SECONDS) -> int:
         """Its exit code once it has ended; minus the number of the signal that killed it."""
@@ -92,7 +98,7 @@ class Nursery:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
-        self.log = directory / "children.log"
+        self.log = directory / LOG
         self.children: list[Child] = []
         with self.log.open("ab") as log:
             self._zygote = subprocess.Popen(

@@ -7,6 +7,7 @@ same: it opens its own connections after the fork, and dies alone. When the stan
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import selectors
@@ -60,6 +61,7 @@ def _begin(case: dict[str, Any], children: dict[int, int]) -> None:
 
 def _child(case: dict[str, Any]) -> None:
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    faulthandler.register(signal.SIGUSR1)  # so that the parent can ask one that hangs what it is at
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDWR)

@@ -118,7 +118,8 @@ class Broker:
             if kind is Prepare:
                 self._check_prepare(op, index)  # type: ignore[arg-type]
                 after = op.check.after_ms  # type: ignore[union-attr]
-                soonest = min(soonest or 2**62, self.config.check_after if after is None else after)
+                after = self.config.check_after if after is None else after
+                soonest = after if soonest is None else min(soonest, after)
             elif kind is Send:
                 self.limits.check_messages(op.messages, f"ops[{index}].messages")  # type: ignore[union-attr]
             elif kind is PreparePart:

@@ -23,7 +23,8 @@ PREFIX = "TALLYSTICK_"
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
-Duration = NotNegative  # in milliseconds, once parsed
+# In milliseconds, once parsed. A hundred years: any time to come, added to now, still fits the store's keys.
+Duration = Annotated[int, Meta(ge=0, le=36_500 * DAY_MS)]
 LOOPBACK_URLS = ["http://127.0.0.1:*", "http://localhost:*", "http://[::1]:*"]
 
 
@@ -136,10 +137,10 @@ def _check_name(name: str, origin: str) -> None:
 
 def _from_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"configuration file {path}: {error.strerror}", field="config") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"configuration file {path}: {error}", field="config") from error
 
 
@@ -186,6 +187,8 @@ def _validated(values: dict[str, Any], origins: dict[str, str]) -> Config:
         raise ConfigError(f"{name} ({origin}): {_refusal(name, values.get(name), message)}", field=name) from error
     if config.max_message_bytes > config.max_request_bytes:
         raise ConfigError("max_message_bytes: larger than max_request_bytes", field="max_message_bytes")
+    if not config.check_timeout:
+        raise ConfigError("check_timeout: without time for an answer every check would fail", field="check_timeout")
     if config.check_interval > config.check_interval_cap:
         raise ConfigError("check_interval: larger than check_interval_cap", field="check_interval")
     if config.max_pending_age > config.dedup_retention and config.dedup_retention:

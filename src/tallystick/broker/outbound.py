@@ -9,6 +9,7 @@ proxies and cookies are off; answers are cut off at a size and a time.
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import re
 import socket
@@ -68,6 +69,7 @@ class AllowedUrls:
         except ValueError as error:
             raise NotAllowed(f"{field}: {url[:200]!r} is not a URL: {error}", field=field) from error
         plain = not (parts.username or parts.password) and "@" not in parts.netloc and not re.search(r"[\s\\]", url)
+        plain = plain and (self.names_host(host) or not _number_of_a_special_address(host))
         for scheme, pattern, allowed_port in self._patterns:
             if plain and parts.scheme == scheme and pattern.match(host) and allowed_port in ("*", str(port)):
                 return
@@ -96,7 +98,7 @@ class _PinnedResolver(AbstractResolver):
         results = []
         for kind, _, protocol, _, address in found:
             ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
-            if named or ip.is_global or (ip.is_private and not _special(ip)):
+            if named or not _special(ip):
                 results.append(
                     ResolveResult(
                         hostname=host,
@@ -108,17 +110,28 @@ class _PinnedResolver(AbstractResolver):
                     )
                 )
         if not results:
-            raise OSError(f"{host} leads to an address that allowed_urls does not name")
+            raise OSError(errno.EACCES, f"{host} leads to an address that allowed_urls does not name")
         return results
 
     async def close(self) -> None:
         """Nothing is held."""
 
 
+def _number_of_a_special_address(host: str) -> bool:
+    """A host that is a number is connected to as it is, without a look-up that could refuse it."""
+    if ":" not in host and not host.replace(".", "").isdigit():
+        return False
+    try:
+        return _special(ipaddress.ip_address(host))
+    except ValueError:
+        return True  # an address in disguise, such as 127.1 or 2130706433: what it leads to is up to the system
+
+
 def _special(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     mapped = getattr(ip, "ipv4_mapped", None)
     return bool(
         mapped is not None
+        or not (ip.is_global or ip.is_private)
         or ip.is_loopback
         or ip.is_link_local
         or ip.is_multicast
@@ -150,16 +163,23 @@ class Outbound:
             self.allowed.check(url, "url")
             timeout = aiohttp.ClientTimeout(total=seconds)
             async with self._session.request(method, url, allow_redirects=False, timeout=timeout, **rest) as answer:
-                body = await answer.content.read(MAX_ANSWER_BYTES)
-                return Answered(answer.status, body)
+                return Answered(answer.status, await _beginning(answer.content))
         except NotAllowed as error:
             raise OutboundFailed(error.detail, "not_allowed", permanent=True) from error
         except TimeoutError as error:
             raise OutboundFailed(f"no answer within {seconds:g} s", "timeout", permanent=False) from error
-        except (aiohttp.InvalidURL, aiohttp.ClientSSLError, aiohttp.ClientPayloadError) as error:
+        except (aiohttp.InvalidURL, aiohttp.ClientSSLError, UnicodeError) as error:  # the last: a name too long for DNS
             raise OutboundFailed(f"{type(error).__name__}: {error}", "protocol", permanent=True) from error
         except (aiohttp.ClientError, OSError) as error:
             raise OutboundFailed(f"{type(error).__name__}: {error}", "network", permanent=False) from error
 
     async def close(self) -> None:
         await self._session.close()
+
+
+async def _beginning(content: aiohttp.StreamReader) -> bytes:
+    """The body, cut off at a size. One read brings what has arrived, which need not be all of it."""
+    body = bytearray()
+    while len(body) < MAX_ANSWER_BYTES and (piece := await content.read(MAX_ANSWER_BYTES - len(body))):
+        body += piece
+    return bytes(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 
 from tallystick.core.errors import Busy
@@ -51,9 +52,11 @@ class Waiters:
         self._waiting[topic].add(future)
         self._count += 1
         try:
-            await asyncio.wait_for(future, seconds)
-        except TimeoutError:
-            pass
+            # Not wait_for, which forgets a cancellation that comes together with the wake-up: a caller that is
+            # gone would go on to receive.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await future
         finally:
             self._count -= 1
             waiting = self._waiting.get(topic)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from prometheus_client import Histogram
 
 from tallystick.core.clock import Clock
-from tallystick.core.errors import Busy, Draining, StorageFailed
+from tallystick.core.errors import Busy, Draining, StorageFailed, TallystickError
 from tallystick.core.ops import OpResult, Prepare, PreparePart, Send
 from tallystick.store.protocol import Result, Store, StoreOp
 
@@ -154,15 +154,22 @@ class Writer:
         ops = [op for work in works for op in work.ops]
         try:
             results = iter(self._write(ops) if ops else ())
-        except Exception as error:
-            if not isinstance(error, StorageFailed):
-                log.exception("a group commit failed; nothing of it was written")
-            failed = error if isinstance(error, StorageFailed) else StorageFailed(f"internal error: {error!r}")
+        except StorageFailed as failed:
             return [failed if work.look is None else self._look(work.look) for work in works]
+        except Exception:
+            return self._commit_each(works)
         answers = [[next(results) for _ in work.ops] if work.look is None else self._look(work.look) for work in works]
         if ops:
             self._commit_seconds.observe(time.perf_counter() - began)
         return answers
+
+    def _commit_each(self, works: list[_Work]) -> list[Any]:
+        """One of these met an error of ours, and nothing of their group commit was written: each by itself, so that
+        what one client asked for is no harm to another."""
+        if len(works) > 1:
+            return [answer for work in works for answer in self._commit([work])]
+        log.exception("a group commit failed; nothing of it was written")
+        return [TallystickError("internal error, nothing was stored; the broker's log has the details")]
 
     def _write(self, ops: list[StoreOp]) -> list[Result]:
         now = self._clock.now_ms()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from tallystick.core.names import check_gid
 from tallystick.core.ops import ClientOp, OpResult
 
 from .brokers import Broker
@@ -25,7 +24,8 @@ class ApiBase:
         return brokers.for_new()[0] if address is None else brokers.at(parse_address(address))
 
     async def _on_gid(self, gid: str, op: ClientOp) -> OpResult | None:
-        broker = await self._core.runtime().brokers.of_gid(check_gid(gid))
+        brokers = self._core.runtime().brokers
+        broker = brokers.only or await brokers.of_gid(gid)
         return await broker.ops.run(op, self._core.settings.timeout)
 
     async def _settle(self, messages: Message | Sequence[Message], op: Callable[[list[str]], ClientOp]) -> None:

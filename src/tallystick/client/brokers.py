@@ -123,6 +123,8 @@ class Brokers:
         self._order = sorted(
             self._by_address.values(), key=lambda broker: _weight(broker.address, member), reverse=True
         )
+        # With one address there is nothing to choose, and no time to lose on choosing.
+        self.only = self._order[0] if len(self._order) == 1 else None
 
     def __iter__(self) -> Iterator[Broker]:
         return iter(self._order)
@@ -154,8 +156,8 @@ class Brokers:
 
     async def of_gid(self, gid: str) -> Broker:
         """The one broker that a gid belongs to. A retry of anything uncertain must never reach another one."""
-        if len(self._order) == 1:
-            return self._order[0]
+        if self.only is not None:
+            return self.only
         store = store_of_gid(gid)
         if store:
             broker = self._holding(store) or await self._find(store)

@@ -34,6 +34,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 AT_EXIT_SECONDS = 2.0
+SIGNAL_SECONDS = 0.5
+"""How late `run` may notice a signal."""
 
 
 def synchronous(
@@ -219,7 +221,10 @@ class Client(Subscribing):
         before = self._catch_signals()
         try:
             self.start()
-            self._stop_asked.wait()
+            # Not one wait for ever: a signal may be delivered to another thread (after SIGCONT, say), and Python
+            # calls its handler on this one, which has to be awake for that.
+            while not self._stop_asked.wait(SIGNAL_SECONDS):
+                pass
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -25,13 +25,17 @@ WORTH_SHARING = 128
 
 
 class CoalescerLimits:
-    """How much travels together, and how much may wait."""
+    """How much travels together, and how much may wait.
+
+    Several requests of moderate size beat one large one: while the broker works on the first, the next is made here.
+    With one at a time the two sides only ever wait for each other.
+    """
 
     def __init__(
         self,
         *,
-        in_flight: int = 2,
-        request_ops: int = 2_000,
+        in_flight: int = 4,
+        request_ops: int = 256,
         request_bytes: int = MIB,
         waiting_ops: int = 50_000,
         waiting_bytes: int = 64 * MIB,
@@ -83,10 +87,9 @@ class Coalescer:
 
     async def run(self, op: ClientOp, timeout: float, *, retry: bool = True) -> OpResult | None:
         """Hand in an operation, once there is room for it, and wait for its result."""
-        deadline = self._loop.time() + timeout
-        while self.full:
-            await self._wait_for_room(deadline)
-        return await self.submit(op, deadline - self._loop.time(), retry=retry)
+        if self.full:
+            timeout = await self._wait_for_room(timeout)
+        return await self.submit(op, timeout, retry=retry)
 
     def submit(self, op: ClientOp, timeout: float, *, retry: bool = True) -> Answered:
         """Hand in an operation without waiting. The caller looks at `full` first if it can be held back."""
@@ -281,14 +284,18 @@ class Coalescer:
             entry.fail(entry.overdue(self.address, self._last_failure))
         return bool(late)
 
-    async def _wait_for_room(self, deadline: float) -> None:
-        self._room.clear()
-        try:
-            await asyncio.wait_for(self._room.wait(), deadline - self._loop.time())
-        except TimeoutError:
-            raise Busy(
-                f"{len(self._waiting)} operations wait for {self.address} already; this one was not sent"
-            ) from None
+    async def _wait_for_room(self, timeout: float) -> float:
+        """Wait until an operation may be handed in; how much of the time is left."""
+        deadline = self._loop.time() + timeout
+        while self.full:
+            self._room.clear()
+            try:
+                await asyncio.wait_for(self._room.wait(), deadline - self._loop.time())
+            except TimeoutError:
+                raise Busy(
+                    f"{len(self._waiting)} operations wait for {self.address} already; this one was not sent"
+                ) from None
+        return deadline - self._loop.time()
 
     def _busy(self) -> bool:
         return bool(self._waiting or self._in_flight or self._split or self._later)

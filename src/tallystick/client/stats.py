@@ -6,6 +6,8 @@ from msgspec import Struct
 
 
 class Stats(Struct):
+    """What happened in a client since it was made; read it as often as you like."""
+
     unconfirmed_dropped: int = 0
     """Level 0 messages not even queued, because too many were waiting."""
     unconfirmed_failed: int = 0

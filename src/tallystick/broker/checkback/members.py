@@ -47,9 +47,11 @@ class Members:
         self._count += 1
         self._on_arrival()
         try:
-            return await asyncio.wait_for(poll.future, seconds)
+            async with asyncio.timeout(seconds):
+                return await poll.future
         except TimeoutError:
-            return []
+            # It may have been asked in the very moment its time was up.
+            return [] if poll.future.cancelled() else poll.future.result()
         finally:
             self._count -= 1
             self._forget(group, poll)

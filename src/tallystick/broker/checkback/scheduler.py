@@ -64,6 +64,7 @@ class CheckBack:
         self._next_look: dict[int, int] = {}
         self._asked: dict[str, _Asked] = {}
         self._busy: Counter[int] = Counter()  # per channel, checks under way (URLs and databases)
+        self._reachable: set[int] = set()  # channels that somebody could be asked in, since the last look for idle ones
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- what the rest of the broker tells -------------------------------------------------------------------
@@ -90,8 +91,10 @@ class CheckBack:
     async def run(self) -> None:
         parked_at = time.monotonic()
         while True:
+            # Not wait_for, which forgets a cancellation that comes together with the event: the end would hang.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), TICK_SECONDS)
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._wake.wait()
             self._wake.clear()
             try:
                 await self._round()
@@ -118,6 +121,8 @@ class CheckBack:
         by_room: defaultdict[int, list[int]] = defaultdict(list)
         for channel in self._store.channels():
             room = min(self._room(channel), CLAIMS_AT_ONCE)
+            if room > 0:
+                self._reachable.add(channel.id)
             if room > 0 and self._next_look.get(channel.id, 0) <= now:
                 asking[channel.id] = channel
                 by_room[room].append(channel.id)
@@ -159,21 +164,24 @@ class CheckBack:
         left = self.members.hand_out(channel.name, claims)
         unasked = {claim.request.gid for claim in left}
         asked = [claim.request.gid for claim in claims if claim.request.gid not in unasked]
-        for gid in asked:
-            self._asked[gid] = _Asked("group")
+        asking = _Asked("group")
+        self._asked.update(dict.fromkeys(asked, asking))
         self._metrics.checks_sent.labels("group").inc(len(asked))
         if asked:
-            self._start(self._await_group(asked))
+            self._start(self._await_group(asked, asking))
         if unasked:
             # The members went away between the claim and now: nobody was asked, so it was no check.
             self._start(self._give_up(dict.fromkeys(unasked, "no live member"), counted=False, retry_ms=0))
 
-    async def _await_group(self, gids: list[str]) -> None:
+    async def _await_group(self, gids: list[str], asking: _Asked) -> None:
         await asyncio.sleep(self._timeout_ms / 1000)
-        silent = {gid: "the member that was asked did not answer in time" for gid in gids if self._asked.pop(gid, None)}
+        # A gid that was answered with `unknown` may be out again by now: that check has a time of its own.
+        silent = [gid for gid in gids if self._asked.get(gid) is asking]
+        for gid in silent:
+            del self._asked[gid]
         if silent:
             self._metrics.checks_failed.labels("group", "timeout").inc(len(silent))
-            await self._give_up(silent)
+            await self._give_up(dict.fromkeys(silent, "the member that was asked did not answer in time"))
 
     # --- by URL and by database ------------------------------------------------------------------------------
 
@@ -233,7 +241,10 @@ class CheckBack:
             log.warning("a failed check could not be noted: %s", error)
 
     async def _park_unreachable(self) -> None:
-        idle = [channel.id for channel in self._store.channels() if self._room(channel) <= 0]
+        """Park the oldest of the channels where nobody could be asked since this was done last. To have no room just
+        now is not enough: a member is away while it looks for its answers."""
+        idle = [channel.id for channel in self._store.channels() if channel.id not in self._reachable]
+        self._reachable.clear()
         if idle:
             await self._writer.submit([ParkOld(idle, CLAIMS_AT_ONCE)])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tallystick.broker.outbound import Answered, Outbound, OutboundFailed
+from tallystick.broker.outbound import MAX_ANSWER_BYTES, Answered, Outbound, OutboundFailed
 from tallystick.core.ops import Answer
 
 RETRIES = 1  # within one check, for errors that a second try a moment later may not meet
@@ -29,8 +29,10 @@ def understand(answered: Answered) -> Answer:
         return "unknown"
     try:
         body = msgspec.json.decode(answered.body, type=_Body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         body = _Body()
+    if len(answered.body) >= MAX_ANSWER_BYTES:
+        body = _Body()  # perhaps cut off: what it would have said in the end is not known
     said = {_WORDS.get((answered.status, word)) for word in (body.outcome, body.dtm_result) if word}
     if len(said) == 1 and None not in said:
         answer = said.pop()

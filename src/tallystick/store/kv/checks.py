@@ -30,7 +30,7 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cla
     found = islice(batch.scan("index", prefix + keys.u64(mark.low), keys.after_prefix(prefix)), op.limit + 1)
     next_due: int | None = None
     before = len(claims)
-    for taken, (key, _) in enumerate(list(found)):
+    for taken, (key, _) in enumerate(found):
         at, gid = keys.read_u64(key, 5), key[13:].decode()
         if at > batch.now or taken >= op.limit:
             next_due = at
@@ -47,10 +47,10 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cla
 
 def _move_mark(batch: Batch, channel: int, mark: Mark, scanned_to: int, claimed: bool) -> None:
     """Later scans begin here, past the keys of transactions that were resolved before they were due."""
+    mark.low = max(mark.low, scanned_to)
     if claimed:
+        # A look that found nothing is not worth a write: the mark that is stored stays true, it is only further back.
         mark.claimed = max(mark.claimed, batch.now)
-    if claimed or scanned_to > mark.low:
-        mark.low = max(mark.low, scanned_to)
         batch.put("index", b"w" + keys.u32(channel), encode(mark))
 
 

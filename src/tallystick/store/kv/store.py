@@ -23,7 +23,7 @@ from tallystick.store.kv import (
     views,
 )
 from tallystick.store.kv.batch import Batch
-from tallystick.store.kv.catalog import Catalog
+from tallystick.store.kv.catalog import Catalog, Topic
 from tallystick.store.kv.engine import Engine
 from tallystick.store.kv.reader import Reader
 from tallystick.store.protocol import Channel, Counts, Event, Result, Slice, StoreOp, StoreSettings
@@ -159,13 +159,13 @@ class KvStore:
             raise StorageFailed(self._failure.reason) from error  # the engine is closed, to be opened anew
 
     def topics(self) -> list[TopicView]:
-        return [self._view(topic.name) for topic in list(self._catalog.topics.values())]
+        return [self._view(topic) for topic in list(self._catalog.topics.values())]
 
     def topic(self, name: str) -> TopicView | None:
-        return self._view(name) if name in self._catalog.topics else None
+        topic = self._catalog.topics.get(name)
+        return None if topic is None else self._view(topic)
 
-    def _view(self, name: str) -> TopicView:
-        topic = self._catalog.topics[name]
+    def _view(self, topic: Topic) -> TopicView:
         view = topics.view(self._catalog, topic)
         view.ends = [self._reader.ends.get((topic.id, queue), 0) for queue in range(topic.queues)]
         return view
