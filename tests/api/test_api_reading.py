@@ -308,7 +308,7 @@ def test_waiters_have_a_limit() -> None:
             thread.start()
         time.sleep(0.5)
         with RawClient(broker.url) as client:
-            answer = client.json("POST", "/v1/groups/g/receive", {"topic": "t", "wait_ms": 5_000})
+            answer = client.json("POST", "/v1/groups/g/receive", {"topic": "t", "wait_ms": 1_500})
             assert (answer.status, answer.problem().code) == (429, "busy")
             assert answer.headers["retry-after"]
             client.do(Send([OutgoingMessage("t", b"x")]))
@@ -318,7 +318,7 @@ def test_waiters_have_a_limit() -> None:
 
 def poll_once(broker: BrokerProcess) -> None:
     with RawClient(broker.url) as client:
-        client.receive("g", "t", wait_ms=5_000)
+        client.receive("g", "t", wait_ms=1_500)
 
 
 def test_the_info_tells_the_limits() -> None:

@@ -251,3 +251,12 @@ async def test_prepare_and_commit_of_one_transaction_never_share_a_request(broke
             await ops.run(Commit(gid), 5)
         assert ops.requests == 10
     assert values_in(broker.url, topic) == list(range(5))
+
+
+async def test_everybody_is_told_however_short_their_time(topic: str) -> None:
+    """Deadlines that fall between two sweeps, into pauses and onto requests: no caller is forgotten."""
+    async with coalescer("http://127.0.0.1:9", in_flight=2, request_ops=8) as ops:
+        send = Send([OutgoingMessage(topic, b"1")])
+        waiting = [asyncio.ensure_future(ops.run(send, 0.01 + number * 0.003)) for number in range(200)]
+        results = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
+    assert all(isinstance(result, errors.BrokerUnavailable) for result in results)

@@ -155,6 +155,11 @@ def test_without_a_database_a_consumer_never_sees_an_undecided_message(
     assert "exactly_once" in dead[0].header("dead-reason")
 
 
+def test_every_attempt_has_a_gid_of_its_own(ts: tallystick.Client, bank: Bank, topic: str) -> None:
+    with pytest.raises(errors.InvalidRequest, match="every attempt needs a gid of its own"):
+        pay(ts, bank, topic, 1, mode="consumer-dedup", gid="order-1")
+
+
 def test_a_delayed_message_is_refused_in_this_mode(ts: tallystick.Client, bank: Bank, topic: str) -> None:
     with bank.connection() as connection:
         tx = ts.transaction(connection, mode="consumer-dedup")

@@ -235,6 +235,20 @@ def test_ordered_delivery_waits_for_the_message_before(broker: BrokerProcess, to
     assert done == {"0": list(range(0, 20, 2)), "1": list(range(1, 20, 2))}
 
 
+@ways
+def test_a_topic_may_come_into_being_later(
+    broker: BrokerProcess, bank: Bank, topic: str, group: str, by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handle(message: Message, connection: Any) -> None:
+        bank.note(connection, message.text)
+
+    with running(broker.url, (handle, {"topic": topic, "group": group, "exactly_once": bank.open, "by": by})) as ts:
+        time.sleep(0.3)
+        ts.send(topic, "first")
+        eventually(lambda: bank.notes() == ["first"])
+    assert caplog.records == []
+
+
 def test_a_plain_handler_without_a_database(broker: BrokerProcess, topic: str, group: str) -> None:
     expected = fill(broker.url, topic, 30)
     seen: list[str] = []
@@ -332,13 +346,15 @@ async def test_asynchronous_handlers_may_use_a_synchronous_connection(
     expected = await asyncio.to_thread(fill, broker.url, topic, 20)
     async with AsyncClient(broker.url) as ts:
 
-        @ts.subscribe(topic, group=group, exactly_once=bank.open, concurrency=1)
+        @ts.subscribe(topic, group=group, exactly_once=bank.open, concurrency=4)
         async def handle(message: Message, connection: sqlite3.Connection) -> None:
             bank.note(connection, message.text)
+            await asyncio.sleep(0.005)  # with the write lock held: a second handler must not wait for it on this thread
 
         await ts.start()
         while ts.stats.handled < 20:
             await asyncio.sleep(0.02)
+        assert ts.stats.handler_failures == 0
     assert bank.notes() == expected
 
 

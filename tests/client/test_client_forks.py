@@ -59,7 +59,7 @@ connection.close()
 
 def run(program: str, *arguments: str) -> None:
     """Run a program in a process of its own, with every warning an error."""
-    command = [sys.executable, "-X", "dev", "-W", "error", "-c", program, *arguments]
+    command = [sys.executable, "-W", "error", "-c", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -101,9 +101,11 @@ def test_a_check_back_that_came_first_fails_the_block(
 def test_a_gid_is_used_only_once(
     ts: tallystick.Client, broker: BrokerProcess, bank: Bank, topic: str, mode: Any
 ) -> None:
-    gid = pay(ts, bank, topic, 1, gid=ts.new_gid(), check=CheckBack(after=60))
-    with pytest.raises(errors.Conflict):
-        pay(ts, bank, topic, 2, gid=gid, note="again")
+    gid = pay(ts, bank, topic, 1, gid=ts.new_gid(), mode=mode)
+    if mode == "outbox":
+        eventually(lambda: bank.rows("select gid from tallystick_outbox") == [])
+    with pytest.raises((errors.Conflict, errors.TransactionFailed)):
+        pay(ts, bank, topic, 2, gid=gid, note="again", mode=mode)
     assert bank.notes() == ["paid"]
     assert values_in(broker.url, topic) == [1]
 
@@ -184,6 +186,23 @@ def test_a_business_statement_that_ends_the_transaction_is_found_out(
         _early(ts, any_bank, topic, gid, lambda connection: connection.rollback())
     assert any_bank.notes() == []
     eventually(lambda: ts.outcome(gid) == "rolled_back")
+
+
+def _commit_and_raise(connection: Any) -> None:
+    connection.commit()
+    raise ValueError("too late")
+
+
+def test_a_block_that_commits_by_itself_and_then_fails_still_sends(
+    ts: tallystick.Client, broker: BrokerProcess, any_bank: Bank, topic: str
+) -> None:
+    """It must not, but if it does: the mark went with its commit, and what counts is the mark."""
+    gid = ts.new_gid()
+    with pytest.raises(ValueError, match="too late"):
+        _early(ts, any_bank, topic, gid, _commit_and_raise)
+    assert any_bank.notes() == ["paid"]
+    eventually(lambda: ts.outcome(gid) == "committed")
+    assert values_in(broker.url, topic) == [1]
 
 
 def test_early_prepare_must_not_be_forgotten(ts: tallystick.Client, bank: Bank, topic: str) -> None:

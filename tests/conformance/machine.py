@@ -211,6 +211,13 @@ class StoreMachine(RuleBasedStateMachine):
             self.receipts.append((group, one.receipt))
         self._note_dead(group, [one for one in free if one not in lent], everything=len(lent) < most)
 
+    @rule(group=groups, topic=topics)
+    def consumer_dies(self, group: str, topic: str) -> None:
+        """What it held is lent again once the lease is over."""
+        self.receive(group, topic, 50, 50)
+        self.wait(50)
+        self.receive(group, topic, 50, 1_000)
+
     def _note_dead(self, group: str, kept: list[Visible], everything: bool) -> None:
         """Messages that wore out were moved to the dead-letter topic on the way, all of them if there was room."""
         dead = {replaced(one) for one in map(visible, self.place.messages(f"dlq.{group}"))}

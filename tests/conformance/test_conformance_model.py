@@ -16,7 +16,7 @@ from tallystick.core.transaction import CheckState, Prepared, Resolved
 from tallystick.store.kv import checks, keys, leases, parts, transactions
 from tallystick.store.kv.batch import Batch
 
-EXAMPLES = {"memory": 500, "rocksdb": 200}
+EXAMPLES = {"memory": 300, "rocksdb": 100}
 BOUNDED = settings(
     stateful_step_count=40,
     derandomize=True,

@@ -40,8 +40,13 @@ def main(case: dict[str, Any]) -> None:
 
 def _subscribe(client: tallystick.Client, case: dict[str, Any]) -> None:
     place, by = Place(*case["place"]), case["by"]
-    # One message at a time, so that the moments of two do not mix.
-    options: dict[str, Any] = {"group": case["group"], "concurrency": 1, "prefetch": 0, "invisible": case["invisible"]}
+    options: dict[str, Any] = {
+        "group": case["group"],
+        "invisible": case["invisible"],
+        # One message at a time, unless told otherwise, so that the moments of two do not mix.
+        "concurrency": case.get("concurrency", 1),
+        "prefetch": case.get("prefetch", 0),
+    }
 
     def apply(message: tallystick.Message, connection: Any) -> None:
         place.run(connection, INSERT, message.text, case["name"])

@@ -7,12 +7,14 @@ and re-drives the outbox, and two consumers with databases of their own, one for
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from history import History
 from looking import BrokerView, eventually
 from nursery import Child, Nursery
 from places import Place, sqlite_place
@@ -102,11 +104,11 @@ class Ground:
         return self.crew.start("produce", id=name, at=at, **how, **where, **more)
 
     @contextlib.contextmanager
-    def living(self) -> Iterator[tallystick.Client]:
-        """The live member and the consumers."""
+    def living(self, consume_from: str | None = None) -> Iterator[tallystick.Client]:
+        """The live member and the consumers, these perhaps by way of another address."""
         with (
             tallystick.Client(self.url, group=self.group, database=self.place.connect) as member,
-            tallystick.Client(self.url) as consumers,
+            tallystick.Client(consume_from or self.url) as consumers,
         ):
             for by in ("inbox", "offset"):
                 self._consume(consumers, by)
@@ -116,7 +118,8 @@ class Ground:
     def _consume(self, client: tallystick.Client, by: Any) -> None:
         place = self.effects[by] = sqlite_place(self._directory / f"effects-{self.place.engine}-{by}.db")
 
-        @client.subscribe(self.topic, group=f"{self.topic}-{by}", exactly_once=place.connect, by=by)
+        # A short lease: on a network that loses answers, messages are lent to nobody.
+        @client.subscribe(self.topic, group=f"{self.topic}-{by}", exactly_once=place.connect, by=by, invisible=2.0)
         def apply(message: tallystick.Message, connection: Any) -> None:
             place.run(connection, "insert into effect values (%s, %s)", message.text, by)
 
@@ -137,6 +140,37 @@ class Ground:
         sent = Counter((message["gid"], message["sequence"]) for message in self.view.log(self.topic))
         assert [one for one, times in sent.items() if times > 1] == []
 
+    def pending(self, places: list[Place] | None = None) -> set[str]:
+        """What is not decided, not sent or not settled."""
+        left = {one["gid"] for one in self.view.pending(self.group)}
+        for place in places or [self.place]:
+            left |= {row[0] for row in place.rows("select gid from tallystick_outbox")}
+        # By offset, the consumer's own database knows what is settled; the broker is only shown it now and then.
+        if self.view.unsettled(f"{self.topic}-inbox"):
+            left.add("inbox")
+        return left
+
+    def rest(self, quiet: float, seconds: float = 60.0) -> None:
+        """Wait until nothing has been pending for `quiet` seconds, or the time is up: then the checker will say so."""
+        deadline = time.monotonic() + seconds
+        since = time.monotonic()
+        while time.monotonic() < deadline and time.monotonic() - since < quiet:
+            if self.pending() or any(self.committed() - set(effects_of(place)) for place in self.effects.values()):
+                since = time.monotonic()
+            time.sleep(0.1)
+
+    def history(self, told: dict[str, str], by: str) -> History:
+        """What callers were told (`ok`, `failed`, `unknown`), and what there is."""
+        return History(
+            tried=set(told),
+            ok={name for name, outcome in told.items() if outcome == "ok"},
+            failed={name for name, outcome in told.items() if outcome == "failed"},
+            rows=Counter(row[0] for row in self.place.rows("select id from business")),
+            effects=effects_of(self.effects[by]),
+            outcomes=outcomes_of(self.view, self.group, self.place),
+            pending=self.pending(),
+        )
+
     def outcomes_agree(self, places: list[Place] | None = None) -> Counter[tuple[str, str]]:
         """One outcome for each gid: what the broker says is what the barrier says. (outcome, by whom) and how often."""
         told = {one["gid"]: one for one in self.view.transactions(group=self.group)}
@@ -149,6 +183,15 @@ class Ground:
         expected = {gid: names[truth[gid]] if gid in truth else "rolled_back" for gid in told}
         assert {gid: one["state"] for gid, one in told.items()} == expected
         return Counter((one["state"], one["resolved_by"]) for one in told.values())
+
+
+def outcomes_of(view: BrokerView, group: str, place: Place) -> dict[str, set[str]]:
+    """Of each gid, what the broker says of it and what the barrier says."""
+    names = {COMMITTED: "committed", ROLLED_BACK: "rolled_back"}
+    found = {one["gid"]: {one["state"]} for one in view.transactions(group=group)}
+    for gid, reason in place.rows("select gid, reason from tallystick_barrier"):
+        found.setdefault(gid, set()).add(names[reason])
+    return found
 
 
 def effects_of(place: Place) -> Counter[str]:

@@ -1,12 +1,14 @@
-"""A producer process: one transaction, with a moment at which it is killed or stopped.
+"""Producer processes: one transaction with a moment at which it is killed or stopped, or as many as it can.
 
-It reports how the block ended: `ok`, `failed` (nothing happened, and the caller knows) or `unknown`.
+They report how a block ended: `ok`, `failed` (nothing happened, and the caller knows) or `unknown`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -19,6 +21,8 @@ from reporting import Report, report_log
 import tallystick
 
 INSERT = "insert into business values (%s, %s)"
+# What a soaking producer does in turn: mode, order of prepare.
+WAYS = (("check-back", "late"), ("outbox", "late"), ("check-back", "early"), ("consumer-dedup", "late"), ("send", ""))
 _DELETION_SECONDS = 3.0
 
 
@@ -106,4 +110,45 @@ def _await_deletion(moments: Moments) -> None:
 
 
 def soak(case: dict[str, Any]) -> None:
-    raise NotImplementedError
+    """Transactions of every kind, and messages without one, until somebody kills it. Everything is told before and after."""
+    report, place = Report(case["report"]), Place(*case["place"])
+    client = tallystick.Client(case["url"], group=case["group"], check_after=case["check_after"], timeout=5.0)
+    with opened(place) as connection:
+        for number in itertools.count():
+            name = f"{case['number']}-{number}"
+            mode, prepare = WAYS[number % len(WAYS)]
+            if mode == "send":
+                _send(client, case["topic"], name, report)
+                continue
+            report.write(tried=name)
+            one = _Producer({**case, "id": name, "mode": mode, "prepare": prepare}, place, Moments())
+            with one._judged():
+                one._transact(client, connection)
+            report.write(told=[name, one.outcome])
+
+
+def naive(case: dict[str, Any]) -> None:
+    """Mistakes that transactions are for: database and broker are told one after the other, and a crash comes between."""
+    place = Place(*case["place"])
+    client = tallystick.Client(case["url"], group=case["group"])
+    with opened(place) as connection:
+        place.run(connection, INSERT, case["id"], "")
+        if case["mistake"] == "commit first":
+            connection.commit()
+        elif case["mistake"] == "send first":
+            client.send(case["topic"], case["id"])
+        else:
+            gid = client.new_gid()
+            client.prepare(gid, [tallystick.outgoing(case["topic"], case["id"])])
+            client.commit(gid)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _send(client: tallystick.Client, topic: str, name: str, report: Report) -> None:
+    report.write(sending=name)
+    try:
+        client.send(topic, name, key=name)
+    except tallystick.TallystickError as error:
+        report.write(unconfirmed=name, error=str(error))
+    else:
+        report.write(confirmed=name)

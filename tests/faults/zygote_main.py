@@ -19,7 +19,12 @@ from typing import Any
 import consumer_main
 import producer_main
 
-_ROLES = {"produce": producer_main.main, "consume": consumer_main.main, "soak_produce": producer_main.soak}
+_ROLES = {
+    "produce": producer_main.main,
+    "soak": producer_main.soak,
+    "naive": producer_main.naive,
+    "consume": consumer_main.main,
+}
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 FAILED = 70
 """The exit code of a child that raised what it should not."""

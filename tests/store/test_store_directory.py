@@ -29,6 +29,23 @@ def test_a_new_directory_gets_a_name_that_it_keeps(tmp_path: Path) -> None:
     assert other.store_id != first.store_id
 
 
+def test_every_new_entry_is_made_durable_in_the_directory_that_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    really = os.fsync
+
+    def noting(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        really(handle)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    DataDirectory(tmp_path / "deep" / "down").close()
+    down = tmp_path / "deep" / "down"
+    # The file before its name, and the name before the directory counts as made.
+    assert synced == [str(one) for one in (tmp_path, tmp_path / "deep", down / "format.json.new", down)]
+
+
 def test_the_second_owner_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
     first = DataDirectory(tmp_path)
     with pytest.raises(DataDirectoryError, match=f"in use by another broker .process {os.getpid()}.") as refused:

@@ -23,8 +23,7 @@ PREFIX = "TALLYSTICK_"
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
-# In milliseconds, once parsed. A hundred years: any time to come, added to now, still fits the store's keys.
-Duration = Annotated[int, Meta(ge=0, le=36_500 * DAY_MS)]
+Duration = NotNegative  # in milliseconds, once parsed
 LOOPBACK_URLS = ["http://127.0.0.1:*", "http://localhost:*", "http://[::1]:*"]
 
 
@@ -124,7 +123,7 @@ def _parsed(name: str, value: Any, origin: str) -> Any:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.strip().partition("=")
     if not (name and equals):
-        raise ValueError(f"{text!r} does not have the form name=value")
+        raise ValueError("not of the form name=value, several separated by commas")  # not shown: may hold a password
     return name, value
 
 
@@ -174,7 +173,8 @@ def _refusal(name: str, value: Any, message: str) -> str:
     """What is wrong with a value: the choices if there are some, else the decoder's own words."""
     kind = get_type_hints(Config).get(name)
     wanted = f"is none of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else f"is not accepted: {message}"
-    return f"{value!r} {wanted}"
+    shown = ", ".join(value) if isinstance(value, dict) else repr(value)  # of databases the names: the rest is secret
+    return f"{shown} {wanted}"
 
 
 def _validated(values: dict[str, Any], origins: dict[str, str]) -> Config:

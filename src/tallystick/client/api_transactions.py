@@ -47,8 +47,8 @@ class TransactionsApi(ApiBase):
         how = (check or settings.check).on_the_wire(
             source, settings.check_after if check_after is None else check_after
         )
-        broker = await runtime.brokers.of_gid(check_gid(gid))
-        op = Prepare(gid, group, broker.check(list(messages)), how, runtime.member)
+        broker = runtime.brokers.only or await runtime.brokers.of_gid(gid)
+        op = Prepare(check_gid(gid), group, broker.check(list(messages)), how, runtime.member)
         return was_duplicate(await broker.ops.run(op, settings.timeout))
 
     async def prepare_part(
@@ -63,15 +63,15 @@ class TransactionsApi(ApiBase):
         """Store half messages as a part, on the broker of `gid`, whose commit may claim it; True if it was there."""
         ttl_ms = None if ttl is None else round(ttl * 1000)
         op = PreparePart(check_gid(part, "part"), list(messages), index, ttl_ms)
-        return was_duplicate(await self._on_gid(gid, op))
+        return was_duplicate(await self._on_gid(check_gid(gid), op))
 
     async def commit(self, gid: str, parts: Sequence[PartRef] = ()) -> bool:
         """Give a transaction the outcome `committed`; True if it had it already."""
-        return was_duplicate(await self._on_gid(gid, Commit(gid, list(parts))))
+        return was_duplicate(await self._on_gid(gid, Commit(check_gid(gid), list(parts))))
 
     async def rollback(self, gid: str, parts: Sequence[str] = ()) -> bool:
         """Give a transaction the outcome `rolled_back`; True if it had it already."""
-        return was_duplicate(await self._on_gid(gid, Rollback(gid, list(parts))))
+        return was_duplicate(await self._on_gid(gid, Rollback(check_gid(gid), list(parts))))
 
     async def transaction_state(self, gid: str) -> TransactionView:
         """What the broker knows of a transaction; `NotFound` if nothing."""

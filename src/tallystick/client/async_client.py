@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
@@ -49,7 +50,7 @@ class AsyncClient(TransactionsApi, MessagesApi, Subscribing):
         check_after: float | None = None,
         database: OpenConnection | None = None,
         barrier_table: str = BARRIER_TABLE,
-        max_in_flight: int = 2,
+        max_in_flight: int = 4,
     ) -> None:
         settings = checked_settings(
             urls,
@@ -142,7 +143,9 @@ class AsyncClient(TransactionsApi, MessagesApi, Subscribing):
         """Start the subscriptions and stay until `stop()`, SIGTERM or SIGINT; then finish what is at hand."""
         self._stop_asked = asked = asyncio.Event()
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGTERM, signal.SIGINT)
+        # Only the main thread may catch signals; a loop on another one is ended with stop().
+        main = threading.current_thread() is threading.main_thread()
+        signals = (signal.SIGTERM, signal.SIGINT) if main else ()
         for number in signals:
             loop.add_signal_handler(number, asked.set)
         try:

@@ -51,11 +51,15 @@ class Block:
         self.messages: list[OutgoingMessage] = []
         self.pinned: Pinned | None = None
         self.wait = wait
+        self.own_gid = gid is not None
         self.known_gid = None if gid is None else check_gid(gid)
         self._check = check or core.settings.check
         self._wire_check: Check | None = None
         self._mode = _mode(mode)
+        if self.own_gid and not self._mode.takes_own_gid:
+            raise InvalidRequest(f"gid: in {mode} mode every attempt needs a gid of its own, made here", field="gid")
         self._early = _is_early(prepare, self._mode)
+        self.marked_early = False
         self._open = False
         self._sealed = False
 
@@ -144,10 +148,23 @@ class Block:
 
     def give_up(self) -> Script[None]:
         """Undo: the local transaction first, so that the broker is never told what is not true yet."""
+        if self.marked_early and self._ended_inside():
+            log.warning(
+                "the local transaction of %s was ended inside its block; the check-back finds out how", self.gid
+            )
+            return
         if self._open:
             # If this fails the connection is broken: the database rolls back by itself, nothing was committed.
             yield from self._rolled_back()
         yield from self._withdraw()
+
+    def _ended_inside(self) -> bool:
+        """Whether the block's own code may have committed the mark: then a rollback could be a lie."""
+        try:
+            return not self.adapter.in_transaction
+        except Exception as failure:
+            log.debug("the state of the local transaction cannot be read: %s", failure)
+            return True
 
     def _rolled_back(self) -> Script[bool]:
         try:

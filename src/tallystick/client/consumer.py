@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from tallystick.core.errors import StaleLease, TallystickError
+from tallystick.core.errors import NotFound, StaleLease, TallystickError
 from tallystick.core.ops import Ack, ClientOp, Nack, Renew
 from tallystick.core.wire import ReceiveRequest
 
@@ -27,6 +27,7 @@ log = logging.getLogger("tallystick.client")
 
 WAIT_SECONDS = 20.0
 NOT_PREPARED_DELAY_MS = 500
+NO_TOPIC_SECONDS = 0.5
 
 
 class _Held(Struct):
@@ -41,7 +42,13 @@ class LeaseConsumer:
     """One subscription on all brokers, by leases."""
 
     def __init__(
-        self, subscription: Subscription, brokers: Brokers, member: str, settings: Settings, stats: Stats
+        self,
+        subscription: Subscription,
+        brokers: Brokers,
+        member: str,
+        settings: Settings,
+        stats: Stats,
+        turn: asyncio.Lock,
     ) -> None:
         self._subscription = subscription
         self._brokers = brokers
@@ -49,7 +56,7 @@ class LeaseConsumer:
         self._timeout = settings.timeout
         self._stats = stats
         self._loop = asyncio.get_running_loop()
-        self._lane = lane_for(subscription)
+        self._lane = lane_for(subscription, turn)
         self._receiving = Tasks()
         self._handling = Tasks()
         self._held: dict[str, _Held] = {}
@@ -92,7 +99,11 @@ class LeaseConsumer:
         async def once() -> float:
             request.max = await self._room(broker, most)
             asked_at = self._loop.time()
-            for message in await reading.receive(broker, subscription.group, request):
+            try:
+                messages = await reading.receive(broker, subscription.group, request)
+            except NotFound:
+                return NO_TOPIC_SECONDS  # it may come into being later
+            for message in messages:
                 self._take(broker, message, asked_at)
             return 0.0
 

@@ -19,11 +19,12 @@ GRACE_SECONDS = 30.0
 class Consumers:
     """The running consumers on one event loop."""
 
-    def __init__(self, brokers: Brokers, member: str, settings: Settings, stats: Stats) -> None:
+    def __init__(self, brokers: Brokers, member: str, settings: Settings, stats: Stats, turn: asyncio.Lock) -> None:
         self._brokers = brokers
         self._member = member
         self._settings = settings
         self._stats = stats
+        self._turn = turn
         self._running: dict[int, LeaseConsumer | OffsetConsumer] = {}
 
     def start(self, subscriptions: Sequence[Subscription]) -> None:
@@ -36,8 +37,8 @@ class Consumers:
 
     def _consumer(self, subscription: Subscription) -> LeaseConsumer | OffsetConsumer:
         if subscription.by == "offset":
-            return OffsetConsumer(subscription, self._brokers, self._settings, self._stats)
-        return LeaseConsumer(subscription, self._brokers, self._member, self._settings, self._stats)
+            return OffsetConsumer(subscription, self._brokers, self._settings, self._stats, self._turn)
+        return LeaseConsumer(subscription, self._brokers, self._member, self._settings, self._stats, self._turn)
 
     async def stop(self, grace: float) -> None:
         running, self._running = self._running, {}

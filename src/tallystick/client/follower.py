@@ -38,12 +38,14 @@ STEP_BACK_SECONDS = 0.2
 class OffsetConsumer:
     """One subscription on all brokers, one reader a queue."""
 
-    def __init__(self, subscription: Subscription, brokers: Brokers, settings: Settings, stats: Stats) -> None:
+    def __init__(
+        self, subscription: Subscription, brokers: Brokers, settings: Settings, stats: Stats, turn: asyncio.Lock
+    ) -> None:
         self._subscription = subscription
         self._brokers = brokers
         self._timeout = settings.timeout
         self._stats = stats
-        self._lane = lane_for(subscription)
+        self._lane = lane_for(subscription, turn)
         self._looking = Tasks()
         self._reading = Tasks()
         self._queues: set[tuple[str, int]] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -19,6 +20,8 @@ from .workers import Slot, Workers
 
 T = TypeVar("T")
 
+CLOSE_LOOKS, CLOSE_LOOK_SECONDS = 500, 0.01
+
 MakeScript = Callable[[Any], Script[T]]
 """Makes the script of one message for the connection that it is given (None if there is none)."""
 
@@ -30,9 +33,10 @@ class Lane(Protocol):
     async def close(self) -> None: ...
 
 
-def lane_for(subscription: Subscription) -> Lane:
+def lane_for(subscription: Subscription, turn: asyncio.Lock) -> Lane:
+    """A lane for the subscription's handler; `turn` is whose turn it is to use a synchronous connection on the loop."""
     if inspect.iscoroutinefunction(subscription.handler):
-        return LoopLane(subscription.exactly_once, subscription.concurrency)
+        return LoopLane(subscription.exactly_once, subscription.concurrency, turn)
     return ThreadLane(subscription.exactly_once, subscription.concurrency, subscription.name)
 
 
@@ -66,16 +70,24 @@ class ThreadLane:
 
     async def close(self) -> None:
         self._workers.stop()
-        # Threads close their own connections; wait for that without holding up the loop.
-        await asyncio.get_running_loop().run_in_executor(None, self._workers.join, 5.0)
+        # Threads close their own connections. Looked at, not joined: the loop must not stand still meanwhile.
+        for _ in range(CLOSE_LOOKS):
+            if not self._workers.alive:
+                break
+            await asyncio.sleep(CLOSE_LOOK_SECONDS)
 
 
 class LoopLane:
-    """Coroutine functions run on the loop. A synchronous connection may be used there; it blocks the loop."""
+    """Coroutine functions run on the loop.
 
-    def __init__(self, open_connection: OpenConnection | None, concurrency: int) -> None:
+    A synchronous connection may be used there, by one handler at a time: two could wait for each other's locks on the
+    one thread that would have to release them.
+    """
+
+    def __init__(self, open_connection: OpenConnection | None, concurrency: int, turn: asyncio.Lock) -> None:
         self._open = open_connection
         self._slots = asyncio.Semaphore(concurrency)
+        self._turn = turn
         self._idle: list[tuple[Any, Adapter]] = []
 
     async def play(self, make_script: MakeScript[T]) -> T:
@@ -84,7 +96,8 @@ class LoopLane:
                 return await play_async(make_script(None), None)
             connection, adapter = self._idle.pop() if self._idle else await self._connect(self._open)
             try:
-                value = await play_async(make_script(connection), adapter)
+                async with contextlib.nullcontext() if adapter.is_async else self._turn:
+                    value = await play_async(make_script(connection), adapter)
             except (ConnectionLost, asyncio.CancelledError):
                 await _close(adapter)
                 raise

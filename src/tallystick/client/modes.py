@@ -28,6 +28,7 @@ decode_outbox = msgspec.msgpack.Decoder(list[OutgoingMessage]).decode
 
 class Mode(Protocol):
     finished_by: str  # who finishes what this process cannot
+    takes_own_gid: bool  # whether the user may name the transaction
 
     def before_commit(self, block: Block) -> Script[None]: ...
     def after_commit(self, block: Block, pinned: Pinned) -> Script[None]: ...
@@ -38,14 +39,12 @@ class CheckBackMode:
     """The half messages wait in the broker; the barrier row is the truth, and the broker asks for it if need be."""
 
     finished_by = "the check-back"
-
-    def __init__(self) -> None:
-        self._marked_early = False
+    takes_own_gid = True
 
     def before_commit(self, block: Block) -> Script[None]:
         if not block.pinned:
             yield from self.prepare(block)
-        if self._marked_early:
+        if block.marked_early:
             # Business statements came between the mark and this point; one may have ended the transaction.
             yield InDatabase(require_marked(block.gid, table=block.core.settings.barrier_table))
         else:
@@ -65,7 +64,7 @@ class CheckBackMode:
 
     def mark_early(self, block: Block) -> Script[None]:
         yield InDatabase(mark_committed(block.gid, table=block.core.settings.barrier_table))
-        self._marked_early = True
+        block.marked_early = True
 
     def after_commit(self, block: Block, pinned: Pinned) -> Script[None]:
         yield OnBroker(lambda: block.core.runtime().producer.commit(pinned, wait=block.wait))
@@ -81,6 +80,7 @@ class OutboxMode:
     """The messages wait in the producer's own database; no broker is needed until they are committed there."""
 
     finished_by = "the outbox re-driver"
+    takes_own_gid = True
 
     def __init__(self) -> None:
         self._source = ""
@@ -89,6 +89,10 @@ class OutboxMode:
         self._source = block.outbox_source()
         block.pinned = pinned = yield OnBroker(lambda: block.core.runtime().producer.choose(block.known_gid))
         pinned.broker.check(block.messages)
+        if block.own_gid:
+            # The outbox forgets a gid once its messages are sent, and the broker would then drop those of a second
+            # use without a word. The barrier does not forget.
+            yield InDatabase(mark_committed(pinned.gid, table=block.core.settings.barrier_table))
         payload = encode_outbox(block.messages)
         yield InDatabase(outbox_put(pinned.gid, pinned.broker.address, payload))
 
@@ -105,6 +109,8 @@ class ConsumerDedupMode:
     """The prepared message goes to the consumer before the local commit, and its outcome after it."""
 
     finished_by = "the outbox re-driver"
+    # A second attempt under the gid of a first, rolled back one would meet that one's outcome at the consumer.
+    takes_own_gid = False
 
     def __init__(self) -> None:
         self._source = ""

@@ -36,9 +36,9 @@ class Runtime:
         self.workers = Workers("tallystick-database", DATABASE_THREADS)
         self.answerer = Answerer(self.brokers, settings, self.member, databases, self.workers, stats)
         self.outbox = Outbox(self.brokers, self.producer, databases, self.workers, stats, settings.timeout)
-        self.consumers = Consumers(self.brokers, self.member, settings, stats)
-        # The turn of blocks that use a synchronous connection on this loop.
+        # Whose turn it is, among blocks and handlers, to use a synchronous connection on this loop.
         self.turn = asyncio.Lock()
+        self.consumers = Consumers(self.brokers, self.member, settings, stats, self.turn)
 
     async def close(self, timeout: float) -> None:
         """Flush what waits, for at most about `timeout` seconds, and let everything go."""

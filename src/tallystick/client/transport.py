@@ -19,6 +19,9 @@ from tallystick.core.errors import BrokerUnavailable, InvalidRequest, Tallystick
 from tallystick.core.wire import MSGPACK, Problem
 
 CONNECT_SECONDS = 5.0
+# Shorter than a web server's own patience with idle connections (5 s is common): a request on a connection that is just
+# being closed at the other end would count as sent, with its answer lost.
+IDLE_SECONDS = 3.0
 # aiohttp refuses to be handed more than this as one bytes object; larger bodies go as a file-like one.
 LARGE_BODY = 1024 * 1024
 
@@ -46,7 +49,7 @@ def new_session() -> aiohttp.ClientSession:
     """A session with nothing in it that a broker does not need."""
     return aiohttp.ClientSession(
         # No limit on connections: long polls keep theirs for as long as they wait, and the coalescer bounds the rest.
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         read_bufsize=256 * 1024,

@@ -76,6 +76,7 @@ class Workers:
         for _ in self._threads:
             self._jobs.put(None)
 
-    def join(self, timeout: float | None = None) -> None:
-        for thread in self._threads:
-            thread.join(timeout)
+    @property
+    def alive(self) -> bool:
+        """Whether a thread is still at work."""
+        return any(thread.is_alive() for thread in self._threads)

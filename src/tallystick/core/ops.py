@@ -21,6 +21,9 @@ Milliseconds = Annotated[int, Meta(ge=0, le=366 * 24 * 3600 * 1000)]
 PartIndex = Annotated[int, Meta(ge=0, le=1_000_000)]
 Reason = Annotated[str, Meta(max_length=1024)]
 Offset = Annotated[int, Meta(ge=0)]
+# How much one request may ask for, whatever its size in bytes: a group commit holds everybody else up.
+MOST_AT_ONCE = 10_000
+Receipts = Annotated[list[str], Meta(max_length=MOST_AT_ONCE)]
 
 
 class Check(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -89,14 +92,14 @@ class Ack(Struct, tag="ack", tag_field="op", omit_defaults=True, forbid_unknown_
     """Settle leases: the messages are done for this group."""
 
     group: GroupName
-    receipts: list[str]
+    receipts: Receipts
 
 
 class Nack(Struct, tag="nack", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
     """Give messages back: again after `delay_ms` (default: the group's backoff), or `dead` at once."""
 
     group: GroupName
-    receipts: list[str]
+    receipts: Receipts
     delay_ms: Milliseconds | None = None
     dead: bool = False
     reason: Reason = ""
@@ -106,7 +109,7 @@ class Renew(Struct, tag="renew", tag_field="op", omit_defaults=True, forbid_unkn
     """Keep messages invisible for longer."""
 
     group: GroupName
-    receipts: list[str]
+    receipts: Receipts
     invisible_ms: Milliseconds
 
 
@@ -122,7 +125,7 @@ class CommitOffsets(Struct, tag="offsets", tag_field="op", omit_defaults=True, f
 class AnswerChecks(Struct, tag="answers", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
     """What the producer's side says of transactions it was asked about."""
 
-    answers: dict[Gid, Answer]
+    answers: Annotated[dict[Gid, Answer], Meta(max_length=MOST_AT_ONCE)]
     reasons: dict[Gid, Reason] = {}
     group: GroupName | None = None
     member: MemberName | None = None

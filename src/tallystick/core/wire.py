@@ -8,7 +8,7 @@ from msgspec import Meta, Raw, Struct
 
 from tallystick.core.message import StoredMessage
 from tallystick.core.names import GroupName, MemberName, TopicName
-from tallystick.core.ops import ClientOp, Milliseconds, OpResult
+from tallystick.core.ops import MOST_AT_ONCE, ClientOp, Milliseconds, OpResult
 
 MSGPACK = "application/msgpack"
 JSON = "application/json"
@@ -19,7 +19,7 @@ TransactionState = Literal["prepared", "parked", "committed", "rolled_back"]
 
 
 class BatchRequest(Struct, forbid_unknown_fields=True):
-    ops: list[ClientOp]
+    ops: Annotated[list[ClientOp], Meta(max_length=MOST_AT_ONCE)]
 
 
 class BatchResponse(Struct):

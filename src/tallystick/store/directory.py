@@ -18,7 +18,7 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            _make(path)
             self._lock = self._take_lock(path / "lock")
         except OSError as error:
             raise DataDirectoryError(f"data directory {path}: {error.strerror}", field="data_dir") from error
@@ -59,9 +59,8 @@ class DataDirectory:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(marker)
-        directory = os.open(self.path, os.O_RDONLY)
-        os.fsync(directory)
-        os.close(directory)
+        (self.path / "db").mkdir()  # here, because its entry in this directory must be durable as well
+        _sync(self.path)
         return store_id
 
     def _read(self, marker: Path) -> str:
@@ -79,3 +78,22 @@ class DataDirectory:
 
     def close(self) -> None:
         os.close(self._lock)
+
+
+def _make(path: Path) -> None:
+    """The directory and those above it, each durable in the one that holds it: a power cut must not take it back
+    together with what was acknowledged in it."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        _make(path.parent)
+    path.mkdir(exist_ok=True)
+    _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -212,8 +212,9 @@ class CheckBack:
         except Exception as error:
             # Whatever a driver raises (unreachable, no table, wrong password) is no answer, and worth telling.
             self._metrics.checks_failed.labels("database", "error").inc(len(gids))
-            log.warning("database %s did not answer: %s", channel.name, error)
-            await self._give_up(dict.fromkeys(gids, f"database {channel.name}: {error}"[:500]))
+            reason = " ".join(str(error).split())  # of some drivers it has several lines
+            log.warning("database %s did not answer: %s", channel.name, reason)
+            await self._give_up(dict.fromkeys(gids, f"database {channel.name}: {reason}"[:500]))
         else:
             self._metrics.check_seconds.labels("database").observe(time.perf_counter() - began)
             await self._believe("database", said)

@@ -11,23 +11,34 @@ from tallystick.api.http.people import readable
 from tallystick.api.http.routes.context import body_of, broker_of, group_of, while_connected
 from tallystick.core.errors import InvalidRequest, error_from_code
 from tallystick.core.names import TopicName, check_name
-from tallystick.core.ops import Ack, AnswerChecks, ClientOp, CommitOffsets, Milliseconds, Nack, Offset, Reason, Renew
+from tallystick.core.ops import (
+    Ack,
+    AnswerChecks,
+    ClientOp,
+    CommitOffsets,
+    Milliseconds,
+    Nack,
+    Offset,
+    Reason,
+    Receipts,
+    Renew,
+)
 from tallystick.core.wire import CheckPoll, CheckPollResponse, ReceiveRequest, ReceiveResponse
 
 
 class AckIn(Struct, forbid_unknown_fields=True):
-    receipts: list[str]
+    receipts: Receipts
 
 
 class NackIn(Struct, forbid_unknown_fields=True):
-    receipts: list[str]
+    receipts: Receipts
     delay_ms: Milliseconds | None = None
     dead: bool = False
     reason: Reason = ""
 
 
 class RenewIn(Struct, forbid_unknown_fields=True):
-    receipts: list[str]
+    receipts: Receipts
     invisible_ms: Milliseconds
 
 
