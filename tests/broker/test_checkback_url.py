@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import time
 from typing import Any
@@ -377,6 +378,35 @@ async def test_a_dead_host_does_not_delay_another() -> None:
         assert time.monotonic() - began < 3
         views = [await broker.view(f"dead{number}") for number in range(20)]
         assert {view.state for view in views} == {"prepared"}
+
+
+async def test_several_dead_hosts_with_much_that_is_due_do_not_delay_another_either() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(inside(check_timeout="30s"))
+        alive = await stack.enter_async_context(site())
+        for number in range(5):
+            dead = await stack.enter_async_context(rough_site(silence))
+            await broker.prepare(*(f"dead{number}-{count}" for count in range(32)), **via(dead))
+        await rounds()
+        began = time.monotonic()
+        await broker.prepare("alive", **via(alive.url))
+        await broker.becomes("alive", state="committed", seconds=5)
+        assert time.monotonic() - began < 3
+
+
+async def test_a_large_share_is_used_in_full() -> None:
+    free = asyncio.Event()
+
+    async def wait(_: web.Request) -> web.Response:
+        await free.wait()
+        return web.json_response({"outcome": "committed"})
+
+    async with inside(checks_per_target=150) as broker, site(wait) as there:
+        await broker.prepare(*(f"t{number}" for number in range(150)), **via(there.url))
+        await rounds()
+        assert there.at_once == 150
+        free.set()
+        await broker.becomes("t149", state="committed")
 
 
 async def test_a_producers_own_commit_while_the_question_is_out() -> None:

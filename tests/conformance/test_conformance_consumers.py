@@ -7,6 +7,7 @@ import pytest
 from engines import MakePlace, Place, message
 
 from tallystick.core.backoff import Backoff
+from tallystick.core.limits import Limits
 from tallystick.core.ops import Ack, CommitOffsets, Nack, OpResult, Renew, Send
 from tallystick.core.wire import Delivery
 from tallystick.store.protocol import PutTopic, Receive, Received, TrimTopics
@@ -414,3 +415,14 @@ def test_two_receives_in_one_unit_lend_different_messages(place: Place) -> None:
     lent = [texts(one.deliveries) for one in results if isinstance(one, Received)]
     assert lent == [["a", "b"], ["c", "d"], []]
     assert not any(isinstance(one, OpResult) for one in results)
+
+
+def test_the_number_of_groups_has_a_limit_and_a_refused_one_leaves_nothing_behind(make_place: MakePlace) -> None:
+    place = make_place(limits=Limits(groups=1))
+    place.do(Receive("first", "orders", 1, 1_000))
+    refused = place.refused(Receive("second", "other", 1, 1_000))
+    assert (refused.error, refused.field) == ("too_large", "group")
+    place.do(engines.prepare("t1", "a", group="shop"))
+    refused = place.refused(engines.prepare("t2", "a", group="bank"))
+    assert (refused.error, refused.field) == ("too_large", "group")
+    assert [topic.name for topic in place.store.topics()] == ["orders"]

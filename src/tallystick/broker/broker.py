@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tallystick.broker.alerts import Alerts
 from tallystick.broker.checkback.databases import Databases
-from tallystick.broker.checkback.scheduler import CheckBack
+from tallystick.broker.checkback.scheduler import TICK_SECONDS, CheckBack
 from tallystick.broker.config import Config
 from tallystick.broker.metrics import MAX_LAG_SERIES, Metrics, StoreCollector
 from tallystick.broker.outbound import AllowedUrls, Outbound
@@ -202,7 +202,9 @@ class Broker:
 
     async def poll_checks(self, poll: CheckPoll) -> list[CheckRequest]:
         self._refuse_while_draining()
-        return await self.checkback.members.poll(poll.group, poll.member, poll.max, poll.wait_ms / 1000)
+        # Checks are handed out in rounds: whoever does not want to wait still waits for the next one.
+        seconds = max(poll.wait_ms / 1000, 2 * TICK_SECONDS)
+        return await self.checkback.members.poll(poll.group, poll.member, poll.max, seconds)
 
     def _refuse_while_draining(self) -> None:
         if self.draining:

@@ -40,6 +40,7 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     max_request_bytes: Positive = 16 * MIB
     max_transaction_messages: Positive = 1_000
     max_topics: Positive = 10_000
+    max_groups: Positive = 10_000
     max_queues_per_topic: Annotated[int, Meta(ge=1, le=4096)] = 256
     max_waiting_bytes: Positive = 64 * MIB
     max_long_polls: Positive = 10_000
@@ -78,6 +79,7 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
             request_bytes=self.max_request_bytes,
             transaction_messages=self.max_transaction_messages,
             topics=self.max_topics,
+            groups=self.max_groups,
             queues_per_topic=self.max_queues_per_topic,
         )
 

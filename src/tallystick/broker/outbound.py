@@ -143,7 +143,8 @@ def _special(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 class Outbound:
     def __init__(self, allowed: AllowedUrls) -> None:
         self.allowed = allowed
-        connector = aiohttp.TCPConnector(resolver=_PinnedResolver(allowed), use_dns_cache=False, limit_per_host=64)
+        # No limit here: the check-back has one for each host. One for all together would let dead hosts hold up others.
+        connector = aiohttp.TCPConnector(resolver=_PinnedResolver(allowed), use_dns_cache=False, limit=0)
         self._session = aiohttp.ClientSession(
             connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
         )

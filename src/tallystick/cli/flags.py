@@ -21,6 +21,7 @@ HELP = {
     "max_request_bytes": "Largest request, in bytes.",
     "max_transaction_messages": "Most messages in one transaction.",
     "max_topics": "Most topics.",
+    "max_groups": "Most consumer groups, and most groups and hosts that check-backs go to.",
     "max_queues_per_topic": "Most queues of one topic.",
     "max_waiting_bytes": "Bytes of requests that wait for the writer before new ones are refused as busy.",
     "max_long_polls": "Most requests that wait for something to happen.",

@@ -50,7 +50,7 @@ class AsyncClient(TransactionsApi, MessagesApi, Subscribing):
         check_after: float | None = None,
         database: OpenConnection | None = None,
         barrier_table: str = BARRIER_TABLE,
-        max_in_flight: int = 4,
+        max_in_flight: int = 6,
     ) -> None:
         settings = checked_settings(
             urls,

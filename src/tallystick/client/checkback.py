@@ -16,7 +16,7 @@ from . import reading
 from .brokers import Broker, Brokers
 from .databases import Databases, run_on_new
 from .remembered import RememberedOutcomes
-from .settings import OpenConnection, Settings
+from .settings import Settings
 from .stats import Stats
 from .tasks import Tasks, repeat
 from .workers import Workers
@@ -106,21 +106,21 @@ class Answerer:
         return answers
 
     async def _ask(self, source: str, gids: list[str]) -> Answers:
-        opener = self._databases.opener(source)
-        if opener is None:
-            return _all_unknown(gids, f"this process does not know the database {source}")
         if self._hanging[source] >= HANGING_PER_SOURCE:
             return _all_unknown(gids, f"the database {source} does not answer")
-        decided = self._tasks.start(self._decide(source, opener, gids))
+        decided = self._tasks.start(self._decide(source, gids))
         try:
             # Shielded: a late answer is remembered for the next question.
             return await asyncio.wait_for(asyncio.shield(decided), ANSWER_SECONDS)
         except TimeoutError:
             return _all_unknown(gids, f"the database {source} does not answer")
 
-    async def _decide(self, source: str, opener: OpenConnection, gids: list[str]) -> Answers:
+    async def _decide(self, source: str, gids: list[str]) -> Answers:
         self._hanging[source] += 1
         try:
+            opener = await self._databases.find(source, self._workers)
+            if opener is None:
+                return _all_unknown(gids, f"this process does not know the database {source}")
             operation = decide_many(gids, table=self._settings.barrier_table)
             decisions = await run_on_new(self._workers, opener, operation)
         except Exception as failure:

@@ -76,7 +76,7 @@ class Client(Subscribing):
         check_after: float | None = None,
         database: OpenConnection | None = None,
         barrier_table: str = BARRIER_TABLE,
-        max_in_flight: int = 4,
+        max_in_flight: int = 6,
     ) -> None:
         self._client = AsyncClient(
             urls,

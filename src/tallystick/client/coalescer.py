@@ -21,6 +21,8 @@ from .entry import Answered, Entry, request_body, results_of, separate_guilty, w
 Post = Callable[[bytes, float], Awaitable[bytes]]
 
 SWEEP_SECONDS = 0.1
+TURNS = 5
+"""Turns of the event loop that a request takes from the first caller to the socket."""
 WORTH_SHARING = 128
 
 
@@ -34,8 +36,8 @@ class CoalescerLimits:
     def __init__(
         self,
         *,
-        in_flight: int = 4,
-        request_ops: int = 256,
+        in_flight: int = 6,
+        request_ops: int = 192,
         request_bytes: int = MIB,
         waiting_ops: int = 50_000,
         waiting_bytes: int = 64 * MIB,
@@ -74,6 +76,8 @@ class Coalescer:
         self._later: list[Entry] = []  # refused one by one for now; back in line when `_later_timer` fires
         self._later_timer: asyncio.TimerHandle | None = None
         self._in_flight: dict[asyncio.Task[None], list[Entry]] = {}
+        self._answered: deque[tuple[list[Entry], list[OpResult | None]]] = deque()
+        self._turns_left = 0
         self._pump_scheduled = False
         self._pause: asyncio.TimerHandle | None = None
         self._failures = 0
@@ -189,6 +193,27 @@ class Coalescer:
         self._failures = 0
         self._last_failure = None
         self._on_health(True)
+        self._answered.append((batch, results))
+        if self._turns_left == 0:
+            self._next_turn()
+
+    def _next_turn(self) -> None:
+        """Tell one request's callers, and give what they ask for next the time to be on its way before the next.
+
+        Answers often come together, because the broker made them durable together. All told at once, their callers
+        would all be heard before the first new request left, and the broker would stand idle meanwhile.
+        """
+        if self._turns_left > 0:
+            self._turns_left -= 1
+        if self._turns_left == 0 and self._answered:
+            self._tell(*self._answered.popleft())
+            self._turns_left = TURNS
+        if self._turns_left > 0:
+            self._loop.call_soon(self._next_turn)
+        elif not self._busy():
+            self._idle.set()
+
+    def _tell(self, batch: list[Entry], results: list[OpResult | None]) -> None:
         for entry, result in zip(batch, results, strict=True):
             if result is None or result.error is None:
                 entry.succeed(result)
@@ -298,7 +323,7 @@ class Coalescer:
         return deadline - self._loop.time()
 
     def _busy(self) -> bool:
-        return bool(self._waiting or self._in_flight or self._split or self._later)
+        return bool(self._waiting or self._in_flight or self._split or self._later or self._answered)
 
     def _all(self) -> Iterable[Entry]:
         for batch in (self._waiting, self._later, *self._split, *self._in_flight.values()):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from tallystick.barrier.adapters import adapt_async, adapt_sync
-from tallystick.barrier.adapters.base import Adapter
+from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
 from tallystick.barrier.faults import Contention, driver_error
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
@@ -27,12 +27,13 @@ GIVEN = ""
 class Databases:
     """Openers by `source`, the name under which a prepare mentions the database that holds its barrier row.
 
-    Filled by the transactions of this process. The database given at the start stands in for any source that is not
-    known: a service with one database answers for members that reached it under another name.
+    Filled by the transactions of this process. The database given at the start is opened once, when another process
+    asks for a source that is not known here, to learn its own.
     """
 
     def __init__(self, given: OpenConnection | None) -> None:
         self._by_source: dict[str, OpenConnection] = {} if given is None else {GIVEN: given}
+        self._given_named = False
         self.outboxes: list[OpenConnection] = [] if given is None else [given]
         """Ways into the databases whose outbox this process looks after."""
 
@@ -47,7 +48,18 @@ class Databases:
         return source
 
     def opener(self, source: str) -> OpenConnection | None:
-        return self._by_source.get(source) or self._by_source.get(GIVEN)
+        return self._by_source.get(source)
+
+    async def find(self, source: str, workers: Workers) -> OpenConnection | None:
+        """The way into a database that another process named; None if this process has not heard of it.
+
+        Never another one in its stead: its barrier has no row of the transaction, and would call that a rollback.
+        """
+        if source not in self._by_source and GIVEN in self._by_source and not self._given_named:
+            given = self._by_source[GIVEN]
+            self._by_source.setdefault(await source_of(workers, given), given)
+            self._given_named = True
+        return self._by_source.get(source)
 
     def __bool__(self) -> bool:
         return bool(self._by_source)
@@ -69,21 +81,43 @@ class _Opening:
 
 async def run_on_new(workers: Workers, open_connection: OpenConnection, operation: Operation[T]) -> T:
     """Run an operation on a connection of its own: on a thread for a synchronous driver, here for the others."""
+    return await _on_new(
+        workers,
+        open_connection,
+        lambda adapter: run_sync(adapter, operation),
+        lambda adapter: run_async(adapter, operation),
+    )
 
-    def open_and_run() -> T | _Opening:
+
+async def source_of(workers: Workers, open_connection: OpenConnection) -> str:
+    """The name of the database behind an opener."""
+
+    async def look(adapter: AsyncAdapter) -> str:
+        return adapter.source
+
+    return await _on_new(workers, open_connection, lambda adapter: adapter.source, look)
+
+
+async def _on_new(
+    workers: Workers,
+    open_connection: OpenConnection,
+    use: Callable[[SyncAdapter], T],
+    use_async: Callable[[AsyncAdapter], Awaitable[T]],
+) -> T:
+    def open_and_use() -> T | _Opening:
         connection = open_connection()
         if inspect.isawaitable(connection):
             return _Opening(connection)
         adapter = adapt_sync(connection)
         try:
-            return run_sync(adapter, operation)
+            return use(adapter)
         except Exception as failure:
             _raise_if_busy(adapter, failure)
             raise
         finally:
             adapter.close()
 
-    opened = workers.submit(lambda _: open_and_run())
+    opened = workers.submit(lambda _: open_and_use())
     try:
         result = await asyncio.wrap_future(opened)
     except asyncio.CancelledError:
@@ -93,7 +127,7 @@ async def run_on_new(workers: Workers, open_connection: OpenConnection, operatio
         return result
     adapter = adapt_async(await result.awaitable)
     try:
-        return await run_async(adapter, operation)
+        return await use_async(adapter)
     except Exception as failure:
         _raise_if_busy(adapter, failure)
         raise

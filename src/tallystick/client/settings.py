@@ -68,7 +68,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     check: CheckBack = CheckBack()
     check_after: float | None = None
     barrier_table: str = BARRIER_TABLE
-    max_in_flight: int = 4
+    max_in_flight: int = 6
 
     def needs_group(self, what: str) -> str:
         if self.group is None:

@@ -15,6 +15,7 @@ class Limits(Struct, frozen=True):
     request_bytes: int = 16 * MIB
     transaction_messages: int = 1_000
     topics: int = 10_000
+    groups: int = 10_000  # of each kind: consumer groups, and places that check-backs go to
     queues_per_topic: int = 256
     # One part of a transaction may come in several requests (a Spark task's rows); each holds at most this many.
     part_messages: int = 100_000

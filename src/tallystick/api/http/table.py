@@ -125,9 +125,7 @@ ENTRIES = [
     Entry("POST", "/v1/groups/{group}/receive", "groups.receive", "Lease messages", ReceiveRequest, ReceiveResponse),
     Entry("POST", "/v1/groups/{group}/ack", "groups.ack", "Settle leases", AckIn, StaleReceipts),
     Entry("POST", "/v1/groups/{group}/nack", "groups.nack", "Give messages back", NackIn, StaleReceipts),
-    Entry(
-        "POST", "/v1/groups/{group}/renew", "groups.renew", "Keep messages invisible longer", RenewIn, StaleReceipts
-    ),
+    Entry("POST", "/v1/groups/{group}/renew", "groups.renew", "Keep messages invisible longer", RenewIn, StaleReceipts),
     Entry(
         "GET",
         "/v1/groups/{group}/offsets",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from tallystick.core.errors import TooLarge
 from tallystick.store.kv import keys
 from tallystick.store.kv.batch import Batch
 from tallystick.store.protocol import Channel
@@ -16,6 +17,15 @@ def channel_name(via: str, target: str, group: str) -> str:
         return target
     parts = urlsplit(target)
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def check_room(batch: Batch, via: str, target: str, group: str) -> None:
+    """Refuse a new channel over the limit, before anything of the request has changed."""
+    most = batch.settings.limits.groups
+    if len(batch.catalog.channels) >= most and (via, channel_name(via, target, group)) not in batch.catalog.channels:
+        raise TooLarge(
+            f"group {group!r} would exceed the limit of {most} groups and hosts to check with", field="group"
+        )
 
 
 def channel_for(batch: Batch, via: str, target: str, group: str) -> Channel:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from tallystick.core.errors import InvalidRequest
+from tallystick.core.errors import InvalidRequest, TooLarge
 from tallystick.core.ids import new_lease_id
 from tallystick.core.message import StoredMessage
 from tallystick.core.ops import Ack, Nack, OpResult, Renew
@@ -40,9 +40,16 @@ _decode_lease = msgspec.msgpack.Decoder(Lease).decode
 _decode_cursor = msgspec.msgpack.Decoder(Cursor).decode
 
 
+def check_group(batch: Batch, name: str) -> None:
+    most = batch.settings.limits.groups
+    if name not in batch.catalog.groups and len(batch.catalog.groups) >= most:
+        raise TooLarge(f"group {name!r} would exceed the limit of {most} consumer groups", field="group")
+
+
 def group_id(batch: Batch, name: str) -> int:
     known = batch.catalog.groups.get(name)
     if known is None:
+        check_group(batch, name)
         batch.counters.groups += 1
         known = batch.catalog.groups[name] = batch.counters.groups
         batch.put("index", b"G" + name.encode(), keys.u32(known))
@@ -57,6 +64,7 @@ class _Receiving:
 
     def __init__(self, batch: Batch, op: Receive, reader: Reader) -> None:
         self.batch, self.op, self.reader = batch, op, reader
+        check_group(batch, op.group)
         topics.require(batch, [op.topic])
         self.topic = batch.catalog.topics[op.topic]
         self.gt = keys.group_topic(group_id(batch, op.group), self.topic.id)

@@ -13,7 +13,7 @@ from tallystick.core.transaction import (
 )
 from tallystick.store.kv import delayed, keys, parts, topics
 from tallystick.store.kv.batch import Batch, encode
-from tallystick.store.kv.channels import channel_for
+from tallystick.store.kv.channels import channel_for, check_room
 from tallystick.store.protocol import OperatorResolve
 
 DUPLICATE = OpResult(duplicate=True)
@@ -24,9 +24,10 @@ def prepare(batch: Batch, op: Prepare) -> OpResult | None:
     if existing is not None:
         accept_prepare_again(op.gid, existing, op)
         return DUPLICATE
+    check, defaults = op.check, batch.settings.checks
+    check_room(batch, check.via, check.target, op.group)
     # Refused now rather than at the commit, when the business change can no longer be taken back.
     topics.require(batch, [message.topic for message in op.messages])
-    check, defaults = op.check, batch.settings.checks
     after = defaults.after_ms if check.after_ms is None else check.after_ms
     channel = channel_for(batch, check.via, check.target, op.group)
     record = Prepared(
