@@ -105,11 +105,11 @@ async def test_a_receiver_that_hangs_holds_up_nothing_but_alerts(monkeypatch: py
         began = time.monotonic()
         for number in range(10):
             await conflict(broker, f"t{number}")
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4
         # One is out, five wait; what is beyond is counted instead of kept.
         await failed(broker, 4)
         began = time.monotonic()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 4
 
 
 async def test_without_an_alert_url_events_are_logged_and_counted_only(caplog: pytest.LogCaptureFixture) -> None:

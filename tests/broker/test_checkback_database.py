@@ -194,7 +194,7 @@ async def test_a_dead_database_does_not_delay_another(service: Service) -> None:
                 await broker.becomes(f"t{number}", state="committed", seconds=5)
             assert time.monotonic() - began < 4
             began = time.monotonic()
-        assert time.monotonic() - began < 3, "the end waited for databases that do not answer"
+        assert time.monotonic() - began < 5, "the end waited for databases that do not answer"
 
 
 @pytest.mark.slow

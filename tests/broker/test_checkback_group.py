@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from inside import Inside, inside, rounds
+from inside import Inside, eventually, inside, rounds
 
 from tallystick.broker.checkback.members import Members
 from tallystick.core.errors import Busy, Conflict, Draining
@@ -20,8 +20,13 @@ def gids(asked: list[CheckRequest]) -> list[str]:
     return sorted(one.gid for one in asked)
 
 
-async def settled(*tasks: asyncio.Task[list[CheckRequest]]) -> list[list[str]]:
-    """Let polls wait or be answered; what each was asked, and nothing for those that still wait."""
+async def settled(*tasks: asyncio.Task[list[CheckRequest]], expected: int = 0) -> list[list[str]]:
+    """Let polls be answered, and a little longer; what each was asked, and nothing for those that still wait."""
+
+    async def answered() -> bool:
+        return sum(task.done() for task in tasks) >= expected
+
+    await eventually(answered, f"{expected} answered polls")
     await rounds()
     return [gids(task.result()) if task.done() else [] for task in tasks]
 
@@ -54,7 +59,7 @@ async def test_the_member_that_prepared_is_asked_first() -> None:
         original = broker.polling("original")
         await asyncio.sleep(0)
         await broker.prepare("t", member="original")
-        assert await settled(original, *others) == [["t"], [], [], []]
+        assert await settled(original, *others, expected=1) == [["t"], [], [], []]
         await send_home(broker, *others)
 
 
@@ -101,7 +106,7 @@ async def test_a_member_that_could_not_tell_is_not_asked_first_again() -> None:
         original = broker.polling("original")
         await broker.answer(t="unknown")
         broker.clock.advance(2_000)
-        assert await settled(other, original) == [["t"], []]
+        assert await settled(other, original, expected=1) == [["t"], []]
         assert other.result()[0].checks == 1
         await send_home(broker, original)
 
@@ -132,7 +137,7 @@ async def test_a_poll_of_the_same_member_replaces_its_older_one() -> None:
         older = broker.polling("m")
         await asyncio.sleep(0)
         newer = broker.polling("m")
-        assert await asyncio.wait_for(older, 1) == []
+        assert await asyncio.wait_for(older, 4) == []
         await broker.prepare("t")
         assert gids(await newer) == ["t"]
 
@@ -163,7 +168,7 @@ async def test_one_that_is_due_at_once_is_not_overlooked_among_later_ones() -> N
         wishes = [Check(after_ms=0), Check(after_ms=60_000)]
         messages = [OutgoingMessage("orders", b"")]
         await broker.broker.batch([Prepare(f"t{wish.after_ms}", "shop", messages, wish) for wish in wishes], 100)
-        assert gids(await asyncio.wait_for(poll, 2)) == ["t0"]
+        assert gids(await asyncio.wait_for(poll, 4)) == ["t0"]
 
 
 async def test_unknown_is_an_answer_and_backs_off() -> None:
@@ -221,7 +226,7 @@ async def test_the_time_of_an_answered_check_does_not_cut_the_next_one_short() -
         assert asked.checks == 1
         await asyncio.sleep(0.6)  # the first check's second is over, this one's is not
         assert (await broker.view("t")).checks == 1
-        await broker.becomes("t", checks=2, seconds=2)
+        await broker.becomes("t", checks=2)
 
 
 # --- groups do not hold each other up ------------------------------------------------------------------------------
@@ -235,7 +240,7 @@ async def test_a_group_without_members_is_neither_counted_nor_in_the_way() -> No
         began = time.monotonic()
         await broker.prepare("t", group="alive")
         assert gids(await broker.poll(group="alive")) == ["t"]
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 4
         await rounds()
         views = [await broker.view(f"dead{number}") for number in range(200)]
         assert {(view.state, view.checks, view.last_error) for view in views} == {("prepared", 0, "")}
@@ -246,14 +251,14 @@ async def test_a_group_without_members_is_neither_counted_nor_in_the_way() -> No
 
 
 async def test_a_silent_group_does_not_delay_another() -> None:
-    async with inside(check_timeout="5s") as broker:
+    async with inside(check_timeout="30s") as broker:
         await broker.prepare("stuck", group="silent")
         assert gids(await broker.poll(group="silent")) == ["stuck"]
         began = time.monotonic()
         for number in range(5):
             await broker.prepare(f"t{number}", group="alive")
             assert gids(await broker.poll(group="alive")) == [f"t{number}"]
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 15
 
 
 async def test_a_member_that_leaves_before_it_is_asked_costs_no_check() -> None:
@@ -373,7 +378,7 @@ async def test_a_poll_that_nothing_is_due_for_ends_with_its_time() -> None:
     async with inside() as broker:
         began = time.monotonic()
         assert await broker.poll(ms=150) == []
-        assert 0.15 <= time.monotonic() - began < 1.5
+        assert 0.15 <= time.monotonic() - began < 4
         assert broker.broker.checkback.members.waiting == 0
 
 
@@ -394,7 +399,7 @@ async def test_draining_sends_polls_home_and_takes_no_new_ones() -> None:
         polls = [broker.polling(f"m{number}", group=f"g{number % 2}") for number in range(6)]
         await asyncio.sleep(0)
         broker.broker.drain()
-        assert await asyncio.wait_for(asyncio.gather(*polls), 1) == [[]] * 6
+        assert await asyncio.wait_for(asyncio.gather(*polls), 4) == [[]] * 6
         with pytest.raises(Draining):
             await broker.poll("late")
 

@@ -96,7 +96,7 @@ def test_a_resumed_one_is_asked_about_at_once_and_from_the_beginning(client: Raw
     assert (answer.status, answer.json()["state"], answer.json().get("checks", 0)) == (200, "prepared", 0)
     began = time.monotonic()
     (asked,) = client.poll_checks(group)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 8
     assert (asked.gid, asked.checks) == (gid, 0)
     client.do(AnswerChecks({gid: "committed"}))
     view = client.transaction(gid)

@@ -6,10 +6,14 @@ import os
 import signal
 import sqlite3
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from client_support import Bank, eventually, lossy_proxy, pay, values_in
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 import tallystick
 from brokers import BrokerProcess, running_broker
@@ -253,3 +257,40 @@ def test_a_stopped_broker_is_waited_for_and_then_the_block_fails(bank: Bank, top
             pay(ts, bank, topic, 1)
         os.kill(broker.pid, signal.SIGCONT)
     assert bank.notes() == []
+
+
+@pytest.mark.parametrize("opening", ["sqlalchemy", "sqlalchemy-session", "driver"])
+def test_a_database_given_by_any_driver_answers_for_one_that_died(
+    broker: BrokerProcess, any_bank: Bank, topic: str, group: str, opening: str
+) -> None:
+    driver = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}[any_bank.engine]
+    engine = create_engine(any_bank.url(driver), poolclass=NullPool)
+    ways = {"sqlalchemy": engine.connect, "sqlalchemy-session": lambda: Session(engine), "driver": any_bank.open}
+    with lossy_proxy(broker.port) as proxy:
+        first = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5)
+        proxy.refusing = COMMIT
+        gid = pay(first, any_bank, topic, 1)
+        first.close(timeout=0.01)
+    with tallystick.Client(broker.url, group=group, database=ways[opening]) as second:
+        eventually(lambda: second.outcome(gid) == "committed")
+    engine.dispose()
+    assert values_in(broker.url, topic) == [1]
+
+
+def test_a_member_with_another_database_never_answers_for_one_it_does_not_know(
+    broker: BrokerProcess, bank: Bank, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Its barrier has no row of the transaction, which would look like a rollback of what is committed elsewhere."""
+    other = Bank("sqlite", tmp_path / "other.db")
+    with lossy_proxy(broker.port) as proxy:
+        first = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5)
+        proxy.refusing = COMMIT
+        gid = pay(first, bank, topic, 1)
+        first.close(timeout=0.01)
+    with tallystick.Client(broker.url, group=group, database=other.open) as second:
+        eventually(lambda: second.stats.checks_unknown > 0)
+        assert second.transaction_state(gid).state == "prepared"
+        assert other.rows("select * from tallystick_barrier") == []
+        with tallystick.Client(broker.url, group=group, database=bank.open) as third:
+            eventually(lambda: third.outcome(gid) == "committed")
+    assert values_in(broker.url, topic) == [1]

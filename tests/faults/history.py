@@ -3,8 +3,8 @@
 A try has three outcomes: `ok`, `failed` (nothing happened, and the caller knows) and unknown, which is everything else:
 told so, or its process died before it was told anything. Unknown ones may have happened or not, but not by half.
 
-I1 nothing is lost, I2 nothing is invented, I3 nothing happens twice, I4 an outcome never changes, I5 what was acknowledged
-is durable, I6 nothing is left undecided.
+I1 nothing is lost, I2 nothing is invented, I3 nothing happens twice, I4 an outcome never changes, I5 what was
+acknowledged is durable, I6 nothing is left undecided.
 """
 
 from __future__ import annotations

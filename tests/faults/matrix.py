@@ -1,7 +1,8 @@
 """What the crash matrix and the stop matrix share: the ways to run a transaction, their moments, and who lives on.
 
-Around the producers that die or stop there are: one broker, one database, one live member of the producer group that answers check-backs
-and re-drives the outbox, and two consumers with databases of their own, one for each exactly-once way.
+Around the producers that die or stop there are: one broker, one database, one live member of the producer group that
+answers check-backs and re-drives the outbox, and two consumers with databases of their own, one for each exactly-once
+way.
 """
 
 from __future__ import annotations
@@ -183,6 +184,12 @@ class Ground:
         expected = {gid: names[truth[gid]] if gid in truth else "rolled_back" for gid in told}
         assert {gid: one["state"] for gid, one in told.items()} == expected
         return Counter((one["state"], one["resolved_by"]) for one in told.values())
+
+
+def acquaint(member: tallystick.Client, place: Place, mode: Any = "check-back") -> None:
+    """A member answers for a database under the name by which it has worked with it itself."""
+    with contextlib.closing(place.connect()) as connection, member.transaction(connection, mode=mode) as tx:
+        tx.send("acquaintance", "hello")
 
 
 def outcomes_of(view: BrokerView, group: str, place: Place) -> dict[str, set[str]]:

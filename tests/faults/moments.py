@@ -1,8 +1,8 @@
 """Numbered moments of a process at which it can be killed or stopped, found by running it and not by listing them.
 
-The client plays scripts of steps. Here every step gets a moment before and one after it, every request to the broker one while
-it is in flight and one when its answer is there but nobody has seen it, every COMMIT one while the database server is
-at it. A run that passes all moments tells their names; then each can be chosen by its number.
+The client plays scripts of steps. Here every step gets a moment before and one after it, every request to the broker
+one while it is in flight and one when its answer is there but nobody has seen it, every COMMIT one while the database
+server is at it. A run that passes all moments tells their names; then each can be chosen by its number.
 """
 
 from __future__ import annotations

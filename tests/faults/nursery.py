@@ -1,4 +1,4 @@
-"""The parent's side of `zygote_main.py`: start children, wait for them to stop or end, wake them, read what they wrote."""
+"""The parent's side of `zygote_main.py`: start children, wait until they stop or end, wake them, read their reports."""
 
 from __future__ import annotations
 

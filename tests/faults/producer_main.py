@@ -110,7 +110,7 @@ def _await_deletion(moments: Moments) -> None:
 
 
 def soak(case: dict[str, Any]) -> None:
-    """Transactions of every kind, and messages without one, until somebody kills it. Everything is told before and after."""
+    """Transactions of every kind, and messages without one, until somebody kills it; told before and after each."""
     report, place = Report(case["report"]), Place(*case["place"])
     client = tallystick.Client(case["url"], group=case["group"], check_after=case["check_after"], timeout=5.0)
     with opened(place) as connection:
@@ -128,7 +128,7 @@ def soak(case: dict[str, Any]) -> None:
 
 
 def naive(case: dict[str, Any]) -> None:
-    """Mistakes that transactions are for: database and broker are told one after the other, and a crash comes between."""
+    """Mistakes that transactions are for: database and broker are told one after the other; a crash comes between."""
     place = Place(*case["place"])
     client = tallystick.Client(case["url"], group=case["group"])
     with opened(place) as connection:

@@ -1,7 +1,7 @@
 """A bad network in user space: a TCP proxy that understands where HTTP requests begin and end.
 
-Each request gets a fault from a schedule. Besides what every network does (delay, cut, lose the answer) it does what only
-retries over several connections do: deliver a request twice, or long after the client gave up on it and moved on.
+Each request gets a fault from a schedule. Besides what every network does (delay, cut, lose the answer) it does what
+only retries over several connections do: deliver a request twice, or long after the client gave up on it and moved on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a child tells its parent: a line of JSON each, written at once, so that a kill loses nothing that was written."""
+"""What a child tells its parent: a line of JSON each, written at once, so that a kill loses nothing of it."""
 
 from __future__ import annotations
 

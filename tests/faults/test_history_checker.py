@@ -11,7 +11,7 @@ from history import History, violations
 
 
 def good() -> History:
-    """One of each: told ok, told failed, unknown and committed, unknown and not; and messages sent without a transaction."""
+    """One of each: told ok, told failed, unknown and committed, unknown and not; and messages without a transaction."""
     return History(
         tried={"ok", "failed", "unknown-in", "unknown-out"},
         ok={"ok"},

@@ -1,4 +1,4 @@
-"""Hundreds of transactions over a network that delays, cuts, loses, repeats and reorders, to the broker and to the database."""
+"""Hundreds of transactions over a network that delays, cuts, loses, repeats and reorders, to broker and database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from commit_cutter import Cut, commit_cutter
 from history import violations
-from matrix import BROKER, Ground
+from matrix import BROKER, Ground, acquaint
 from nursery import Nursery
 from places import Place, server_place
 from proxy import KINDS, Fault, FaultKind, fault_proxy
@@ -118,10 +118,11 @@ def test_every_outcome_is_honoured_over_a_network_that_loses_and_repeats(
     ):
         ground = Ground(broker.url, place, crew, tmp_path_factory.mktemp("ground"), 0.5)
         around = Place(place.engine, {**place.parameters, "port": cutter.port})
-        with ground.living(consume_from=network.url):
+        with ground.living(consume_from=network.url) as member:
             told = run_services(network.url, around, ground, dice)
             network.calm()
             cutter.calm()
+            acquaint(member, around)
             ground.rest(LATEST_SECONDS)
         for by in ground.effects:
             assert violations(ground.history(told, by)) == []
@@ -138,8 +139,6 @@ def run_services(url: str, place: Place, ground: Ground, dice: Dice) -> dict[str
         for number in range(CLIENTS):
             client = tallystick.Client(url, group=ground.group, timeout=3.0, commit_wait=0.3, check_after=0.5)
             open_clients.enter_context(client)
-            services += [
-                Service(client, place, ground.topic, f"{number}-{thread}", dice) for thread in range(THREADS)
-            ]
+            services += [Service(client, place, ground.topic, f"{number}-{thread}", dice) for thread in range(THREADS)]
         list(pool.map(Service.work, services))
     return {name: outcome for service in services for name, outcome in service.told.items()}

@@ -18,6 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 from looking import BrokerView, eventually
+from matrix import BROKER
 from places import Place, server_place
 
 from brokers import running_broker
@@ -49,7 +50,8 @@ class Gunicorn:
                 self.get("/sockets")
                 return
             except OSError:
-                assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
+                assert self.process.poll() is None, self.log.read_text()
+                assert time.monotonic() < deadline, self.log.read_text()
                 time.sleep(0.1)
 
     def from_each_worker(self, path: str) -> dict[int, Any]:
@@ -106,12 +108,26 @@ def test_workers_forked_from_a_used_client_share_nothing_and_lose_nothing(postgr
 
         workers = list(server.from_each_worker("/sockets").values())
         own = [set(worker["now"]) - set(worker["before"]) for worker in workers]
+        assert all(worker["before"] for worker in workers), "the client was not in use before the fork"
         assert all(own), "a worker has no connection of its own"
         assert own[0].isdisjoint(own[1])
-    assert process_ended_well(server)
+    assert "Traceback" not in server.log.read_text()
+    assert server.process.returncode == 0
 
 
-def process_ended_well(server: Gunicorn) -> bool:
-    log = server.log.read_text()
-    assert "Traceback" not in log and "Exception" not in log, log
-    return server.process.returncode == 0
+def test_a_worker_killed_in_the_middle_leaves_its_transactions_to_the_others(postgres: Server, tmp_path: Path) -> None:
+    place = server_place(postgres)
+    with running_broker(**BROKER) as broker, gunicorn(broker.url, place, tmp_path) as server:
+        view = BrokerView(broker.url)
+        victim = min(server.from_each_worker("/sockets"))
+        with ThreadPoolExecutor(CALLS) as pool:
+            calls = [pool.submit(server.get, f"/run?name={call}&count={EACH}") for call in range(CALLS)]
+            eventually(lambda: len(place.rows("select id from business")) > EACH, True, pause=0.005)
+            os.kill(victim, signal.SIGKILL)
+        broken = [call for call in calls if call.exception() is not None]
+        assert broken, "nobody was at work in the worker that was killed"
+        eventually(lambda: view.pending(GROUP), [])
+        committed = sorted(row[0] for row in place.rows("select id from business"))
+        eventually(lambda: sorted(message["value"] for message in view.log(TOPIC)), committed)
+        answered = [call.result() for call in calls if call.exception() is None]
+        assert len(committed) >= len(answered) * EACH

@@ -43,9 +43,7 @@ class Scene:
         self._consumers = [(by, self._consumer(by)) for by in WAYS for _ in range(CONSUMERS)]
 
     def _producer(self) -> Child:
-        return self.crew.start(
-            "soak", url=self.broker.url, group=GROUP, topic=TOPIC, place=self.place, check_after=1.0
-        )
+        return self.crew.start("soak", url=self.broker.url, group=GROUP, topic=TOPIC, place=self.place, check_after=1.0)
 
     def _consumer(self, by: str) -> Child:
         how = {"by": by, "at": 0, "invisible": 1.0, "concurrency": 4, "prefetch": 8, "name": by}

@@ -12,13 +12,12 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from looking import eventually
-from matrix import BROKER, VARIANTS, Ground, moments_of
+from matrix import BROKER, VARIANTS, Ground, acquaint, moments_of
 from nursery import Child, Nursery
 from places import Place, sqlite_place
 
@@ -68,7 +67,7 @@ def ground(place: Place, broker: BrokerProcess, crew: Nursery, tmp_path: Path) -
 def test_a_sleeping_producer_and_the_check_back_never_both_win(ground: Ground, tmp_path: Path) -> None:
     cases = make_cases(ground, tmp_path, "late", "late-async", "early")
     with ground.living() as member:
-        acquaint(member, cases)
+        acquaint_with_all(member, cases)
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             ended = list(pool.map(lambda case: sleeps_past_the_check(ground, case), cases))
         found = {(case.variant, case.moment, case.at): end for case, end in zip(cases, ended, strict=True)}
@@ -79,7 +78,7 @@ def test_a_sleeping_producer_and_the_check_back_never_both_win(ground: Ground, t
 def test_a_sleeping_producer_and_the_re_driver_deliver_once(ground: Ground, tmp_path: Path) -> None:
     cases = make_cases(ground, tmp_path, "outbox", "consumer-dedup")
     with ground.living() as member:
-        acquaint(member, cases)
+        acquaint_with_all(member, cases)
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             ended = list(pool.map(lambda case: sleeps_past_the_re_driver(ground, case), cases))
         assert {end.outcome for end in ended} == {"ok"}
@@ -99,11 +98,9 @@ def make_cases(ground: Ground, directory: Path, *variants: str) -> list[Case]:
     return cases
 
 
-def acquaint(member: tallystick.Client, cases: list[Case]) -> None:
-    """A member answers for the databases that it has worked with itself."""
+def acquaint_with_all(member: tallystick.Client, cases: list[Case]) -> None:
     for place, mode in {id(case.place): (case.place, VARIANTS[case.variant].mode) for case in cases}.values():
-        with closing(place.connect()) as connection, member.transaction(connection, mode=mode) as tx:
-            tx.send("acquaintance", "hello")
+        acquaint(member, place, mode)
 
 
 def sleeps_past_the_check(ground: Ground, case: Case) -> Ended:

@@ -90,12 +90,23 @@ async def run_on_new(workers: Workers, open_connection: OpenConnection, operatio
 
 
 async def source_of(workers: Workers, open_connection: OpenConnection) -> str:
-    """The name of the database behind an opener."""
+    """The name of the database behind an opener. SQLAlchemy knows it only while a transaction is open."""
 
-    async def look(adapter: AsyncAdapter) -> str:
-        return adapter.source
+    def look(adapter: SyncAdapter) -> str:
+        adapter.begin()
+        try:
+            return adapter.source
+        finally:
+            adapter.rollback()
 
-    return await _on_new(workers, open_connection, lambda adapter: adapter.source, look)
+    async def look_async(adapter: AsyncAdapter) -> str:
+        await adapter.begin()
+        try:
+            return adapter.source
+        finally:
+            await adapter.rollback()
+
+    return await _on_new(workers, open_connection, look, look_async)
 
 
 async def _on_new(
