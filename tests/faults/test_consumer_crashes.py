@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from looking import BrokerView, eventually
-from matrix import BROKER
+from ground import BROKER
 from nursery import Nursery
 from places import Place, sqlite_place
 from shop import STEPS, Shop, effect_at

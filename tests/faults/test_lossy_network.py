@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from commit_cutter import Cut, commit_cutter
 from history import violations
-from matrix import BROKER, Ground, acquaint
+from ground import BROKER, Ground, acquaint
 from nursery import Nursery
 from places import Place, server_place
 from proxy import KINDS, Fault, FaultKind, fault_proxy

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 from looking import BrokerView, eventually
-from matrix import BROKER
+from ground import BROKER
 from places import Place, server_place
 
 from brokers import running_broker

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from history import History, violations
 from looking import eventually
-from matrix import BROKER, Ground, effects_of
+from ground import BROKER, Ground, effects_of
 from nursery import Nursery
 from places import Place, sqlite_place
 from shop import Shop

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import pytest
 from looking import eventually
-from matrix import BROKER, VARIANTS, Ground, acquaint, moments_of
+from ground import BROKER, Ground, acquaint
+from variants import VARIANTS, last_index, moments_of
 from nursery import Child, Nursery
 from places import Place, sqlite_place
 
@@ -142,7 +143,7 @@ def expected(case: Case) -> Ended:
     held = "after local begin" if case.place.engine == "sqlite" else "after statement"
     if at < moments.index("prepare request in flight"):
         return Ended(None, "ok")
-    if at < moments.index(held):
+    if at < last_index(moments[: moments.index("business change", held_from) + 1], held):
         return Ended("rolled_back", "failed")
     if at < moments.index("after local commit"):
         return Ended("prepared", "ok")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from looking import eventually
-from matrix import BROKER, Ground, effects_of, moments_of
+from ground import BROKER, Ground, effects_of
+from variants import moments_of
 from nursery import Nursery
 from places import Place, sqlite_place
 

@@ -1,13 +1,13 @@
 """The client that services use to send and receive messages."""
 
-from .async_client import AsyncClient
-from .client import Client
-from .message import Message, outgoing
-from .reading import Fetched
-from .sending import Sent
-from .settings import CheckBack
-from .stats import Stats
-from .transaction import AsyncTransaction, Transaction
+from tallystick.client.async_client import AsyncClient
+from tallystick.client.client import Client
+from tallystick.client.message import Message, outgoing
+from tallystick.client.reading import Fetched
+from tallystick.client.sending import Sent
+from tallystick.client.settings import CheckBack
+from tallystick.client.stats import Stats
+from tallystick.client.transaction import AsyncTransaction, Transaction
 
 __all__ = [
     "AsyncClient",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from tallystick.client.brokers import Broker
+from tallystick.client.core import ClientCore
+from tallystick.client.message import Message
+from tallystick.client.transport import parse_address
 from tallystick.core.ops import ClientOp, OpResult
-
-from .brokers import Broker
-from .core import ClientCore
-from .message import Message
-from .transport import parse_address
 
 
 class ApiBase:

@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tallystick.client import reading, sending
+from tallystick.client.api_base import ApiBase
+from tallystick.client.message import Message, outgoing
+from tallystick.client.reading import Fetched, Start
+from tallystick.client.sending import Level, Sent
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_name
 from tallystick.core.ops import Ack, CommitOffsets, Nack, Renew
 from tallystick.core.wire import BrokerInfo, GroupView, ReceiveRequest, TopicSpec, TopicView
-
-from . import reading, sending
-from .api_base import ApiBase
-from .message import Message, outgoing
-from .reading import Fetched, Start
-from .sending import Level, Sent
 
 
 class MessagesApi(ApiBase):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tallystick.client import reading
+from tallystick.client.api_base import ApiBase, was_duplicate
+from tallystick.client.settings import CheckBack
 from tallystick.core.errors import NotFound
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid, check_name
@@ -18,10 +21,6 @@ from tallystick.core.ops import (
     Rollback,
 )
 from tallystick.core.wire import CheckPoll, CheckRequest, TransactionView
-
-from . import reading
-from .api_base import ApiBase, was_duplicate
-from .settings import CheckBack
 
 
 class TransactionsApi(ApiBase):

@@ -11,19 +11,18 @@ from typing import Any
 
 from tallystick.barrier.adapters import adapt
 from tallystick.barrier.names import BARRIER_TABLE
-
-from . import cleanup
-from .api_messages import MessagesApi
-from .api_transactions import TransactionsApi
-from .block import Block, ModeName, PrepareOrder
-from .consuming import GRACE_SECONDS
-from .core import CLOSE_SECONDS, REDRIVE_SECONDS, ClientCore
-from .script import play_async
-from .settings import DEFAULT_URL, CheckBack, OpenConnection, checked_settings
-from .stats import Stats
-from .subscribing import Subscribing
-from .subscription import Subscription
-from .transaction import AsyncTransaction
+from tallystick.client import cleanup
+from tallystick.client.api_messages import MessagesApi
+from tallystick.client.api_transactions import TransactionsApi
+from tallystick.client.block import Block, ModeName, PrepareOrder
+from tallystick.client.consuming import GRACE_SECONDS
+from tallystick.client.core import CLOSE_SECONDS, REDRIVE_SECONDS, ClientCore
+from tallystick.client.script import play_async
+from tallystick.client.settings import DEFAULT_URL, CheckBack, OpenConnection, checked_settings
+from tallystick.client.stats import Stats
+from tallystick.client.subscribing import Subscribing
+from tallystick.client.subscription import Subscription
+from tallystick.client.transaction import AsyncTransaction
 
 
 class AsyncClient(TransactionsApi, MessagesApi, Subscribing):

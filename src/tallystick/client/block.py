@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import AlreadyDecided
+from tallystick.client.message import outgoing
+from tallystick.client.modes import MODES, CheckBackMode, Mode
+from tallystick.client.producer import Pinned
+from tallystick.client.script import Local, Script
+from tallystick.client.settings import CheckBack
 from tallystick.core.errors import InvalidRequest, OutcomeUnknown, TransactionFailed
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid
 from tallystick.core.ops import Check
 
-from .message import outgoing
-from .modes import MODES, CheckBackMode, Mode
-from .producer import Pinned
-from .script import Local, Script
-from .settings import CheckBack
-
 if TYPE_CHECKING:
-    from .core import ClientCore
+    from tallystick.client.core import ClientCore
 
 log = logging.getLogger("tallystick.client")
 

@@ -10,15 +10,14 @@ from collections.abc import Iterator
 import aiohttp
 import msgspec
 
+from tallystick.client.coalescer import Coalescer, CoalescerLimits
+from tallystick.client.settings import Settings
+from tallystick.client.transport import Transport
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ids import new_gid, store_of_gid
 from tallystick.core.limits import Limits
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.wire import BrokerInfo
-
-from .coalescer import Coalescer, CoalescerLimits
-from .settings import Settings
-from .transport import Transport
 
 log = logging.getLogger("tallystick.client")
 

@@ -8,18 +8,17 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 
 from tallystick.barrier.operations.barrier import Decision, decide_many
+from tallystick.client import reading
+from tallystick.client.brokers import Broker, Brokers
+from tallystick.client.databases import Databases, run_on_new
+from tallystick.client.remembered import RememberedOutcomes
+from tallystick.client.settings import Settings
+from tallystick.client.stats import Stats
+from tallystick.client.tasks import Tasks, repeat
+from tallystick.client.workers import Workers
 from tallystick.core.errors import TallystickError
 from tallystick.core.ops import Answer, AnswerChecks
 from tallystick.core.wire import CheckPoll
-
-from . import reading
-from .brokers import Broker, Brokers
-from .databases import Databases, run_on_new
-from .remembered import RememberedOutcomes
-from .settings import Settings
-from .stats import Stats
-from .tasks import Tasks, repeat
-from .workers import Workers
 
 log = logging.getLogger("tallystick.client")
 

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from tallystick.barrier.operations.clean import CleanKind, clean
+from tallystick.client import reading
+from tallystick.client.brokers import Broker, Brokers
+from tallystick.client.script import InDatabase, Script
 from tallystick.core.errors import InvalidRequest, TallystickError
 from tallystick.core.wire import BrokerInfo, GroupView
-
-from . import reading
-from .brokers import Broker, Brokers
-from .script import InDatabase, Script
 
 log = logging.getLogger("tallystick.client")
 

@@ -14,19 +14,18 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tallystick.barrier.adapters import adapt_sync
 from tallystick.barrier.names import BARRIER_TABLE
-
-from . import cleanup, forks
-from .async_client import AsyncClient
-from .block import Block, ModeName, PrepareOrder
-from .consuming import GRACE_SECONDS
-from .core import CLOSE_SECONDS
-from .portal import Portal
-from .script import play_sync
-from .settings import DEFAULT_URL, CheckBack, OpenConnection
-from .stats import Stats
-from .subscribing import Subscribing
-from .subscription import Subscription
-from .transaction import Transaction
+from tallystick.client import cleanup, forks
+from tallystick.client.async_client import AsyncClient
+from tallystick.client.block import Block, ModeName, PrepareOrder
+from tallystick.client.consuming import GRACE_SECONDS
+from tallystick.client.core import CLOSE_SECONDS
+from tallystick.client.portal import Portal
+from tallystick.client.script import play_sync
+from tallystick.client.settings import DEFAULT_URL, CheckBack, OpenConnection
+from tallystick.client.stats import Stats
+from tallystick.client.subscribing import Subscribing
+from tallystick.client.subscription import Subscription
+from tallystick.client.transaction import Transaction
 
 log = logging.getLogger("tallystick.client")
 

@@ -11,12 +11,11 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
+from tallystick.client.entry import Answered, Entry, request_body, results_of, separate_guilty, without_position
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import BrokerUnavailable, Busy, TallystickError, error_from_code
 from tallystick.core.limits import MIB
 from tallystick.core.ops import ClientOp, OpResult
-
-from .entry import Answered, Entry, request_body, results_of, separate_guilty, without_position
 
 Post = Callable[[bytes, float], Awaitable[bytes]]
 

@@ -8,20 +8,19 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from tallystick.client import reading
+from tallystick.client.brokers import Broker, Brokers
+from tallystick.client.lanes import lane_for
+from tallystick.client.message import Message
+from tallystick.client.processing import NotPreparedYet, Verdict, handle_by_inbox, handle_plainly
+from tallystick.client.script import Script
+from tallystick.client.settings import Settings
+from tallystick.client.stats import Stats
+from tallystick.client.subscription import Subscription
+from tallystick.client.tasks import Tasks, repeat
 from tallystick.core.errors import NotFound, StaleLease, TallystickError
 from tallystick.core.ops import Ack, ClientOp, Nack, Renew
 from tallystick.core.wire import ReceiveRequest
-
-from . import reading
-from .brokers import Broker, Brokers
-from .lanes import lane_for
-from .message import Message
-from .processing import NotPreparedYet, Verdict, handle_by_inbox, handle_plainly
-from .script import Script
-from .settings import Settings
-from .stats import Stats
-from .subscription import Subscription
-from .tasks import Tasks, repeat
 
 log = logging.getLogger("tallystick.client")
 

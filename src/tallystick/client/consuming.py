@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from .brokers import Brokers
-from .consumer import LeaseConsumer
-from .follower import OffsetConsumer
-from .settings import Settings
-from .stats import Stats
-from .subscription import Subscription
+from tallystick.client.brokers import Brokers
+from tallystick.client.consumer import LeaseConsumer
+from tallystick.client.follower import OffsetConsumer
+from tallystick.client.settings import Settings
+from tallystick.client.stats import Stats
+from tallystick.client.subscription import Subscription
 
 GRACE_SECONDS = 30.0
 """How long handlers that are at work get to finish when the client stops."""

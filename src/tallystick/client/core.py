@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from tallystick.client import cleanup, forks
+from tallystick.client.databases import Databases
+from tallystick.client.producer import Pinned
+from tallystick.client.runtime import Runtime
+from tallystick.client.settings import OpenConnection, Settings
+from tallystick.client.stats import Stats
 from tallystick.core.errors import TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.ops import Send
-
-from . import cleanup, forks
-from .databases import Databases
-from .producer import Pinned
-from .runtime import Runtime
-from .settings import OpenConnection, Settings
-from .stats import Stats
 
 REDRIVE_SECONDS = 2.0
 CLOSE_SECONDS = 5.0

@@ -13,10 +13,9 @@ from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
 from tallystick.barrier.faults import Contention, driver_error
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
+from tallystick.client.settings import OpenConnection
+from tallystick.client.workers import Workers
 from tallystick.core.errors import TallystickError
-
-from .settings import OpenConnection
-from .workers import Workers
 
 T = TypeVar("T")
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tallystick.client.transport import BrokerUnreachable
 from tallystick.core.errors import BrokerUnavailable, StorageFailed, TallystickError
 from tallystick.core.ops import ClientOp, OpResult
 from tallystick.core.wire import BatchResponse
-
-from .transport import BrokerUnreachable
 
 Answered = asyncio.Future[OpResult | None]
 

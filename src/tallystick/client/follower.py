@@ -8,20 +8,19 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from tallystick.client import reading
+from tallystick.client.brokers import Broker, Brokers
+from tallystick.client.entry import Answered
+from tallystick.client.lanes import lane_for
+from tallystick.client.message import Message
+from tallystick.client.processing import Place, Verdict, handle_by_offset, move_offset, stored_offset
+from tallystick.client.reading import Fetched
+from tallystick.client.settings import Settings
+from tallystick.client.stats import Stats
+from tallystick.client.subscription import Subscription
+from tallystick.client.tasks import RETRY, Tasks, repeat
 from tallystick.core.errors import NotFound, OffsetMoved, OffsetOutOfRange
 from tallystick.core.ops import CommitOffsets
-
-from . import reading
-from .brokers import Broker, Brokers
-from .entry import Answered
-from .lanes import lane_for
-from .message import Message
-from .processing import Place, Verdict, handle_by_offset, move_offset, stored_offset
-from .reading import Fetched
-from .settings import Settings
-from .stats import Stats
-from .subscription import Subscription
-from .tasks import RETRY, Tasks, repeat
 
 log = logging.getLogger("tallystick.client")
 

@@ -22,13 +22,12 @@ from tallystick.barrier.adapters import adapt_sync
 from tallystick.barrier.names import BARRIER_TABLE, checked_table
 from tallystick.barrier.operations.barrier import Decision, decide
 from tallystick.barrier.runner import run_sync
+from tallystick.client.databases import run_on_new
+from tallystick.client.remembered import RememberedOutcomes
+from tallystick.client.settings import OpenConnection
+from tallystick.client.workers import Workers
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid
-
-from .databases import run_on_new
-from .remembered import RememberedOutcomes
-from .settings import OpenConnection
-from .workers import Workers
 
 log = logging.getLogger("tallystick.client")
 

@@ -10,13 +10,12 @@ from typing import Any, Protocol, TypeVar
 
 from tallystick.barrier.adapters import adapt, adapt_sync
 from tallystick.barrier.adapters.base import Adapter
+from tallystick.client.processing import ConnectionLost
+from tallystick.client.script import Script, play_async, play_sync
+from tallystick.client.settings import OpenConnection
+from tallystick.client.subscription import Subscription
+from tallystick.client.workers import Slot, Workers
 from tallystick.core.errors import TallystickError
-
-from .processing import ConnectionLost
-from .script import Script, play_async, play_sync
-from .settings import OpenConnection
-from .subscription import Subscription
-from .workers import Slot, Workers
 
 T = TypeVar("T")
 

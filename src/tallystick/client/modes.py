@@ -12,15 +12,14 @@ import msgspec
 
 from tallystick.barrier.operations.barrier import mark_committed, require_marked
 from tallystick.barrier.operations.outbox import outbox_put
+from tallystick.client import signs
+from tallystick.client.producer import Pinned
+from tallystick.client.script import InDatabase, OnBroker, Script
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Prepare, Send
 
-from . import signs
-from .producer import Pinned
-from .script import InDatabase, OnBroker, Script
-
 if TYPE_CHECKING:
-    from .block import Block
+    from tallystick.client.block import Block
 
 encode_outbox = msgspec.msgpack.Encoder().encode
 decode_outbox = msgspec.msgpack.Decoder(list[OutgoingMessage]).decode

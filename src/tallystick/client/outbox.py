@@ -11,17 +11,16 @@ import msgspec
 
 from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
+from tallystick.client.brokers import Broker, Brokers
+from tallystick.client.databases import DatabaseBusy, Databases, run_on_new
+from tallystick.client.modes import decode_outbox
+from tallystick.client.producer import Pinned, Producer
+from tallystick.client.settings import OpenConnection
+from tallystick.client.stats import Stats
+from tallystick.client.tasks import Tasks, repeat
+from tallystick.client.workers import Workers
 from tallystick.core.errors import TallystickError
 from tallystick.core.ops import Send
-
-from .brokers import Broker, Brokers
-from .databases import DatabaseBusy, Databases, run_on_new
-from .modes import decode_outbox
-from .producer import Pinned, Producer
-from .settings import OpenConnection
-from .stats import Stats
-from .tasks import Tasks, repeat
-from .workers import Workers
 
 log = logging.getLogger("tallystick.client")
 

@@ -16,12 +16,11 @@ from msgspec import Struct
 
 from tallystick.barrier.operations.inbox import advance_offset, first_time, read_offset
 from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
+from tallystick.client.message import Message
+from tallystick.client.script import InDatabase, Local, Script, UserCode
+from tallystick.client.signs import ID, SIGN, SIGNS
+from tallystick.client.subscription import Subscription
 from tallystick.core.errors import InvalidRequest, OffsetMoved, TallystickError
-
-from .message import Message
-from .script import InDatabase, Local, Script, UserCode
-from .signs import ID, SIGN, SIGNS
-from .subscription import Subscription
 
 log = logging.getLogger("tallystick.client")
 

@@ -8,14 +8,13 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from tallystick.client.brokers import Broker, Brokers
+from tallystick.client.entry import Answered
+from tallystick.client.settings import Settings
+from tallystick.client.stats import Stats
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.ops import ClientOp, Commit, Rollback
-
-from .brokers import Broker, Brokers
-from .entry import Answered
-from .settings import Settings
-from .stats import Stats
 
 log = logging.getLogger("tallystick.client")
 

@@ -8,6 +8,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
+from tallystick.client.brokers import Broker
+from tallystick.client.message import Message, from_chunks, from_delivery
 from tallystick.core.errors import BrokerUnavailable
 from tallystick.core.message import Chunk
 from tallystick.core.names import check_gid, check_name
@@ -23,9 +25,6 @@ from tallystick.core.wire import (
     TopicView,
     TransactionView,
 )
-
-from .brokers import Broker
-from .message import Message, from_chunks, from_delivery
 
 T = TypeVar("T")
 

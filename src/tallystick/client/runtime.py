@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from tallystick.client.brokers import Brokers
+from tallystick.client.checkback import Answerer
+from tallystick.client.consuming import Consumers
+from tallystick.client.databases import Databases
+from tallystick.client.outbox import Outbox
+from tallystick.client.producer import Producer
+from tallystick.client.settings import Settings
+from tallystick.client.stats import Stats
+from tallystick.client.transport import new_session, shut_session
+from tallystick.client.workers import Workers
 from tallystick.core.ids import new_member_id
-
-from .brokers import Brokers
-from .checkback import Answerer
-from .consuming import Consumers
-from .databases import Databases
-from .outbox import Outbox
-from .producer import Producer
-from .settings import Settings
-from .stats import Stats
-from .transport import new_session, shut_session
-from .workers import Workers
 
 log = logging.getLogger("tallystick.client")
 

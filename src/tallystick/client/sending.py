@@ -11,6 +11,12 @@ from typing import Literal
 
 from msgspec import Struct
 
+from tallystick.client.brokers import Broker
+from tallystick.client.core import ClientCore
+from tallystick.client.entry import Answered
+from tallystick.client.runtime import Runtime
+from tallystick.client.stats import Stats
+from tallystick.client.transport import BrokerUnreachable
 from tallystick.core.errors import (
     BrokerUnavailable,
     InvalidRequest,
@@ -21,13 +27,6 @@ from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid
 from tallystick.core.ops import OpResult, Position, Send
-
-from .brokers import Broker
-from .core import ClientCore
-from .entry import Answered
-from .runtime import Runtime
-from .stats import Stats
-from .transport import BrokerUnreachable
 
 log = logging.getLogger("tallystick.client")
 

@@ -8,11 +8,10 @@ from typing import Any
 from msgspec import Struct
 
 from tallystick.barrier.names import BARRIER_TABLE, checked_table
+from tallystick.client.transport import parse_address
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
 from tallystick.core.ops import Check, OnExhausted
-
-from .transport import parse_address
 
 DEFAULT_URL = "http://127.0.0.1:7440"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, TypeVar
 
-from .core import ClientCore
-from .reading import Start
-from .settings import OpenConnection
-from .subscription import By, Handler, Subscription, checked_subscription
+from tallystick.client.core import ClientCore
+from tallystick.client.reading import Start
+from tallystick.client.settings import OpenConnection
+from tallystick.client.subscription import By, Handler, Subscription, checked_subscription
 
 H = TypeVar("H", bound=Handler)
 

@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from tallystick.client.reading import Start
+from tallystick.client.settings import OpenConnection
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
-
-from .reading import Start
-from .settings import OpenConnection
 
 Handler = Callable[..., Any]
 By = Literal["inbox", "offset"]

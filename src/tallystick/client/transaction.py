@@ -6,8 +6,8 @@ import asyncio
 from types import TracebackType
 from typing import Any
 
-from .block import Block
-from .script import CallOnLoop, play_async, play_sync
+from tallystick.client.block import Block
+from tallystick.client.script import CallOnLoop, play_async, play_sync
 
 
 class TransactionBase:
