@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from looking import BrokerView, eventually
 from ground import BROKER
+from looking import BrokerView, eventually
 from nursery import Nursery
 from places import Place, sqlite_place
 from shop import STEPS, Shop, effect_at

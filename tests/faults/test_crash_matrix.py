@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 from ground import BROKER, Ground
-from variants import VARIANTS, is_committed, moments_of
 from nursery import Nursery
 from places import Place
+from variants import VARIANTS, is_committed, moments_of
 
 from brokers import BrokerProcess, running_broker
 

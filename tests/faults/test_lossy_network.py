@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 from commit_cutter import Cut, commit_cutter
-from history import violations
 from ground import BROKER, Ground, acquaint
+from history import violations
 from nursery import Nursery
 from places import Place, server_place
 from proxy import KINDS, Fault, FaultKind, fault_proxy

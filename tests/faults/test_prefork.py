@@ -17,8 +17,8 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from looking import BrokerView, eventually
 from ground import BROKER
+from looking import BrokerView, eventually
 from places import Place, server_place
 
 from brokers import running_broker

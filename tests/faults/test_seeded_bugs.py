@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ground import BROKER, Ground, effects_of
 from history import History, violations
 from looking import eventually
-from ground import BROKER, Ground, effects_of
 from nursery import Nursery
 from places import Place, sqlite_place
 from shop import Shop

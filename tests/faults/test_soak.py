@@ -7,9 +7,9 @@ import time
 from collections import Counter
 
 import pytest
+from ground import BROKER, effects_of, outcomes_of
 from history import History, violations
 from looking import BrokerView
-from ground import BROKER, effects_of, outcomes_of
 from nursery import Child, Nursery
 from places import server_place
 from seeds import chosen_seed

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from looking import eventually
 from ground import BROKER, Ground, effects_of
-from variants import moments_of
+from looking import eventually
 from nursery import Nursery
 from places import Place, sqlite_place
+from variants import moments_of
 
 import tallystick
 from brokers import running_broker

@@ -1,0 +1,66 @@
+"""The ways to run a transaction, and every moment of each: known here, so that a new step cannot go untested."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_BEGIN = ["before local begin", "after local begin"]
+_ROLLBACK = ["before local rollback", "after local rollback"]
+_CHANGE = ["business change", "message added"]
+_BROKER = ["before broker", "after broker"]
+_STATEMENT = ["before statement", "after statement"]
+_PREPARE = ["before broker", "prepare request in flight", "prepare request answered", "after broker"]
+_SEND = ["before broker", "send request in flight", "send request answered", "after broker"]
+_COMMIT = ["before local commit", "local commit in flight", "after local commit"]
+_TELL = ["before broker", "commit request in flight", "commit request answered", "after broker"]
+_DELETE = ["before deletion", "after deletion"]
+
+
+class Variant(NamedTuple):
+    """A way to run a transaction, and every moment of it in order, as they must be found."""
+
+    mode: str
+    prepare: str
+    asynchronous: bool
+    moments: list[str]
+    own_gid: bool = False
+    """Whether the service names the transaction itself."""
+
+
+_LATE = [*_BEGIN, *_CHANGE, *_BROKER, *_PREPARE, *_STATEMENT, *_COMMIT, *_TELL, "end"]
+# Which database it is can be asked only in a transaction, which is given up before the broker is told.
+_EARLY = ["message added", *_BEGIN, *_ROLLBACK, *_BROKER, *_PREPARE, *_BEGIN, *_STATEMENT, "business change"]
+_OUTBOX = [*_COMMIT, *_SEND, *_DELETE, "end"]
+
+VARIANTS = {
+    "late": Variant("check-back", "late", False, _LATE),
+    "late-async": Variant("check-back", "late", True, _LATE),
+    "early": Variant("check-back", "early", False, [*_EARLY, *_STATEMENT, *_COMMIT, *_TELL, "end"]),
+    "outbox": Variant("outbox", "late", False, [*_BEGIN, *_CHANGE, *_BROKER, *_STATEMENT, *_OUTBOX]),
+    "outbox-gid": Variant(
+        "outbox", "late", False, [*_BEGIN, *_CHANGE, *_BROKER, *_STATEMENT, *_STATEMENT, *_OUTBOX], own_gid=True
+    ),
+    "consumer-dedup": Variant(
+        "consumer-dedup",
+        "late",
+        False,
+        [*_BEGIN, *_CHANGE, *_BROKER, *_SEND, *_STATEMENT, *_OUTBOX],
+    ),
+}
+
+
+def moments_of(variant: str, engine: str) -> list[str]:
+    """SQLite commits inside the process: there is no moment at which only a server knows."""
+    found = VARIANTS[variant].moments
+    return [name for name in found if name != "local commit in flight"] if engine == "sqlite" else found
+
+
+def is_committed(moments: list[str], at: int) -> bool | None:
+    """Whether the local transaction is committed at a moment; None while the server is at it."""
+    if moments[at - 1] == "local commit in flight":
+        return None
+    return at - 1 >= moments.index("after local commit")
+
+
+def last_index(moments: list[str], name: str) -> int:
+    return len(moments) - 1 - moments[::-1].index(name)
