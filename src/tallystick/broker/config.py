@@ -189,6 +189,8 @@ def _validated(values: dict[str, Any], origins: dict[str, str]) -> Config:
         raise ConfigError(f"{name} ({origin}): {_refusal(name, values.get(name), message)}", field=name) from error
     if config.max_message_bytes > config.max_request_bytes:
         raise ConfigError("max_message_bytes: larger than max_request_bytes", field="max_message_bytes")
+    if config.default_queues > config.max_queues_per_topic:
+        raise ConfigError("default_queues: larger than max_queues_per_topic", field="default_queues")
     if not config.check_timeout:
         raise ConfigError("check_timeout: without time for an answer every check would fail", field="check_timeout")
     if config.check_interval > config.check_interval_cap:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -85,6 +86,8 @@ def _make(path: Path) -> None:
     together with what was acknowledged in it."""
     if path.is_dir():
         return
+    if path.exists():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     if path.parent != path:
         _make(path.parent)
     path.mkdir(exist_ok=True)

@@ -16,7 +16,7 @@ def channel_name(via: str, target: str, group: str) -> str:
     if via == "database":
         return target
     parts = urlsplit(target)
-    return f"{parts.scheme}://{parts.netloc}"
+    return f"{parts.scheme}://{parts.netloc}".lower()
 
 
 def check_room(batch: Batch, via: str, target: str, group: str) -> None:
