@@ -54,6 +54,7 @@ class Ground:
         chosen = VARIANTS[variant]
         how = {"mode": chosen.mode, "prepare": chosen.prepare, "asynchronous": chosen.asynchronous}
         how["check_after"] = self._check_after
+        how["refuse"] = chosen.refused
         if chosen.own_gid:
             how["gid"] = uuid.uuid4().hex
         where = {"url": self.url, "group": self.group, "topic": self.topic, "place": place or self.place}

@@ -23,7 +23,7 @@ import tallystick
 INSERT = "insert into business values (%s, %s)"
 # What a soaking producer does in turn: mode, order of prepare.
 WAYS = (("check-back", "late"), ("outbox", "late"), ("check-back", "early"), ("consumer-dedup", "late"), ("send", ""))
-_DELETION_SECONDS = 3.0
+_BACKGROUND_SECONDS = 3.0
 
 
 def main(case: dict[str, Any]) -> None:
@@ -39,6 +39,10 @@ def main(case: dict[str, Any]) -> None:
         producer.run(tallystick.Client(case["url"], **options))
     report.write(outcome=producer.outcome, error=producer.error)
     report.write(moments=moments.passed)
+
+
+class Refused(Exception):
+    """The service changes its mind within the block."""
 
 
 class _Producer:
@@ -63,6 +67,8 @@ class _Producer:
                 tx.prepare()
             self._place.run(connection, INSERT, self._case["id"], tx.gid if self._early else "")
             self._moments.reach("business change")
+            if self._case.get("refuse"):
+                raise Refused
             if not self._early:
                 self._send(tx)
 
@@ -95,17 +101,19 @@ class _Producer:
 
     def _end(self) -> None:
         if self.outcome == "ok" and self._case["mode"] != "check-back":
-            _await_deletion(self._moments)
+            _await(self._moments, "after deletion")
+        if self._case.get("refuse"):
+            _await(self._moments, "rollback request answered")
         self._moments.reach("end")
 
 
-def _await_deletion(moments: Moments) -> None:
-    """The outbox row is deleted in the background; a process that ended before would leave it to the others.
+def _await(moments: Moments, name: str) -> None:
+    """Stay for what happens in the background; a process that ended before would leave it to others.
 
-    One that slept for long finds that its send has run out of time: it does leave the row to them.
+    One that slept for long finds that its request has run out of time: it does leave it to them.
     """
-    deadline = time.monotonic() + _DELETION_SECONDS
-    while "after deletion" not in moments.passed and time.monotonic() < deadline:
+    deadline = time.monotonic() + _BACKGROUND_SECONDS
+    while name not in moments.passed and time.monotonic() < deadline:
         time.sleep(0.005)
 
 

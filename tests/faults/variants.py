@@ -13,6 +13,7 @@ _PREPARE = ["before broker", "prepare request in flight", "prepare request answe
 _SEND = ["before broker", "send request in flight", "send request answered", "after broker"]
 _COMMIT = ["before local commit", "local commit in flight", "after local commit"]
 _TELL = ["before broker", "commit request in flight", "commit request answered", "after broker"]
+_REQUEST_ROLLBACK = ["rollback request in flight", "rollback request answered"]
 _DELETE = ["before deletion", "after deletion"]
 
 
@@ -25,6 +26,8 @@ class Variant(NamedTuple):
     moments: list[str]
     own_gid: bool = False
     """Whether the service names the transaction itself."""
+    refused: bool = False
+    """Whether the block raises after its change."""
 
 
 _LATE = [*_BEGIN, *_CHANGE, *_BROKER, *_PREPARE, *_STATEMENT, *_COMMIT, *_TELL, "end"]
@@ -36,6 +39,10 @@ VARIANTS = {
     "late": Variant("check-back", "late", False, _LATE),
     "late-async": Variant("check-back", "late", True, _LATE),
     "early": Variant("check-back", "early", False, [*_EARLY, *_STATEMENT, *_COMMIT, *_TELL, "end"]),
+    # The broker is told of the rollback in the background: the order of the last moments is not fixed.
+    "refused": Variant(
+        "check-back", "early", False, [*_EARLY, *_ROLLBACK, *_BROKER, *_REQUEST_ROLLBACK, "end"], refused=True
+    ),
     "outbox": Variant("outbox", "late", False, [*_BEGIN, *_CHANGE, *_BROKER, *_STATEMENT, *_OUTBOX]),
     "outbox-gid": Variant(
         "outbox", "late", False, [*_BEGIN, *_CHANGE, *_BROKER, *_STATEMENT, *_STATEMENT, *_OUTBOX], own_gid=True
@@ -57,6 +64,8 @@ def moments_of(variant: str, engine: str) -> list[str]:
 
 def is_committed(moments: list[str], at: int) -> bool | None:
     """Whether the local transaction is committed at a moment; None while the server is at it."""
+    if "after local commit" not in moments:
+        return False
     if moments[at - 1] == "local commit in flight":
         return None
     return at - 1 >= moments.index("after local commit")
