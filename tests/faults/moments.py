@@ -66,7 +66,7 @@ class Moments:
         # To this thread, which takes it before it goes on; another one would stop the process some steps later.
         signal.pthread_kill(threading.get_ident(), self._signal)
         while self._signal == signal.SIGKILL:
-            time.sleep(1)  # pragma: no cover - nothing runs after the kill
+            time.sleep(1)  # nothing runs after a kill
 
 
 def install(moments: Moments) -> None:

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 FaultKind = Literal[
     "none",
@@ -23,7 +23,9 @@ FaultKind = Literal[
     "twice",  # passed on, and again on a second connection, `seconds` later
     "late",  # the client's connection ends at once, the request arrives `seconds` later
 ]
-KINDS: tuple[FaultKind, ...] = FaultKind.__args__  # type: ignore[attr-defined]
+KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+
+T = TypeVar("T")
 
 
 class Fault(NamedTuple):
@@ -62,7 +64,7 @@ class FaultProxy:
         self._thread.join()
         self._loop.close()
 
-    def _call(self, work):  # type: ignore[no-untyped-def]
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
 
     async def _end(self) -> None:
@@ -135,7 +137,7 @@ class _Link:
 
 
 @contextlib.asynccontextmanager
-async def _connection(port: int):  # type: ignore[no-untyped-def]
+async def _connection(port: int) -> AsyncIterator[_Link]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         yield _Link(reader, writer)
@@ -143,7 +145,7 @@ async def _connection(port: int):  # type: ignore[no-untyped-def]
         writer.transport.abort()
 
 
-async def _unless_gone(client: asyncio.StreamReader, work):  # type: ignore[no-untyped-def]
+async def _unless_gone(client: asyncio.StreamReader, work: Coroutine[Any, Any, bytes]) -> bytes:
     """The result of `work`; given up when the client closes its end, as a broken long poll does."""
     answer = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(client.read(1))
