@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
-from typing import Any
-
-import aiohttp
 
 from tallystick import AsyncClient
 from tallystick.core.ids import new_gid
@@ -104,20 +102,18 @@ async def receive_ack(client: AsyncClient, topic: str, group: str, messages: int
 
 
 async def arrow_read(url: str, topic: str, ends: list[int]) -> float:
-    """Messages a second over Arrow streams, decoded into record batches."""
+    """Messages a second over Arrow streams, decoded into record batches as they come, two queues at a time."""
+    began = time.perf_counter()
+    with ThreadPoolExecutor(2) as pool:
+        rows = sum(
+            pool.map(lambda queue: _arrow_rows(f"{url}/v1/topics/{topic}/queues/{queue}/messages"), range(len(ends)))
+        )
+    return rows / (time.perf_counter() - began)
+
+
+def _arrow_rows(address: str) -> int:
     import pyarrow
 
-    async def read(session: aiohttp.ClientSession, queue: int) -> int:
-        address = f"{url}/v1/topics/{topic}/queues/{queue}/messages?offset=0"
-        async with session.get(address, headers={"Accept": ARROW}) as answer:
-            body = await answer.read()
-        return await asyncio.to_thread(_rows, pyarrow, body)
-
-    began = time.perf_counter()
-    async with aiohttp.ClientSession(read_bufsize=2**20) as session:
-        rows = await asyncio.gather(*(read(session, queue) for queue in range(len(ends))))
-    return sum(rows) / (time.perf_counter() - began)
-
-
-def _rows(pyarrow: Any, body: bytes) -> int:
-    return sum(batch.num_rows for batch in pyarrow.ipc.open_stream(io.BytesIO(body)))
+    request = urllib.request.Request(address, headers={"Accept": ARROW})  # noqa: S310 - our own broker
+    with urllib.request.urlopen(request) as answer:  # noqa: S310
+        return sum(batch.num_rows for batch in pyarrow.ipc.open_stream(answer))

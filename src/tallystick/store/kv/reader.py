@@ -43,7 +43,8 @@ class Reader:
             piece.chunks.append(value)
             piece.next = last + 1
             taken += len(value)
-            if piece.next - offset >= max_messages:
+            # The next chunk is not even looked at if one like this would be too much: looking costs reading it.
+            if piece.next - offset >= max_messages or taken + len(value) > max_bytes:
                 break
         return piece
 
