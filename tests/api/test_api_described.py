@@ -8,27 +8,13 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from brokers import BrokerProcess, running_broker
+from brokers import running_broker
 from raw_client import RawClient
 from tallystick.api.http.table import ENTRIES
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Ack, AnswerChecks, Check, Commit, Prepare, PreparePart, Rollback, Send
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
-    with running_broker() as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[RawClient]:
-    with RawClient(broker.url) as made:
-        yield made
-
 
 # --- OpenAPI -------------------------------------------------------------------------------------------------------
 

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from brokers import BrokerProcess, running_broker
+from brokers import BrokerProcess
 from raw_client import RawClient
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import AnswerChecks, Check, Prepare
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
-    with running_broker() as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[RawClient]:
-    with RawClient(broker.url) as made:
-        yield made
 
 
 def park(client: RawClient, group: str, *gids: str) -> None:

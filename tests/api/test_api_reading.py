@@ -6,7 +6,6 @@ import base64
 import io
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,19 +17,6 @@ from raw_client import RawClient
 from tallystick.core.message import OutgoingMessage, StoredMessage
 from tallystick.core.ops import Commit, Nack, Prepare, Send
 from tallystick.core.wire import ARROW, JSON, MSGPACK, BatchRequest, BatchResponse
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
-    with running_broker() as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[RawClient]:
-    with RawClient(broker.url) as made:
-        yield made
-
 
 # --- content negotiation -------------------------------------------------------------------------------------------
 
