@@ -105,8 +105,7 @@ class RawClient:
         return answer.checks
 
     def topics(self) -> list[TopicView]:
-        found: dict[str, list[TopicView]] = self.msgpack("GET", "/v1/topics", None, dict[str, list[TopicView]])
-        return found["topics"]
+        return msgspec.convert(self.msgpack("GET", "/v1/topics")["topics"], list[TopicView])
 
     def transaction(self, gid: str) -> TransactionView | None:
         try:

@@ -141,6 +141,27 @@ REQUESTS = [
         {("parts",): [*NO_LIST, [7]], ("by",): ["nobody", 7, None, []], ("nonsense",): [1]},
     ),
     Request(
+        "POST",
+        "/v1/ledger/new/0",
+        {"parts": [{"part": "p", "count": 0}], "gid": "new"},
+        {
+            ("parts",): [*NO_LIST, [7], [{"part": "p"}], [{"count": 1}], [{"part": "p", "count": 1}]],
+            ("parts", 0, "part"): BAD_GIDS,
+            ("parts", 0, "count"): [-1, 1, *NO_NUMBER],
+            ("gid",): [*BAD_GIDS, "kept"],
+            ("nonsense",): [1],
+        },
+    ),
+    Request(
+        "POST",
+        "/v1/topics/kept/trim",
+        {"offsets": {"0": 0}},
+        {
+            ("offsets",): [*NO_MAP, NOTHING, {"x": 0}, {"-1": 0}, {"999": 0}, {"0": -1}, {"0": 99}, {"0": 10**30}],
+            ("nonsense",): [1],
+        },
+    ),
+    Request(
         "PUT",
         "/v1/topics/new",
         {"queues": 2, "retention_ms": 1_000},
@@ -271,6 +292,19 @@ OPERATIONS = [
             ("parts", 0, "count"): [-1, *NO_NUMBER],
         },
     ),
+    Request(
+        "",
+        "commit_batch",
+        {"app": "new", "version": 0, "gid": "new", "parts": [{"part": "p", "count": 1}]},
+        {
+            ("app",): [*BAD_GIDS, "a" * 101, None, NOTHING],
+            ("version",): [-1, *NO_NUMBER, NOTHING],
+            ("gid",): [*BAD_GIDS, None, NOTHING],
+            ("parts",): [*NO_LIST, [7], [{"part": "p"}]],
+            ("parts", 0, "count"): [-1, *NO_NUMBER],
+        },
+    ),
+    Request("", "drop_parts", {"parts": ["p"]}, {("parts",): [*NO_LIST, NOTHING, [7], ["a b"], [None]]}),
     Request(
         "",
         "rollback",

@@ -24,7 +24,7 @@ decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
 async def waits(waiters: Waiters, topic: str, seen: int, seconds: float = 30.0) -> float:
     """How long a wait takes."""
     began = time.monotonic()
-    await waiters.wait(topic, seen, seconds)
+    await waiters.wait((topic,), seen, seconds)
     return time.monotonic() - began
 
 
@@ -83,17 +83,17 @@ async def test_time_that_is_up_ends_a_wait() -> None:
 
 async def test_the_number_of_waits_is_limited_and_every_end_gives_a_place_back() -> None:
     waiters = Waiters(2)
-    by_append = asyncio.create_task(waiters.wait("a", waiters.version("a"), 5))
-    by_cancel = asyncio.create_task(waiters.wait("b", waiters.version("b"), 5))
+    by_append = asyncio.create_task(waiters.wait(("a",), waiters.version("a"), 5))
+    by_cancel = asyncio.create_task(waiters.wait(("b",), waiters.version("b"), 5))
     await asyncio.sleep(0)
     with pytest.raises(Busy, match="2 long polls are waiting, the limit is 2"):
-        await waiters.wait("c", waiters.version("c"), 5)
+        await waiters.wait(("c",), waiters.version("c"), 5)
     waiters.appended({"a"})
     await by_append
     by_cancel.cancel()
     await asyncio.gather(by_cancel, return_exceptions=True)
     for _ in range(3):
-        await waiters.wait("c", waiters.version("c"), 0.01)  # by time
+        await waiters.wait(("c",), waiters.version("c"), 0.01)  # by time
     assert waiters._count == 0
     assert not waiters._waiting
 
@@ -102,7 +102,7 @@ async def test_a_wait_that_has_no_need_to_wait_takes_no_place() -> None:
     waiters = Waiters(0)
     seen = waiters.version("a")
     waiters.appended({"a"})
-    await waiters.wait("a", seen, 5)
+    await waiters.wait(("a",), seen, 5)
 
 
 async def test_the_end_sends_everybody_home_and_lets_nobody_wait_again() -> None:
@@ -117,7 +117,7 @@ async def test_the_end_sends_everybody_home_and_lets_nobody_wait_again() -> None
 
 async def test_one_who_is_sent_away_in_the_moment_of_the_append_is_gone() -> None:
     waiters = Waiters(100)
-    gone = asyncio.create_task(waiters.wait("a", waiters.version("a"), 5))
+    gone = asyncio.create_task(waiters.wait(("a",), waiters.version("a"), 5))
     await asyncio.sleep(0)
     waiters.appended({"a"})
     gone.cancel()

@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from engines import Place, open_place
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from tallystick.core.ops import (
     AnswerChecks,
     Check,
     Commit,
+    CommitBatch,
     Nack,
     OpResult,
     PartRef,
@@ -30,6 +32,7 @@ from tallystick.core.ops import (
     Send,
 )
 from tallystick.core.transaction import CheckDefaults
+from tallystick.store.kv import parts
 from tallystick.store.protocol import (
     ClaimChecks,
     ExpireParts,
@@ -127,6 +130,18 @@ class StoreMachine(RuleBasedStateMachine):
         refs = [(name, len(self.model.part(name)) + (wrong and name == names[-1])) for name in names]
         self.do(Commit(gid, [PartRef(*ref) for ref in refs]), self.model.commit(gid, refs))
 
+    @rule(
+        app=st.sampled_from(["app1", "app2"]),
+        version=st.integers(0, 4),
+        gid=gids,
+        names=st.lists(part_names, max_size=2, unique=True),
+        wrong=st.booleans(),
+    )
+    def commit_batch(self, app: str, version: int, gid: str, names: list[str], wrong: bool) -> None:
+        refs = [(name, len(self.model.part(name)) + (wrong and name == names[-1])) for name in names]
+        expected = self.model.commit_batch(app, version, gid, refs)
+        self.do(CommitBatch(app, version, gid, [PartRef(*ref) for ref in refs]), expected)
+
     @rule(gid=gids)
     def commit_again(self, gid: str) -> None:
         for _ in range(2):
@@ -147,11 +162,19 @@ class StoreMachine(RuleBasedStateMachine):
         at = self.place.now + delay
         self.do(Send([outgoing(text, at)], gid), self.model.send(gid, text, at))
 
-    @rule(name=part_names, index=st.integers(0, 2), variant=st.integers(0, 1), ttl=st.sampled_from([100, 10_000]))
-    def part(self, name: str, index: int, variant: int, ttl: int) -> None:
+    @rule(
+        name=part_names,
+        index=st.integers(0, 2),
+        variant=st.integers(0, 1),
+        ttl=st.sampled_from([100, 10_000]),
+        laid_down=st.booleans(),
+    )
+    def part(self, name: str, index: int, variant: int, ttl: int, laid_down: bool) -> None:
         texts = self.texts(1, "red", "k1", variant)
         op = PreparePart(name, [outgoing(text) for text in texts], index, ttl)
-        self.do(op, self.model.put_part(name, index, texts, ttl))
+        # A part of a few bytes is treated as a large one, whose messages lie in bodies.
+        with patch.object(parts, "SMALL_BYTES", 0 if laid_down else parts.SMALL_BYTES):
+            self.do(op, self.model.put_part(name, index, texts, ttl))
         self.model.topics.setdefault("red", [])
 
     # --- time --------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ class Model:
     now: int
     transactions: dict[str, Transaction] = field(default_factory=dict)
     parts: dict[tuple[str, int], tuple[list[Text], int]] = field(default_factory=dict)
+    ledger: dict[str, int] = field(default_factory=dict)
     topics: dict[str, list[Visible]] = field(default_factory=dict)
     delayed: list[tuple[int, Visible]] = field(default_factory=list)
     leases: dict[tuple[str, Visible], Lease] = field(default_factory=dict)
@@ -83,6 +84,22 @@ class Model:
             self.drop_part(name)
         own = known.messages if known else []
         self.resolve(gid, "committed", own + claimed)
+        return "ok"
+
+    def commit_batch(self, app: str, version: int, gid: str, parts: list[tuple[str, int]]) -> str:
+        if version <= self.ledger.get(app, -1):
+            for name, _ in parts:
+                self.drop_part(name)
+            return "duplicate"
+        if gid in self.transactions:
+            return "different_content"
+        if any(len(self.part(name)) != count for name, count in parts):
+            return "part_unavailable"
+        claimed = [text for name, _ in parts for text in self.part(name)]
+        for name, _ in parts:
+            self.drop_part(name)
+        self.resolve(gid, "committed", claimed)
+        self.ledger[app] = version
         return "ok"
 
     def rollback(self, gid: str, parts: list[str]) -> str:

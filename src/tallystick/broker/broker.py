@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from tallystick.broker.alerts import Alerts
 from tallystick.broker.checkback.databases import Databases
@@ -16,14 +19,24 @@ from tallystick.broker.config import Config
 from tallystick.broker.metrics import MAX_LAG_SERIES, Metrics, StoreCollector
 from tallystick.broker.outbound import AllowedUrls, Outbound
 from tallystick.broker.sweeps import start_sweeps
-from tallystick.broker.waiters import Waiters
+from tallystick.broker.waiters import ANY, Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
 from tallystick.core.errors import Draining, InvalidRequest, TallystickError, error_from_code
 from tallystick.core.ops import Ack, AnswerChecks, ClientOp, Nack, OpResult, Prepare, PreparePart, Send
-from tallystick.core.wire import CheckPoll, CheckRequest, Delivery, ReceiveRequest
+from tallystick.core.wire import CheckPoll, CheckRequest, Delivery, ReceiveRequest, TopicView
 from tallystick.store.memory import open_memory
-from tallystick.store.protocol import Receive, Received, Result, Resume, Slice, Store, StoreOp
+from tallystick.store.protocol import (
+    Receive,
+    Received,
+    Result,
+    Resume,
+    Slice,
+    Store,
+    StoreOp,
+    TablePage,
+    TableQuery,
+)
 from tallystick.store.rocksdb import open_rocksdb
 
 log = logging.getLogger("tallystick.broker")
@@ -186,7 +199,7 @@ class Broker:
                 return received.deliveries
             if received.next_visible is not None:
                 left = min(left, max(0.005, (received.next_visible - self.clock.now_ms()) / 1000))
-            await self.waiters.wait(op.topic, seen, left)
+            await self.waiters.wait((op.topic,), seen, left)
             if self.draining:
                 return []  # sent home: nothing more is lent
 
@@ -198,7 +211,31 @@ class Broker:
             left = deadline - asyncio.get_running_loop().time()
             if piece.chunks or left <= 0 or self.waiters.closed:
                 return piece
-            await self.waiters.wait(topic, seen, left)
+            await self.waiters.wait((topic,), seen, left)
+
+    async def ends(
+        self, names: Sequence[str] | None, position: int | None, wait_ms: int
+    ) -> tuple[list[TopicView], int]:
+        """Topics and a number that changes with their ends; waits while it is still `position`."""
+        watched = names or (ANY,)
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        while True:
+            seen = self.waiters.version(*watched)
+            views = self.store.topics() if names is None else _present(self.store.topic(name) for name in names)
+            now_at = _position(views)
+            left = deadline - asyncio.get_running_loop().time()
+            if now_at != position or left <= 0 or self.waiters.closed:
+                return views, now_at
+            await self.waiters.wait(watched, seen, left)
+
+    async def page(self, query: TableQuery) -> TablePage:
+        """A page of one of the store's tables, with nothing in it that is not durable."""
+        if query.table == "offsets":
+            return await self.look(lambda store: store.page(query))
+        page = await asyncio.to_thread(self.store.page, query)
+        # It may show a group commit that is on its way to the disk: once the writer has looked up, that has arrived.
+        await self.look(lambda store: store.counts())
+        return page
 
     async def poll_checks(self, poll: CheckPoll) -> list[CheckRequest]:
         self._refuse_while_draining()
@@ -236,6 +273,15 @@ class Broker:
         await self.writer.stop()
         await self._outbound.close()
         self.store.close()
+
+
+def _present(views: Iterable[TopicView | None]) -> list[TopicView]:
+    return [view for view in views if view is not None]
+
+
+def _position(views: Iterable[TopicView]) -> int:
+    ends = msgspec.msgpack.encode([(view.name, view.created_at, view.ends) for view in views])
+    return int.from_bytes(hashlib.blake2b(ends, digest_size=6).digest())
 
 
 def _report_end(task: asyncio.Task[None]) -> None:

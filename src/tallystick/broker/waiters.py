@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
+from collections.abc import Collection
 
 from tallystick.core.errors import Busy
 
 MAX_KNOWN = 100_000
+ANY = "*"  # no topic is called so: whoever waits for it waits for whichever topic is next
 
 
 class Waiters:
@@ -24,12 +26,12 @@ class Waiters:
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._closed = False
 
-    def version(self, topic: str) -> int:
-        return self._versions.get(topic, self._forgotten)
+    def version(self, *topics: str) -> int:
+        return max(self._versions.get(topic, self._forgotten) for topic in topics)
 
     def appended(self, topics: set[str]) -> None:
         self._appends += 1
-        for topic in topics:
+        for topic in (*topics, ANY):
             self._versions[topic] = self._appends
             self._wake(topic)
         if len(self._versions) > MAX_KNOWN:
@@ -42,14 +44,15 @@ class Waiters:
             if not future.done():
                 future.set_result(None)
 
-    async def wait(self, topic: str, seen: int, seconds: float) -> None:
-        """Until the topic is newer than `seen`, or the time is up, or the broker drains."""
-        if self._closed or seconds <= 0 or self.version(topic) != seen:
+    async def wait(self, topics: Collection[str], seen: int, seconds: float) -> None:
+        """Until one of the topics is newer than `seen`, or the time is up, or the broker drains."""
+        if self._closed or seconds <= 0 or self.version(*topics) != seen:
             return
         if self._count >= self._most:
             raise Busy(f"{self._count} long polls are waiting, the limit is {self._most}")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[topic].add(future)
+        for topic in topics:
+            self._waiting[topic].add(future)
         self._count += 1
         try:
             # Not wait_for, which forgets a cancellation that comes together with the wake-up: a caller that is
@@ -59,11 +62,15 @@ class Waiters:
                     await future
         finally:
             self._count -= 1
-            waiting = self._waiting.get(topic)
-            if waiting is not None:
-                waiting.discard(future)
-                if not waiting:
-                    del self._waiting[topic]
+            for topic in topics:
+                self._leave(topic, future)
+
+    def _leave(self, topic: str, future: asyncio.Future[None]) -> None:
+        waiting = self._waiting.get(topic)
+        if waiting is not None:
+            waiting.discard(future)
+            if not waiting:
+                del self._waiting[topic]
 
     def close(self) -> None:
         """Send everybody home."""

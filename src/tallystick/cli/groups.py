@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tallystick.cli.http import Broker
+from tallystick.link import Link
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import ago, print_json, print_table
 from tallystick.core.errors import NotFound
@@ -28,7 +28,7 @@ def _default(context: typer.Context, url: Url = "", as_json: Json = False) -> No
 
 @groups.command("list", help="All consumer groups, one line for each of their topics.")
 def list_groups(url: Url = "", as_json: Json = False) -> None:
-    with Broker(url) as broker:
+    with Link(url) as broker:
         answer = broker.get("groups")
     if as_json:
         print_json(answer)
@@ -38,7 +38,7 @@ def list_groups(url: Url = "", as_json: Json = False) -> None:
 
 @groups.command(help="One consumer group, queue by queue.")
 def show(group: Annotated[str, typer.Argument(metavar="GROUP")], url: Url = "", as_json: Json = False) -> None:
-    with Broker(url) as broker:
+    with Link(url) as broker:
         answer = broker.get("groups", check_name(group, "group"))
     if not answer["groups"]:
         raise NotFound(f"there is no consumer group {group!r}; `tallystick groups` lists those there are")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tallystick.cli.http import Broker
+from tallystick.link import Link
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import console, note, print_json_line, when
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound, OffsetOutOfRange
@@ -41,7 +41,7 @@ def tail(
     as_json: Json = False,
 ) -> None:
     begin = _checked_start(start or ("latest" if follow else "earliest"))
-    with Broker(url) as broker:
+    with Link(url) as broker:
         reader = Reader(broker, check_name(topic, "topic"), queue, begin)
         try:
             _copy(reader, _printer(as_json), follow, most)
@@ -86,7 +86,7 @@ class Reader:
     request a round, however many queues it has.
     """
 
-    def __init__(self, broker: Broker, topic: str, queue: int | None, begin: str) -> None:
+    def __init__(self, broker: Link, topic: str, queue: int | None, begin: str) -> None:
         self._broker, self._topic, self._queue, self._begin = broker, topic, queue, begin
         self._places: dict[int, int] = {}
         self.began = False

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tallystick.cli.durations import duration, parsed
-from tallystick.cli.http import Broker
+from tallystick.link import Link
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import note, print_json, print_table, when
 from tallystick.core.errors import InvalidRequest, NotFound
@@ -32,7 +32,7 @@ def _default(context: typer.Context, url: Url = "", as_json: Json = False) -> No
 
 @topics.command("list", help="All topics.")
 def list_topics(url: Url = "", as_json: Json = False) -> None:
-    with Broker(url) as broker:
+    with Link(url) as broker:
         answer = broker.get("topics")
     if as_json:
         print_json(answer)
@@ -47,7 +47,7 @@ def list_topics(url: Url = "", as_json: Json = False) -> None:
 
 @topics.command(help="One topic and its queues.")
 def show(name: Name, url: Url = "", as_json: Json = False) -> None:
-    with Broker(url) as broker:
+    with Link(url) as broker:
         _show(broker.get("topics", check_name(name, "topic")), as_json)
 
 
@@ -66,7 +66,7 @@ def create(
         "retention_ms": None if retention is None else parsed(retention, "--retention"),
     }
     given = {field: value for field, value in spec.items() if value is not None}
-    with Broker(url) as broker:
+    with Link(url) as broker:
         existed = _exists(broker, check_name(name, "topic"))
         view = broker.put("topics", name, **given)
     note(f"topic {name} {'was there already' + (' and is changed' if given else '') if existed else 'created'}")
@@ -80,7 +80,7 @@ def delete(
     url: Url = "",
     as_json: Json = False,
 ) -> None:
-    with Broker(url) as broker:
+    with Link(url) as broker:
         view = broker.get("topics", check_name(name, "topic"))
         if not yes:
             _ask(name, _messages(view))
@@ -91,7 +91,7 @@ def delete(
         note(f"topic {name} deleted")
 
 
-def _exists(broker: Broker, name: str) -> bool:
+def _exists(broker: Link, name: str) -> bool:
     try:
         broker.get("topics", name)
     except NotFound:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from tallystick.cli.failures import exit_code, report
-from tallystick.cli.http import Broker
+from tallystick.link import Link
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import ago, note, print_json, print_table, when
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, TallystickError
@@ -41,7 +41,7 @@ def list_transactions(
     url: Url = "",
     as_json: Json = False,
 ) -> None:
-    with Broker(url) as broker:
+    with Link(url) as broker:
         found, more = _first(_scan(broker, state, group), limit)
     if as_json:
         print_json({"transactions": found, "more": more})
@@ -53,7 +53,7 @@ def list_transactions(
 
 @tx.command(help="All that is known of one transaction.")
 def show(gid: Annotated[str, typer.Argument(metavar="GID")], url: Url = "", as_json: Json = False) -> None:
-    with Broker(url) as broker:
+    with Link(url) as broker:
         view = broker.get("transactions", check_gid(gid))
     if as_json:
         print_json(view)
@@ -82,12 +82,12 @@ def resume(
 ) -> None:
     if bool(gids) == every:
         raise InvalidRequest("tx resume: give the gids, or --all for every parked transaction", field="gid")
-    with Broker(url) as broker:
+    with Link(url) as broker:
         wanted = [view["gid"] for view in _scan(broker, "parked", group)] if every else gids or []
     _each(url, as_json, wanted, lambda broker, gid: broker.post("transactions", gid, "resume"))
 
 
-def _scan(broker: Broker, state: str | None, group: str | None) -> Iterator[View]:
+def _scan(broker: Link, state: str | None, group: str | None) -> Iterator[View]:
     """Page after page of what fits."""
     after: str | None = None
     if group is not None:
@@ -110,11 +110,11 @@ def _first(views: Iterator[View], limit: int) -> tuple[list[View], bool]:
     return found, False
 
 
-def _each(url: str, as_json: bool, gids: list[str], act: Callable[[Broker, str], View]) -> None:
+def _each(url: str, as_json: bool, gids: list[str], act: Callable[[Link, str], View]) -> None:
     """Do one thing to each; what fails is told and does not keep the others from it. Ends with the first's code."""
     done: list[View] = []
     failures: list[TallystickError] = []
-    with Broker(url) as broker:
+    with Link(url) as broker:
         for gid in _progress(gids):
             try:
                 done.append(act(broker, check_gid(gid)))

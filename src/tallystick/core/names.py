@@ -15,11 +15,13 @@ from tallystick.core.errors import InvalidRequest
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,126}\Z"
 # Braces: Redis Cluster hash tags, which dtm's users put into gids. Colons: application ids with a version.
 GID_PATTERN = r"^[A-Za-z0-9{}][A-Za-z0-9{}._:@-]{0,127}\Z"
+APP_PATTERN = r"^[A-Za-z0-9{}][A-Za-z0-9{}._:@-]{0,99}\Z"
 
 TopicName = Annotated[str, Meta(pattern=NAME_PATTERN, description="letters, digits, '.', '_', '-'")]
 GroupName = Annotated[str, Meta(pattern=NAME_PATTERN, description="letters, digits, '.', '_', '-'")]
 Gid = Annotated[str, Meta(pattern=GID_PATTERN, description="letters, digits and {}._:@-, at most 128")]
 PartId = Gid
+AppId = Annotated[str, Meta(pattern=APP_PATTERN, description="letters, digits and {}._:@-, at most 100")]
 Key = Annotated[str, Meta(max_length=1024)]
 HeaderName = Annotated[str, Meta(min_length=1, max_length=128)]
 HeaderValue = Annotated[str, Meta(max_length=8192)]
@@ -28,6 +30,7 @@ MemberName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 _NAME = re.compile(NAME_PATTERN)
 _GID = re.compile(GID_PATTERN)
+_APP = re.compile(APP_PATTERN)
 
 
 def check_name(name: str, field: str) -> str:
@@ -50,3 +53,14 @@ def check_gid(gid: str, field: str = "gid") -> str:
             field=field,
         )
     return gid
+
+
+def check_app(app: str, field: str = "app") -> str:
+    """The name of an application in the ledger of batches."""
+    if not _APP.match(app):
+        raise InvalidRequest(
+            f"{field} {app[:140]!r} is not a valid application id: 1 to 100 letters, digits or {{}}._:@-, "
+            "beginning with a letter, digit or brace",
+            field=field,
+        )
+    return app

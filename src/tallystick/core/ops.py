@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.names import Gid, GroupName, MemberName, PartId, TopicName
+from tallystick.core.names import AppId, Gid, GroupName, MemberName, PartId, TopicName
 
 Outcome = Literal["committed", "rolled_back"]
 Answer = Literal["committed", "rolled_back", "unknown"]
@@ -74,6 +74,25 @@ class Commit(Struct, tag="commit", tag_field="op", omit_defaults=True, forbid_un
     parts: list[PartRef] = []
 
 
+class CommitBatch(Struct, tag="commit_batch", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """Commit the parts of one batch of an application that numbers its batches, each once.
+
+    A version that is not newer than the application's last one was decided before: its parts are dropped. `gid` is a
+    new one for every try; the one that is carried out names the messages.
+    """
+
+    app: AppId
+    version: Annotated[int, Meta(ge=0)]
+    gid: Gid
+    parts: list[PartRef] = []
+
+
+class DropParts(Struct, tag="drop_parts", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """Drop parts that no transaction has claimed."""
+
+    parts: list[PartId]
+
+
 class Rollback(Struct, tag="rollback", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Give a transaction the outcome `rolled_back`. An unknown gid leaves a tombstone for a late prepare."""
 
@@ -131,7 +150,20 @@ class AnswerChecks(Struct, tag="answers", tag_field="op", omit_defaults=True, fo
     member: MemberName | None = None
 
 
-ClientOp = Prepare | PreparePart | Commit | Rollback | Send | Ack | Nack | Renew | CommitOffsets | AnswerChecks
+ClientOp = (
+    Prepare
+    | PreparePart
+    | Commit
+    | CommitBatch
+    | DropParts
+    | Rollback
+    | Send
+    | Ack
+    | Nack
+    | Renew
+    | CommitOffsets
+    | AnswerChecks
+)
 
 
 class Position(Struct, array_like=True, gc=False):

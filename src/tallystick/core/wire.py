@@ -60,6 +60,16 @@ class TopicView(Struct):
     ends: list[int]
 
 
+class LedgerView(Struct):
+    """An application that numbers its batches, and the last batch it committed."""
+
+    app: str
+    version: int
+    gid: str
+    messages: int
+    committed_at: int
+
+
 class TransactionView(Struct, omit_defaults=True):
     gid: str
     state: TransactionState

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tallystick.cli.http import Broker
+from tallystick.link import Link
 from tallystick.core.errors import NotFound
 from tallystick.demo import banks
 from tallystick.demo.verdict import Evidence
@@ -23,7 +23,7 @@ class CheckBacks(NamedTuple):
     rolled_back: int
 
 
-def gather(broker: Broker, bank_a: Path, bank_b: Path, money_before: int) -> tuple[Evidence, CheckBacks]:
+def gather(broker: Link, bank_a: Path, bank_b: Path, money_before: int) -> tuple[Evidence, CheckBacks]:
     transactions = list(_transactions(broker))
     evidence = Evidence(
         wished=banks.ids(bank_a, "wish"),
@@ -42,12 +42,12 @@ def gather(broker: Broker, bank_a: Path, bank_b: Path, money_before: int) -> tup
     return evidence, CheckBacks(by_check["committed"], by_check["rolled_back"])
 
 
-def pending(broker: Broker) -> int:
+def pending(broker: Link) -> int:
     """Transactions without an outcome (no more than a page of them are counted)."""
     return len(broker.get("transactions", state="prepared", limit=PAGE)["transactions"])
 
 
-def unsettled(broker: Broker) -> int:
+def unsettled(broker: Link) -> int:
     """Messages that bank B has not settled yet."""
     try:
         views = broker.get("groups", banks.CONSUMERS)["groups"]
@@ -56,7 +56,7 @@ def unsettled(broker: Broker) -> int:
     return sum(int(view.get("lag", 0)) for view in views)
 
 
-def _transactions(broker: Broker) -> Iterator[dict[str, Any]]:
+def _transactions(broker: Link) -> Iterator[dict[str, Any]]:
     after = None
     while True:
         page = broker.get("transactions", group=banks.PRODUCERS, limit=PAGE, after=after)
@@ -66,7 +66,7 @@ def _transactions(broker: Broker) -> Iterator[dict[str, Any]]:
             return
 
 
-def _queues(broker: Broker) -> list[tuple[int, int]]:
+def _queues(broker: Link) -> list[tuple[int, int]]:
     try:
         ends = broker.get("topics", banks.TOPIC)["ends"]
     except NotFound:
@@ -74,7 +74,7 @@ def _queues(broker: Broker) -> list[tuple[int, int]]:
     return list(enumerate(ends))
 
 
-def _log(broker: Broker) -> list[tuple[int, int]]:
+def _log(broker: Link) -> list[tuple[int, int]]:
     """(transfer id, amount) of every message in every queue."""
     found: list[tuple[int, int]] = []
     for queue, end in _queues(broker):

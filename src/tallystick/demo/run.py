@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from rich.console import Console
 
-from tallystick.cli.http import Broker
+from tallystick.link import Link
 from tallystick.core.errors import TallystickError
 from tallystick.demo import banks
 from tallystick.demo.display import Display, Snapshot, show_verdict
@@ -100,7 +100,7 @@ class Demo:
         self.crew.stop("producer", "consumer")
         last = self._snapshot("done")
         self._wait_for_broker()
-        with Broker(self._url) as broker:
+        with Link(self._url) as broker:
             evidence, checks = gather(broker, self._bank_a, self._bank_b, before)
         self.crew.stop("broker")
         lines = judge(evidence._replace(crashed=self.crew.failures.total()))
@@ -150,7 +150,7 @@ class Demo:
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                with Broker(self._url) as broker:
+                with Link(self._url) as broker:
                     broker.get("info")
                     return
             except TallystickError:
@@ -186,7 +186,7 @@ class Demo:
         """Is it over? Asked in an order in which nothing new can come up behind: tried, pending, unsettled."""
         self._asked_at = time.monotonic()
         try:
-            with Broker(self._url, timeout=ASK_SECONDS) as broker:
+            with Link(self._url, timeout=ASK_SECONDS) as broker:
                 self._pending = pending(broker)
                 self._settled = now.tried >= now.wished and self._pending == 0 and unsettled(broker) == 0
         except TallystickError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ from tallystick.core.backoff import Backoff
 from tallystick.core.limits import Limits
 from tallystick.core.ops import ClientOp, OpResult
 from tallystick.core.transaction import CheckDefaults
-from tallystick.core.wire import CheckRequest, Delivery, GroupView, TopicView, TransactionView
+from tallystick.core.wire import CheckRequest, Delivery, GroupView, LedgerView, TopicView, TransactionView
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -114,6 +114,20 @@ class TrimTopics(Struct):
     limit: int
 
 
+class TrimTo(Struct):
+    """Remove what lies before these offsets, by queue."""
+
+    topic: str
+    offsets: dict[int, int]
+    limit: int
+
+
+class ForgetApp(Struct):
+    """Take an application out of the ledger: its batches may be numbered from the beginning again."""
+
+    app: str
+
+
 BrokerOp = (
     PutTopic
     | DeleteTopic
@@ -127,6 +141,8 @@ BrokerOp = (
     | ExpireParts
     | ExpireTombstones
     | TrimTopics
+    | TrimTo
+    | ForgetApp
 )
 StoreOp = ClientOp | BrokerOp
 
@@ -188,6 +204,35 @@ class Slice(Struct):
     chunks: list[bytes]
 
 
+TableName = Literal["transactions", "half", "op", "offsets"]
+
+
+class TableQuery(Struct, frozen=True):
+    """A page of one of the store's own tables. `after` and `before` are tokens of earlier answers."""
+
+    table: TableName
+    limit: int
+    after: str | None = None
+    before: str | None = None
+    state: str | None = None
+    group: str | None = None
+    created_before: int | None = None
+
+
+class TablePage(Struct):
+    """Rows, column by column, and where the next page begins."""
+
+    columns: dict[str, list[Any]]
+    next: str | None
+
+
+class Split(Struct):
+    """A range of a table; ranges of one answer are disjoint and together the whole table."""
+
+    after: str | None
+    before: str | None
+
+
 class Counts(Struct):
     pending: int
     parked: int
@@ -219,6 +264,19 @@ class Store(Protocol):
     def drain_events(self) -> list[Event]: ...
 
     def read(self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int) -> Slice: ...
+
+    def offsets_at(self, topic: str, timestamp: int) -> list[int]:
+        """Of each queue, the first offset that was stored at or after a time; its end if there is none."""
+
+    def page(self, query: TableQuery) -> TablePage:
+        """Rows of a table, from any thread. May show what is not durable yet: whoever hands rows out first lets
+        the writer finish what it has begun."""
+
+    def splits(self, table: TableName, state: str | None, most: int) -> list[Split]: ...
+
+    def ledger(self, app: str) -> LedgerView | None: ...
+
+    def ledgers(self, after: str, limit: int) -> list[LedgerView]: ...
 
     def topics(self) -> list[TopicView]: ...
 

@@ -22,17 +22,18 @@ T = TypeVar("T")
 
 
 @cache
-def _arrow() -> Any:
+def pyarrow() -> Any:
     try:
-        import pyarrow
+        import pyarrow as pa
+        import pyarrow.ipc
     except ImportError as error:
         raise NotAllowed("this broker has no Arrow: install tallystick[arrow] where it runs") from error
-    return pyarrow
+    return pa
 
 
 @cache
 def schema() -> Any:
-    pa = _arrow()
+    pa = pyarrow()
     return pa.schema(
         [
             pa.field("topic", pa.string(), nullable=False),
@@ -53,7 +54,7 @@ def schema() -> Any:
 def record_batch(chunks: list[Chunk], topic: str, queue: int, first: int, end: int) -> Any:
     """The rows of consecutive chunks with offsets in [first, end), as one batch: few large arrays cost much less than
     many small ones."""
-    pa = _arrow()
+    pa = pyarrow()
     rows = sum(map(len, chunks))
     base = chunks[0].base
     columns = [
@@ -62,7 +63,7 @@ def record_batch(chunks: list[Chunk], topic: str, queue: int, first: int, end: i
         pa.array(list(range(base, base + rows)), pa.int64()),
         pa.array(_chained(chunk.keys for chunk in chunks), pa.string()),
         pa.array(_chained(chunk.values for chunk in chunks), pa.binary()),
-        _headers(_chained(chunk.headers for chunk in chunks)),
+        headers_array(_chained(chunk.headers for chunk in chunks)),
         pa.array(_chained(chunk.tags for chunk in chunks), pa.string()),
         pa.array([gid or None for gid in _chained(chunk.gids for chunk in chunks)], pa.string()),
         pa.array(_chained(chunk.sequences for chunk in chunks), pa.int32()),
@@ -79,14 +80,14 @@ def _chained(columns: Iterable[list[T]]) -> list[T]:
 
 def _times(milliseconds: list[int]) -> Any:
     # As numbers first: Arrow's own way from Python numbers to times takes seven times as long.
-    return _arrow().array(milliseconds, _arrow().int64()).cast(schema().field("timestamp").type)
+    return pyarrow().array(milliseconds, pyarrow().int64()).cast(schema().field("timestamp").type)
 
 
-def _headers(headers: list[dict[str, str] | None]) -> Any:
+def headers_array(headers: list[dict[str, str] | None]) -> Any:
     kind = schema().field("headers").type
     if not any(headers):
-        return _arrow().nulls(len(headers), kind)
-    return _arrow().array([None if one is None else list(one.items()) for one in headers], kind)
+        return pyarrow().nulls(len(headers), kind)
+    return pyarrow().array([None if one is None else list(one.items()) for one in headers], kind)
 
 
 async def stream(broker: Broker, topic: str, queue: int, offset: int, end: int) -> AsyncIterator[bytes]:

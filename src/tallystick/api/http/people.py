@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.message import OutgoingMessage, StoredMessage, Timestamp
 from tallystick.core.names import Gid, GroupName, HeaderName, HeaderValue, Key, MemberName, Tag, TopicName
-from tallystick.core.ops import Check, Milliseconds, PartIndex, PartRef
+from tallystick.core.ops import Check, Milliseconds, Offset, PartIndex, PartRef
 
 
 class MessageIn(Struct, forbid_unknown_fields=True):
@@ -61,6 +61,19 @@ class PartIn(Struct, forbid_unknown_fields=True):
     messages: list[MessageIn]
     index: PartIndex = 0
     ttl_ms: Milliseconds | None = None
+
+
+class BatchIn(Struct, forbid_unknown_fields=True):
+    """The parts of one batch; the broker draws a gid if there is none."""
+
+    parts: list[PartRef] = []
+    gid: Gid | None = None
+
+
+class TrimIn(Struct, forbid_unknown_fields=True):
+    """By queue, the first offset to keep."""
+
+    offsets: dict[int, Offset]
 
 
 class OutcomeIn(Struct, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tallystick.api.http.people import MessagesIn, OutcomeIn, PartIn, TransactionIn
+from tallystick.api.http.people import BatchIn, MessagesIn, OutcomeIn, PartIn, TransactionIn, TrimIn
 from tallystick.api.http.routes.groups import AckIn, NackIn, OffsetsIn, RenewIn
 from tallystick.core.ops import AnswerChecks
 from tallystick.core.wire import (
@@ -17,6 +17,7 @@ from tallystick.core.wire import (
     CheckPollResponse,
     FetchResponse,
     GroupView,
+    LedgerView,
     ReceiveRequest,
     ReceiveResponse,
     TopicSpec,
@@ -24,6 +25,7 @@ from tallystick.core.wire import (
     TransactionPage,
     TransactionView,
 )
+from tallystick.store.protocol import Split
 
 
 class PositionOut(Struct):
@@ -33,7 +35,34 @@ class PositionOut(Struct):
 
 
 class TopicList(Struct):
+    """`position` is another number as soon as one of these topics has more messages."""
+
     topics: list[TopicView]
+    position: int
+
+
+class TopicOffsets(Struct):
+    topic: str
+    offsets: list[int]
+
+
+class LedgerList(Struct):
+    apps: list[LedgerView]
+
+
+class BatchOut(Struct):
+    """`duplicate` if the version was decided before; `last` is the newest one of the application."""
+
+    app: str
+    version: int
+    last: int
+    duplicate: bool
+    gid: str | None
+    messages: int | None
+
+
+class SplitList(Struct):
+    splits: list[Split]
 
 
 class GroupList(Struct):
@@ -101,10 +130,33 @@ ENTRIES = [
         MessagesIn,
         SentOut,
     ),
-    Entry("GET", "/v1/topics", "topics.list_", "List topics", None, TopicList),
+    Entry("DELETE", "/v1/parts/{part}", "transactions.drop_part", "Drop a part that no transaction has claimed"),
+    Entry(
+        "GET",
+        "/v1/topics",
+        "topics.list_",
+        "List topics, or wait for new messages in them",
+        None,
+        TopicList,
+        {
+            "names": "only these, separated by commas",
+            "position": "wait while it is still this one",
+            "wait_ms": "how long to wait at most",
+        },
+    ),
     Entry("GET", "/v1/topics/{topic}", "topics.show", "Show a topic", None, TopicView),
     Entry("PUT", "/v1/topics/{topic}", "topics.put", "Create or change a topic", TopicSpec, TopicView),
     Entry("DELETE", "/v1/topics/{topic}", "topics.delete", "Delete a topic and its messages"),
+    Entry(
+        "GET",
+        "/v1/topics/{topic}/offsets",
+        "topics.offsets",
+        "The first offset of each queue at or after a time",
+        None,
+        TopicOffsets,
+        {"timestamp": "milliseconds since the epoch"},
+    ),
+    Entry("POST", "/v1/topics/{topic}/trim", "topics.trim", "Remove what lies before offsets", TrimIn, TopicView),
     Entry(
         "GET",
         "/v1/topics/{topic}/queues/{queue:int}/messages",
@@ -140,6 +192,50 @@ ENTRIES = [
         "POST", "/v1/checks/poll", "groups.poll_checks", "Wait to be asked for outcomes", CheckPoll, CheckPollResponse
     ),
     Entry("POST", "/v1/checks/answers", "groups.answer_checks", "Answer check-backs", AnswerChecks),
+    Entry(
+        "GET",
+        "/v1/tables/{table}",
+        "tables.page",
+        "A page of transactions, half, op or offsets, as an Arrow stream; the next one in Tallystick-Next",
+        None,
+        None,
+        {
+            "limit": "rows at most",
+            "after": "`Tallystick-Next` of the page before, or of a split",
+            "before": "of a split",
+            "state": "prepared, parked, pending (both), committed or rolled_back",
+            "group": "of this group",
+            "older_than_ms": "transactions made longer ago than this",
+        },
+    ),
+    Entry(
+        "GET",
+        "/v1/tables/{table}/splits",
+        "tables.splits",
+        "Ranges of a table to be read in parallel",
+        None,
+        SplitList,
+        {"n": "how many at most", "state": "as for the table"},
+    ),
+    Entry(
+        "GET",
+        "/v1/ledger",
+        "tables.list_ledger",
+        "Applications that number their batches",
+        None,
+        LedgerList,
+        {"limit": "how many at most", "after": "the application before the first"},
+    ),
+    Entry("GET", "/v1/ledger/{app}", "tables.show_ledger", "The last batch of an application", None, LedgerView),
+    Entry("DELETE", "/v1/ledger/{app}", "tables.forget_app", "Forget an application: its numbers begin anew"),
+    Entry(
+        "POST",
+        "/v1/ledger/{app}/{version:int}",
+        "tables.commit_batch",
+        "Commit the parts of a batch, once",
+        BatchIn,
+        BatchOut,
+    ),
     Entry("GET", "/healthz", "system.healthz", "Is the process alive"),
     Entry("GET", "/readyz", "system.readyz", "Does it take work"),
     Entry("GET", "/metrics", "system.metrics", "Prometheus metrics"),

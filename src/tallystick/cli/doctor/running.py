@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tallystick.cli.doctor.finding import Finding
-from tallystick.cli.http import Broker
+from tallystick.link import Link
 from tallystick.cli.printing import span
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 
@@ -21,7 +21,7 @@ LISTED = 1_000
 
 
 def look_at_broker(url: str, expected: bool, max_lag: int, max_pending: int) -> Iterator[Finding]:
-    with Broker(url, ANSWER_SECONDS) as broker:
+    with Link(url, ANSWER_SECONDS) as broker:
         asked = time.time()
         try:
             info = broker.get("info")
@@ -61,7 +61,7 @@ def _version(running: str) -> Finding:
     return Finding("version", "note", f"the broker is {running}, this is {here}", "use the same version on both sides")
 
 
-def _ready(broker: Broker) -> Finding:
+def _ready(broker: Link) -> Finding:
     reason = broker.ready()
     if not reason:
         return Finding("ready", "ok", "takes work")
@@ -104,7 +104,7 @@ def _pending(info: dict[str, Any], most_seconds: int) -> Finding:
     )
 
 
-def _parked(broker: Broker) -> Finding:
+def _parked(broker: Link) -> Finding:
     page = broker.get("transactions", state="parked", limit=LISTED)
     parked = len(page["transactions"])
     if not parked:
@@ -118,7 +118,7 @@ def _parked(broker: Broker) -> Finding:
     )
 
 
-def _lag(broker: Broker, most: int) -> Finding:
+def _lag(broker: Link, most: int) -> Finding:
     views = broker.get("groups")["groups"]
     slow = sorted((one for one in views if one.get("lag", 0) > most), key=lambda one: -int(one["lag"]))
     if not slow:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from tallystick.core.message import Chunk, OutgoingMessage
 from tallystick.core.ops import Position
 from tallystick.store.kv import keys
+from tallystick.store.kv.bodies import Reference, queue_of
 from tallystick.store.kv.catalog import Catalog, QueueId, Topic
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ class Appender:
         self._now = now
         self._open: dict[QueueId, _Open] = {}
         self._sealed: list[tuple[QueueId, Chunk]] = []
+        self._references: list[tuple[QueueId, int, Reference]] = []
         self.touched: set[QueueId] = set()
 
     def queue_for(self, topic: Topic, key: str | None) -> int:
-        """The same key always has the same queue; messages without a key take turns."""
         if key is not None:
-            return zlib.crc32(key.encode()) % topic.queues
+            return queue_of(key, 0, topic.queues)
         turn = self._catalog.round_robin.get(topic.id, 0)
         self._catalog.round_robin[topic.id] = turn + 1
-        return turn % topic.queues
+        return queue_of(None, turn, topic.queues)
 
     def add(self, topic: Topic, message: OutgoingMessage, gid: str, sequence: int) -> Position:
         queue = self.queue_for(topic, message.key)
@@ -69,10 +69,20 @@ class Appender:
             self._sealed.append((where, self._open.pop(where).chunk))
         return Position(topic.name, queue, offset)
 
+    def refer(self, where: QueueId, count: int, body: bytes, gid: str, first: int) -> None:
+        """Append messages that lie in a body already."""
+        opened = self._open.pop(where, None)
+        if opened is not None:
+            self._sealed.append((where, opened.chunk))
+        base = self._catalog.ends.get(where, 0)
+        self._catalog.ends[where] = base + count
+        self._references.append((where, base + count - 1, Reference(base, self._now, body, gid, first)))
+
     def forget(self, topic_id: int) -> None:
         """The topic is deleted: what this batch has appended to it goes with it."""
         self._open = {where: opened for where, opened in self._open.items() if where[0] != topic_id}
         self._sealed = [(where, chunk) for where, chunk in self._sealed if where[0] != topic_id]
+        self._references = [one for one in self._references if one[0][0] != topic_id]
 
     def seal(self, batch: Batch) -> None:
         for where, opened in self._open.items():
@@ -80,6 +90,10 @@ class Appender:
         for where, chunk in self._sealed:
             last = chunk.base + len(chunk.values) - 1
             batch.put("log", keys.chunk(*where, last), _encode(chunk))
+            self.touched.add(where)
+        for where, last, reference in self._references:
+            batch.put("log", keys.chunk(*where, last), _encode(reference))
+            batch.put("index", b"b" + keys.chunk(*where, last), reference.body)
             self.touched.add(where)
         for where in self.touched:
             batch.put("index", b"N" + keys.queue_prefix(*where), keys.u64(self._catalog.ends[where]))

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Position
-from tallystick.store.kv import keys
+from tallystick.store.kv import keys, topics
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.catalog import Topic
 from tallystick.store.protocol import Progress, PromoteDelayed
@@ -23,7 +23,15 @@ class _Delayed(Struct, array_like=True):
 _decode = msgspec.msgpack.Decoder(_Delayed).decode
 
 
-def put(batch: Batch, topic: Topic, message: OutgoingMessage, gid: str, sequence: int) -> Position:
+def append(batch: Batch, message: OutgoingMessage, gid: str, sequence: int) -> Position:
+    """A message that has become visible: into its queue, or aside until its time."""
+    topic = topics.ensure(batch, message.topic)
+    if message.deliver_at > batch.now:
+        return _put_aside(batch, topic, message, gid, sequence)
+    return batch.log.add(topic, message, gid, sequence)
+
+
+def _put_aside(batch: Batch, topic: Topic, message: OutgoingMessage, gid: str, sequence: int) -> Position:
     batch.counters.delayed += 1
     key = b"y" + keys.u64(message.deliver_at) + keys.u64(batch.counters.delayed)
     batch.put("index", key, encode(_Delayed(topic.id, gid, sequence, message)))

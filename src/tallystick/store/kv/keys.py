@@ -2,7 +2,8 @@
 
     tx     t <gid>                         a transaction: Prepared or Resolved
            p <part> 0 <index>              half messages of an unclaimed part
-    log    <topic id> <queue> <last>       a chunk, under the offset of its last message
+    log    <topic id> <queue> <last>       a chunk, or a reference to a body, under the offset of its last message
+           <topic id> ffff <part> 0 <index> <n>   a body: messages of a part, for one queue
     index  T <name>                        topic              N <topic id> <queue>   next offset
            C <via:name>                    check channel      S <topic id> <queue>   first kept offset
            d <channel> <time> <gid>        due check          w <channel>            where due scans may begin
@@ -12,6 +13,7 @@
            G <name>                        consumer group     g <gt> <queue>         receive cursor
            l <gt> <queue> <offset>         lease              v <gt> <time> <queue> <offset>  visible again
            q <gt> <queue>                  stored offset      M <name>               counters
+           b <topic id> <queue> <last>     its body's key     L <app>                last batch of an application
 
 `gt` is <group id> <topic id>.
 """
@@ -65,6 +67,11 @@ def part_prefix(part_id: str) -> bytes:
 
 def chunk(topic_id: int, queue: int, last: int) -> bytes:
     return queue_prefix(topic_id, queue) + u64(last)
+
+
+def body(topic_id: int, part_id: str, index: int, number: int) -> bytes:
+    """No queue has the number ffff; being under the topic's id, a body goes when its topic does."""
+    return queue_prefix(topic_id, 0xFFFF) + part_id.encode() + b"\0" + u32(index) + u16(number)
 
 
 def due(channel: int, at: int, gid: str) -> bytes:

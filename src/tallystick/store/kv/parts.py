@@ -2,43 +2,89 @@
 
 from __future__ import annotations
 
+import zlib
+from collections import defaultdict
+
 import msgspec
 from msgspec import Struct
 
 from tallystick.core.errors import DifferentContent, PartUnavailable
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.ops import OpResult, PartRef, PreparePart
-from tallystick.store.kv import keys, topics
+from tallystick.core.ops import DropParts, OpResult, PartRef, PreparePart
+from tallystick.store.kv import bodies, delayed, keys, topics
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.protocol import ExpireParts, Progress
+
+# Fewer bytes than this are written once more by the commit, into chunks shared with others: many small chunks would
+# cost every reader more than that.
+SMALL_BYTES = 64 * 1024
+
+
+class Laid(Struct, array_like=True):
+    """A body that this part has laid down for one queue."""
+
+    topic_id: int
+    queue: int
+    count: int
+    key: bytes
 
 
 class PartRecord(Struct, array_like=True):
     expires_at: int
-    messages: list[OutgoingMessage]
+    count: int
+    check: int  # a checksum of the messages, to know them again
+    messages: list[tuple[int, OutgoingMessage]]  # those kept here, each with its sequence
+    laid: list[Laid]
 
 
+Claimed = list[PartRecord]
 _decode = msgspec.msgpack.Decoder(PartRecord).decode
 
 
 def prepare(batch: Batch, op: PreparePart) -> OpResult | None:
     key = keys.part(op.part, op.index)
     stored = batch.get("tx", key)
+    check = _checksum(op.messages)
     if stored is not None:
-        if _decode(stored).messages != op.messages:
+        known = _decode(stored)
+        if (known.count, known.check) != (len(op.messages), check):
             raise DifferentContent(f"part {op.part} index {op.index} holds other messages", field="part")
         return OpResult(duplicate=True)
-    topics.require(batch, [message.topic for message in op.messages])
+    topics.require(batch, {message.topic for message in op.messages})
     ttl = batch.settings.part_ttl_ms if op.ttl_ms is None else op.ttl_ms
-    expires = batch.now + ttl
-    batch.put("tx", key, encode(PartRecord(expires, op.messages)))
-    batch.put("index", _expiry(expires, op.part, op.index), b"")
+    record = PartRecord(batch.now + ttl, len(op.messages), check, [], [])
+    if sum(len(message.value) for message in op.messages) < SMALL_BYTES:
+        record.messages = list(enumerate(op.messages))
+    else:
+        _lay_down(batch, op, record)
+    batch.put("tx", key, encode(record))
+    batch.put("index", b"e" + keys.u64(record.expires_at) + key, b"")
     batch.counters.parts += 1
     return None
 
 
-def _expiry(at: int, part_id: str, index: int) -> bytes:
-    return b"e" + keys.u64(at) + keys.part(part_id, index)
+def _checksum(messages: list[OutgoingMessage]) -> int:
+    check = 0
+    for message in messages:
+        check = zlib.crc32(message.value, check)
+        check = zlib.crc32(f"{message.topic}\0{message.key}\0{message.headers}\0{message.tag}".encode(), check)
+    return check
+
+
+def _lay_down(batch: Batch, op: PreparePart, record: PartRecord) -> None:
+    by_topic: defaultdict[str, list[tuple[int, OutgoingMessage]]] = defaultdict(list)
+    for sequence, message in enumerate(op.messages):
+        if message.deliver_at:
+            record.messages.append((sequence, message))
+        else:
+            by_topic[message.topic].append((sequence, message))
+    turn = zlib.crc32(op.part.encode())
+    for name, messages in by_topic.items():
+        topic = batch.catalog.topics[name]
+        for queue, body in bodies.split(messages, topic.queues, batch.now, turn):
+            key = keys.body(topic.id, op.part, op.index, len(record.laid))
+            batch.put("log", key, encode(body))
+            record.laid.append(Laid(topic.id, queue, len(body.values), key))
 
 
 def _records(batch: Batch, part_id: str) -> list[tuple[bytes, PartRecord]]:
@@ -47,34 +93,57 @@ def _records(batch: Batch, part_id: str) -> list[tuple[bytes, PartRecord]]:
     return [(key, _decode(value)) for key, value in found]
 
 
-def claim(batch: Batch, refs: list[PartRef]) -> list[OutgoingMessage]:
-    """The messages of all the parts, which are gone from then on; or an error, and nothing has changed."""
+def claim(batch: Batch, refs: list[PartRef]) -> Claimed:
+    """What the parts hold, which are gone from then on; or an error, and nothing has changed."""
     found: dict[str, list[tuple[bytes, PartRecord]]] = {}
     for ref in refs:
         if ref.part in found:
             raise PartUnavailable(f"part {ref.part} is named twice", field="parts")
-        records = found[ref.part] = _records(batch, ref.part)
-        count = sum(len(record.messages) for _, record in records)
-        if count != ref.count:
-            raise PartUnavailable(
-                f"part {ref.part} holds {count} messages, the commit names {ref.count}; "
-                "it may have expired or been claimed before",
-                field="parts",
-            )
-    messages = []
+        found[ref.part] = _records(batch, ref.part)
+        _check(batch, ref, [record for _, record in found[ref.part]])
     for records in found.values():
         for key, record in records:
+            _forget(batch, key, record)
+    return [record for records in found.values() for _, record in records]
+
+
+def _check(batch: Batch, ref: PartRef, records: list[PartRecord]) -> None:
+    count = sum(record.count for record in records)
+    if count != ref.count:
+        raise PartUnavailable(
+            f"part {ref.part} holds {count} messages, the commit names {ref.count}; "
+            "it may have expired or been claimed before",
+            field="parts",
+        )
+    if any(laid.topic_id not in batch.catalog.topics_by_id for record in records for laid in record.laid):
+        raise PartUnavailable(f"a topic of part {ref.part} was deleted, and the messages with it", field="parts")
+
+
+def publish(batch: Batch, claimed: Claimed, gid: str, first: int) -> int:
+    """Put claimed messages into their queues as messages `first` and following of a transaction; tells their number."""
+    count = 0
+    for record in claimed:
+        for sequence, message in record.messages:
+            delayed.append(batch, message, gid, first + count + sequence)
+        for laid in record.laid:
+            batch.log.refer((laid.topic_id, laid.queue), laid.count, laid.key, gid, first + count)
+        count += record.count
+    return count
+
+
+def drop(batch: Batch, op: DropParts) -> None:
+    for part_id in op.parts:
+        for key, record in _records(batch, part_id):
             _remove(batch, key, record)
-            messages.extend(record.messages)
-    return messages
-
-
-def drop(batch: Batch, part_id: str) -> None:
-    for key, record in _records(batch, part_id):
-        _remove(batch, key, record)
 
 
 def _remove(batch: Batch, key: bytes, record: PartRecord) -> None:
+    for laid in record.laid:
+        batch.delete("log", laid.key)
+    _forget(batch, key, record)
+
+
+def _forget(batch: Batch, key: bytes, record: PartRecord) -> None:
     batch.delete("tx", key)
     batch.delete("index", b"e" + keys.u64(record.expires_at) + key)
     batch.counters.parts -= 1
@@ -88,8 +157,8 @@ def expire(batch: Batch, op: ExpireParts) -> Progress:
             return Progress(done, next_at=at)
         if done >= op.limit:
             return Progress(done, more=True)
-        batch.delete("index", entry)
-        batch.delete("tx", entry[9:])
-        batch.counters.parts -= 1
+        stored = batch.get("tx", entry[9:])
+        if stored is not None:
+            _remove(batch, entry[9:], _decode(stored))
         done += 1
     return Progress(done)

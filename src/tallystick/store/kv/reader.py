@@ -6,13 +6,24 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 import msgspec
+from msgspec import Struct
 
 from tallystick.core.message import Chunk, StoredMessage, messages_of
 from tallystick.store.kv import keys
+from tallystick.store.kv.bodies import is_reference, whole_chunk
 from tallystick.store.kv.catalog import QueueId, Topic
 from tallystick.store.kv.engine import Engine
 from tallystick.store.protocol import Slice
 
+
+class ChunkHead(Struct, array_like=True):
+    """The beginning of a chunk, read without decoding its messages."""
+
+    base: int
+    stored_at: int
+
+
+decode_head = msgspec.msgpack.Decoder(ChunkHead).decode
 _decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
 
 
@@ -32,7 +43,10 @@ class Reader:
         end = self.ends.get((topic_id, queue), 0)
         start = keys.chunk(topic_id, queue, offset)
         for key, value in self._engine.scan("log", start, keys.chunk(topic_id, queue, end)):
-            yield keys.read_u64(key, 6), value
+            chunk = whole_chunk(self._engine, value) if is_reference(value) else value
+            if chunk is None:
+                return  # trimmed while we read: the next read will be told so
+            yield keys.read_u64(key, 6), chunk
 
     def slice(self, topic: Topic, queue: int, start: int, offset: int, max_messages: int, max_bytes: int) -> Slice:
         piece = Slice(start, offset, self.ends.get((topic.id, queue), 0), [])
@@ -65,6 +79,28 @@ class Reader:
     def stored_at(self, topic: Topic, queue: int, offset: int) -> int | None:
         chunk = self._chunk_at(topic.id, queue, offset)
         return None if chunk is None else chunk.stored_at
+
+    def offset_at(self, topic: Topic, queue: int, start: int, timestamp: int) -> int:
+        """The first offset from `start` on that was stored at `timestamp` or later; the end if there is none."""
+        low, high = start, self.ends.get((topic.id, queue), 0)
+        while low < high:
+            middle = (low + high) // 2
+            found = self._head_at(topic.id, queue, middle)
+            if found is None:
+                return high
+            last, head = found
+            if head.stored_at < timestamp:
+                low = last + 1
+            else:
+                high = max(low, min(head.base, middle))
+        return low
+
+    def _head_at(self, topic_id: int, queue: int, offset: int) -> tuple[int, ChunkHead] | None:
+        """The last offset and the head of the chunk that holds `offset`; of a reference, without its body."""
+        prefix = keys.queue_prefix(topic_id, queue)
+        for key, value in self._engine.scan("log", prefix + keys.u64(offset), keys.after_prefix(prefix)):
+            return keys.read_u64(key, 6), decode_head(value)
+        return None
 
     def _chunk_at(self, topic_id: int, queue: int, offset: int) -> Chunk | None:
         prefix = keys.queue_prefix(topic_id, queue)

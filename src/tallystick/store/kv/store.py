@@ -9,14 +9,16 @@ from typing import Any
 
 from tallystick.core import ops
 from tallystick.core.errors import NotFound, OffsetOutOfRange, StorageFailed, TallystickError
-from tallystick.core.wire import GroupView, TopicView, TransactionView
+from tallystick.core.wire import GroupView, LedgerView, TopicView, TransactionView
 from tallystick.store import protocol
 from tallystick.store.kv import (
     checks,
     delayed,
     leases,
+    ledger,
     offsets,
     parts,
+    tables,
     tombstones,
     topics,
     transactions,
@@ -26,7 +28,19 @@ from tallystick.store.kv.batch import Batch
 from tallystick.store.kv.catalog import Catalog, Topic
 from tallystick.store.kv.engine import Engine
 from tallystick.store.kv.reader import Reader
-from tallystick.store.protocol import Channel, Counts, Event, Result, Slice, StoreOp, StoreSettings
+from tallystick.store.protocol import (
+    Channel,
+    Counts,
+    Event,
+    Result,
+    Slice,
+    Split,
+    StoreOp,
+    StoreSettings,
+    TableName,
+    TablePage,
+    TableQuery,
+)
 
 
 class EngineFailed(Exception):
@@ -66,6 +80,8 @@ class KvStore:
             ops.Rollback: transactions.rollback,
             ops.Send: transactions.send,
             ops.PreparePart: parts.prepare,
+            ops.DropParts: parts.drop,
+            ops.CommitBatch: ledger.commit,
             ops.Ack: leases.ack,
             ops.Nack: partial(leases.nack, reader=reader),
             ops.Renew: leases.renew,
@@ -83,6 +99,8 @@ class KvStore:
             protocol.ExpireParts: parts.expire,
             protocol.ExpireTombstones: tombstones.expire,
             protocol.TrimTopics: topics.trim,
+            protocol.TrimTo: topics.trim_to,
+            protocol.ForgetApp: ledger.forget,
         }
 
     # --- writing ---------------------------------------------------------------------------------------------
@@ -157,6 +175,26 @@ class KvStore:
             if self._failure is None:
                 raise
             raise StorageFailed(self._failure.reason) from error  # the engine is closed, to be opened anew
+
+    def offsets_at(self, topic: str, timestamp: int) -> list[int]:
+        known = topics.known(self._catalog, topic)
+        starts = self._catalog.starts
+        return [
+            self._reader.offset_at(known, queue, starts.get((known.id, queue), 0), timestamp)
+            for queue in range(known.queues)
+        ]
+
+    def page(self, query: TableQuery) -> TablePage:
+        return tables.page(self._look(), self._reader, query)
+
+    def splits(self, table: TableName, state: str | None, most: int) -> list[Split]:
+        return tables.splits(self._look(), table, state, most)
+
+    def ledger(self, app: str) -> LedgerView | None:
+        return ledger.view(self._look(), app)
+
+    def ledgers(self, after: str, limit: int) -> list[LedgerView]:
+        return ledger.views(self._look(), after, limit)
 
     def topics(self) -> list[TopicView]:
         return [self._view(topic) for topic in list(self._catalog.topics.values())]

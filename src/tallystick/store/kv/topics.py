@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-import msgspec
-from msgspec import Struct
+from itertools import islice
 
 from tallystick.core.errors import InvalidRequest, NotFound, TooLarge
 from tallystick.core.wire import TopicView
 from tallystick.store.kv import keys
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.catalog import Catalog, Topic
-from tallystick.store.protocol import DeleteTopic, Progress, PutTopic, TrimTopics
-
-
-class ChunkHead(Struct, array_like=True):
-    """The beginning of a chunk, read without decoding its messages."""
-
-    base: int
-    stored_at: int
-
-
-decode_head = msgspec.msgpack.Decoder(ChunkHead).decode
+from tallystick.store.kv.reader import decode_head
+from tallystick.store.protocol import DeleteTopic, Progress, PutTopic, TrimTo, TrimTopics
 
 
 def view(catalog: Catalog, topic: Topic) -> TopicView:
@@ -105,7 +94,7 @@ def delete(batch: Batch, op: DeleteTopic) -> None:
     batch.delete("index", b"T" + topic.name.encode())
     whole = keys.u32(topic.id)
     batch.delete_range("log", whole, keys.after_prefix(whole))
-    for prefix in (b"N", b"S"):
+    for prefix in (b"N", b"S", b"b"):
         batch.delete_range("index", prefix + whole, keys.after_prefix(prefix + whole))
     for group_id in batch.catalog.groups.values():
         gt = keys.group_topic(group_id, topic.id)
@@ -128,6 +117,42 @@ def trim(batch: Batch, op: TrimTopics) -> Progress:
     return Progress(op.limit - left)
 
 
+def trim_to(batch: Batch, op: TrimTo) -> Progress:
+    """Drop what lies before given offsets; at most `limit` bodies at a time, which have to go one by one."""
+    topic = known(batch.catalog, op.topic)
+    for queue, offset in op.offsets.items():
+        end = batch.catalog.ends.get((topic.id, queue), 0)
+        if not 0 <= queue < topic.queues or offset > end:
+            raise InvalidRequest(
+                f"offsets: {op.topic}/{queue} has no offset {offset}, it ends at {end}", field="offsets"
+            )
+    left = op.limit
+    for queue, offset in op.offsets.items():
+        left -= _drop_before(batch, topic, queue, offset, left)
+        if left <= 0:
+            return Progress(op.limit, more=True)
+    return Progress(op.limit - left)
+
+
+def _drop_before(batch: Batch, topic: Topic, queue: int, offset: int, limit: int) -> int:
+    """Move the start of a queue to `offset`, or less far if that would take more than `limit` bodies."""
+    where = (topic.id, queue)
+    if offset <= batch.catalog.starts.get(where, 0):
+        return 0
+    prefix = keys.queue_prefix(*where)
+    dropped = 0
+    for entry, body in list(islice(batch.scan("index", b"b" + prefix, b"b" + prefix + keys.u64(offset)), limit)):
+        batch.delete("log", body)
+        dropped += 1
+        if dropped == limit:
+            offset = keys.read_u64(entry, 7) + 1
+    batch.delete_range("log", prefix, prefix + keys.u64(offset))
+    batch.delete_range("index", b"b" + prefix, b"b" + prefix + keys.u64(offset))
+    batch.catalog.starts[where] = offset
+    batch.put("index", b"S" + prefix, keys.u64(offset))
+    return dropped
+
+
 def _trim_queue(batch: Batch, topic: Topic, queue: int, limit: int) -> int:
     oldest = batch.now - topic.retention_ms
     prefix = keys.queue_prefix(topic.id, queue)
@@ -139,7 +164,5 @@ def _trim_queue(batch: Batch, topic: Topic, queue: int, limit: int) -> int:
         trimmed += 1
         new_start = keys.read_u64(key, 6) + 1
     if trimmed:
-        batch.delete_range("log", prefix, prefix + keys.u64(new_start))
-        batch.catalog.starts[(topic.id, queue)] = new_start
-        batch.put("index", b"S" + prefix, keys.u64(new_start))
+        _drop_before(batch, topic, queue, new_start, trimmed)
     return trimmed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.ops import Commit, OpResult, Outcome, Position, Prepare, Rollback, Send
+from tallystick.core.ops import Commit, DropParts, OpResult, Outcome, Position, Prepare, Rollback, Send
 from tallystick.core.transaction import (
     Prepared,
     Resolved,
@@ -63,8 +63,7 @@ def commit(batch: Batch, op: Commit) -> OpResult | None:
             field="gid",
         )
     claimed = parts.claim(batch, op.parts)
-    messages = [*existing.messages, *claimed] if existing else claimed
-    resolve(batch, op.gid, existing, "committed", "producer", messages)
+    resolve(batch, op.gid, existing, "committed", "producer", existing.messages if existing else [], claimed)
     return None
 
 
@@ -73,8 +72,7 @@ def rollback(batch: Batch, op: Rollback) -> OpResult | None:
     if isinstance(existing, Resolved):
         accept_outcome_again(op.gid, existing, "rolled_back")
         return DUPLICATE
-    for part_id in op.parts:
-        parts.drop(batch, part_id)
+    parts.drop(batch, DropParts(op.parts))
     # An unknown gid is resolved as well: the prepare may still be on its way, and must find a tombstone.
     resolve(batch, op.gid, existing, "rolled_back", "producer", [])
     return None
@@ -98,6 +96,8 @@ def resolve(
     outcome: Outcome,
     by: str,
     messages: list[OutgoingMessage],
+    claimed: parts.Claimed | None = None,
+    group: str = "",
 ) -> list[Position]:
     """Assign the outcome. The only place where a transaction's messages become visible."""
     checks = forget_pending(batch, gid, existing) if existing else 0
@@ -106,8 +106,11 @@ def resolve(
     if outcome == "committed":
         positions = append(batch, gid, messages)
         batch.committed += 1
-    group, created = (existing.group, existing.created_at) if existing else ("", batch.now)
-    tombstone = Resolved(outcome, group, created, batch.now, by, len(messages), checks)
+    count = len(messages)
+    if claimed is not None:
+        count += parts.publish(batch, claimed, gid, first=len(messages))
+    group, created = (existing.group, existing.created_at) if existing else (group, batch.now)
+    tombstone = Resolved(outcome, group, created, batch.now, by, count, checks)
     batch.put("tx", keys.transaction(gid), encode(tombstone))
     batch.outcomes.append((gid, tombstone))
     return positions
@@ -132,14 +135,7 @@ def forget_pending(batch: Batch, gid: str, record: Prepared) -> int:
 
 
 def append(batch: Batch, gid: str, messages: list[OutgoingMessage]) -> list[Position]:
-    positions = []
-    for sequence, message in enumerate(messages):
-        topic = topics.ensure(batch, message.topic)
-        if message.deliver_at > batch.now:
-            positions.append(delayed.put(batch, topic, message, gid, sequence))
-        else:
-            positions.append(batch.log.add(topic, message, gid, sequence))
-    return positions
+    return [delayed.append(batch, message, gid, sequence) for sequence, message in enumerate(messages)]
 
 
 def send(batch: Batch, op: Send) -> OpResult | None:

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from tallystick.api.http import arrow
 from tallystick.api.http.bodies import respond, wants_msgpack
-from tallystick.api.http.people import readable
+from tallystick.api.http.people import TrimIn, readable
 from tallystick.api.http.routes.context import body_of, broker_of, number, topic_of, while_connected
 from tallystick.core.errors import NotFound
 from tallystick.core.message import Chunk, messages_of
+from tallystick.core.names import check_name
 from tallystick.core.wire import ARROW, FetchResponse, TopicSpec
-from tallystick.store.protocol import DeleteTopic, PutTopic, Slice
+from tallystick.store.protocol import DeleteTopic, Progress, PutTopic, Slice, TrimTo
 
+TRIMMED_AT_ONCE = 5_000
 _decode = msgspec.msgpack.Decoder(Chunk).decode
 
 
 async def list_(request: Request) -> Response:
-    return respond(request, {"topics": broker_of(request).store.topics()})
+    broker, given = broker_of(request), request.query_params.get("names")
+    names = None if given is None else [check_name(name, "names") for name in given.split(",") if name]
+    position = number(request, "position", 0) if "position" in request.query_params else None
+    wait_ms = number(request, "wait_ms", 0, 0, 60_000)
+    views, now_at = await while_connected(request, broker.ends(names, position, wait_ms))
+    return respond(request, {"topics": views, "position": now_at})
+
+
+async def offsets(request: Request) -> Response:
+    store, topic, timestamp = broker_of(request).store, topic_of(request), number(request, "timestamp", 0)
+    return respond(request, {"topic": topic, "offsets": await asyncio.to_thread(store.offsets_at, topic, timestamp)})
+
+
+async def trim(request: Request) -> Response:
+    topic, sent, broker = topic_of(request), await body_of(request, TrimIn), broker_of(request)
+    progress = await broker.one(TrimTo(topic, sent.offsets, TRIMMED_AT_ONCE))
+    while isinstance(progress, Progress) and progress.more:
+        progress = await broker.one(TrimTo(topic, sent.offsets, TRIMMED_AT_ONCE))
+    return await show(request)
 
 
 async def show(request: Request) -> Response:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tallystick.api.http.bodies import respond
+from tallystick.api.http import arrow_in
+from tallystick.api.http.bodies import media_type, read_body, respond
 from tallystick.api.http.people import MessagesIn, OutcomeIn, PartIn, TransactionIn, outgoing
 from tallystick.api.http.routes.context import body_of, broker_of, gid_of, number
 from tallystick.broker.broker import Broker
 from tallystick.core.errors import InvalidRequest, NotFound, TallystickError, error_from_code
 from tallystick.core.ids import new_gid
 from tallystick.core.names import check_gid, check_name
-from tallystick.core.ops import ClientOp, Commit, OpResult, Prepare, PreparePart, Rollback, Send
-from tallystick.core.wire import TransactionPage, TransactionState, TransactionView
+from tallystick.core.ops import ClientOp, Commit, DropParts, OpResult, Prepare, PreparePart, Rollback, Send
+from tallystick.core.wire import ARROW, TransactionPage, TransactionState, TransactionView
 from tallystick.store.protocol import OperatorResolve, Resume
+
+LONGEST_MS = 366 * 24 * 3600 * 1000
 
 
 async def _carry_out(broker: Broker, op: ClientOp, weight: int = 1_024) -> OpResult:
@@ -89,10 +93,28 @@ async def resume(request: Request) -> Response:
 
 
 async def put_part(request: Request) -> Response:
-    part, sent = check_gid(request.path_params["part"], "part"), await body_of(request, PartIn)
-    op = PreparePart(part, outgoing(sent.messages), sent.index, sent.ttl_ms)
-    result = await _carry_out(broker_of(request), op)
+    part = check_gid(request.path_params["part"], "part")
+    if media_type(request.headers.get("content-type", "")) == ARROW:
+        op, weight = await _arrow_part(request, part)
+    else:
+        sent = await body_of(request, PartIn)
+        op, weight = PreparePart(part, outgoing(sent.messages), sent.index, sent.ttl_ms), 1_024
+    result = await _carry_out(broker_of(request), op, weight)
     return respond(request, {"part": part, "messages": len(op.messages), "duplicate": result.duplicate}, 201)
+
+
+async def _arrow_part(request: Request, part: str) -> tuple[PreparePart, int]:
+    limits = broker_of(request).limits
+    body = await read_body(request, limits.request_bytes)
+    # Off the event loop: turning megabytes into messages would hold every other request up.
+    messages = await asyncio.to_thread(arrow_in.messages_of_stream, body, limits.part_messages)
+    ttl_ms = number(request, "ttl_ms", 0, 0, LONGEST_MS) if "ttl_ms" in request.query_params else None
+    return PreparePart(part, messages, number(request, "index", 0, 0, 1_000_000), ttl_ms), len(body)
+
+
+async def drop_part(request: Request) -> Response:
+    await broker_of(request).one(DropParts([check_gid(request.path_params["part"], "part")]))
+    return Response(status_code=204)
 
 
 async def send(request: Request) -> Response:

@@ -1,0 +1,49 @@
+"""The store's tables as Arrow, a page at a time."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tallystick.api.http.arrow import END_OF_STREAM, headers_array, pyarrow
+from tallystick.store.protocol import TableName
+
+# Name and kind of each column; a question mark where it may be null.
+_COLUMNS: dict[TableName, str] = {
+    "transactions": "gid text, state text, group text?, messages int32, created_at time, resolved_at time?, "
+    "resolved_by text?, checks int32, next_check_at time?, last_error text?, check_via text?, check_target text?, "
+    "source text?",
+    "half": "gid text, sequence int32, state text, group text, topic text, key text?, value binary, headers map?, "
+    "tag text?, deliver_at time?, created_at time, check_via text?, check_target text?, source text?",
+    "op": "sequence int64, index int32, at time, gid text, outcome text, by text",
+    "offsets": "group text, topic text, queue int32, offset int64, start int64, end int64, lag int64, leased int32",
+}
+
+
+@cache
+def schema(table: TableName) -> Any:
+    pa = pyarrow()
+    kinds = {
+        "text": pa.string(),
+        "binary": pa.binary(),
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "time": pa.timestamp("ms", tz="UTC"),
+        "map": pa.map_(pa.string(), pa.string()),
+    }
+    columns = [column.split() for column in _COLUMNS[table].split(", ")]
+    return pa.schema([pa.field(name, kinds[kind.rstrip("?")], kind.endswith("?")) for name, kind in columns])
+
+
+def stream(table: TableName, columns: dict[str, list[Any]]) -> bytes:
+    """One page as an Arrow IPC stream."""
+    kinds = schema(table)
+    batch = pyarrow().record_batch([_array(field.type, columns[field.name]) for field in kinds], schema=kinds)
+    return b"".join((kinds.serialize().to_pybytes(), batch.serialize().to_pybytes(), END_OF_STREAM))
+
+
+def _array(kind: Any, rows: list[Any]) -> Any:
+    pa = pyarrow()
+    if pa.types.is_timestamp(kind):
+        return pa.array(rows, pa.int64()).cast(kind)
+    return headers_array(rows) if pa.types.is_map(kind) else pa.array(rows, kind)

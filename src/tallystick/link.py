@@ -1,0 +1,190 @@
+"""A plain connection to a broker: one request at a time, with nothing to import but the standard library.
+
+The command line and Spark's processes use it. A service uses `tallystick.Client`, which coalesces and fails over.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+from tallystick.core.backoff import Backoff
+from tallystick.core.errors import BrokerUnavailable, InvalidRequest, TallystickError, error_from_code
+
+TIMEOUT_SECONDS = 15.0
+ARROW = "application/vnd.apache.arrow.stream"
+_BACKOFF = Backoff(first_ms=50, cap_ms=2_000)
+T = TypeVar("T")
+
+
+class Link:
+    """A connection to the broker at `url`, opened at the first request and again when it was lost.
+
+    With `patience` (seconds) a request that got no answer, or was told to come again, is made again until the time is
+    up: only for requests that may be repeated, as all of ours may. `named` is what the user calls the address.
+    """
+
+    def __init__(self, url: str, timeout: float = TIMEOUT_SECONDS, patience: float = 0.0, named: str = "--url") -> None:
+        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+        try:
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise InvalidRequest(f"{named}: {url!r} is no address: {error}", field="url") from error
+        if parts.scheme not in ("http", "https") or not host:
+            raise InvalidRequest(f"{named}: {url!r} is no address such as http://127.0.0.1:7440", field="url")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self.url = url
+        self._named, self._patience = named, patience
+        self._prefix = parts.path.rstrip("/")
+        self._connection = kind(host, port, timeout=timeout)
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # --- JSON ------------------------------------------------------------------------------------------------
+
+    def get(self, *path: str, **query: Any) -> Any:
+        """The answer of GET /v1/<path>; parameters that are None are left out."""
+        return self._ask("GET", _path(*path) + _query(query), None)
+
+    def post(self, *path: str, **content: Any) -> Any:
+        return self._ask("POST", _path(*path), content)
+
+    def put(self, *path: str, **content: Any) -> Any:
+        return self._ask("PUT", _path(*path), content)
+
+    def delete(self, *path: str) -> None:
+        self._ask("DELETE", _path(*path), None)
+
+    def ready(self) -> str:
+        """Why the broker takes no work, or an empty string if it does."""
+        response = self._exchange("GET", "/readyz", None, {})
+        content = self._content(response)
+        return "" if response.status == 200 else str(self._decoded(response, content).get("reason", response.status))
+
+    def _ask(self, method: str, path: str, content: dict[str, Any] | None) -> Any:
+        body = None if content is None else json.dumps(content).encode()
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        return self._patiently(lambda: self._answer(self._exchange(method, path, body, headers)))
+
+    # --- Arrow -----------------------------------------------------------------------------------------------
+
+    def post_arrow(self, *path: str, body: bytes, **query: Any) -> Any:
+        """Send an Arrow IPC stream; the answer is JSON."""
+        headers = {"Accept": "application/json", "Content-Type": ARROW}
+        target = _path(*path) + _query(query)
+        return self._patiently(lambda: self._answer(self._exchange("POST", target, body, headers)))
+
+    @contextmanager
+    def arrow(self, *path: str, **query: Any) -> Iterator[http.client.HTTPResponse]:
+        """An Arrow IPC stream to read from, for `pyarrow.ipc.open_stream`. Patience ends with the first byte: whoever
+        reads knows how far it came, and asks for the rest."""
+        target = _path(*path) + _query(query)
+        response = self._patiently(lambda: self._opened(target))
+        try:
+            yield response
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unavailable(error) from error
+        finally:
+            if not response.isclosed():
+                self._connection.close()  # the rest of the answer is not wanted, nor is it in the next one's way
+
+    def get_bytes(self, accept: str, *path: str, **query: Any) -> bytes:
+        """The answer as it comes, in a form that the caller decodes."""
+        target = _path(*path) + _query(query)
+        return self._patiently(lambda: self._content(self._opened(target, accept)))
+
+    def _opened(self, target: str, accept: str = ARROW) -> http.client.HTTPResponse:
+        response = self._exchange("GET", target, None, {"Accept": accept})
+        if response.status != 200:
+            self._answer(response)
+        return response
+
+    # --- both ------------------------------------------------------------------------------------------------
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        deadline = time.monotonic() + self._patience
+        tries = 0
+        while True:
+            try:
+                return ask()
+            except TallystickError as error:
+                tries += 1
+                wait = _BACKOFF.wait_ms(tries) / 1000
+                if not error.retryable or time.monotonic() + wait > deadline:
+                    raise
+                time.sleep(wait)
+
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> http.client.HTTPResponse:
+        try:
+            self._connection.request(method, self._prefix + path, body, headers)
+            return self._connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise self._unavailable(error) from error
+
+    def _content(self, response: http.client.HTTPResponse) -> bytes:
+        try:
+            return response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise self._unavailable(error) from error
+
+    def _answer(self, response: http.client.HTTPResponse) -> Any:
+        content = self._content(response)
+        if response.status == 204:
+            return None
+        decoded = self._decoded(response, content)
+        if response.status >= 400:
+            raise _problem(response.status, decoded)
+        return decoded
+
+    def _decoded(self, response: http.client.HTTPResponse, content: bytes) -> Any:
+        try:
+            return json.loads(content)
+        except ValueError as error:
+            raise BrokerUnavailable(
+                f"what answers at {self.url} is no Tallystick broker (status {response.status}, no JSON); "
+                f"check {self._named}"
+            ) from error
+
+    def _unavailable(self, error: Exception) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"no broker answers at {self.url} ({_reason(error)}); "
+            f"start one with `tallystick serve`, or name another with {self._named}"
+        )
+
+
+def _path(*parts: str) -> str:
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _query(query: dict[str, Any]) -> str:
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _problem(status: int, decoded: Any) -> TallystickError:
+    told = decoded if isinstance(decoded, dict) else {}
+    detail = str(told.get("detail") or f"the broker answered with status {status}")
+    return error_from_code(str(told.get("code", "error")), detail, told.get("field"))
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

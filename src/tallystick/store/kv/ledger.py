@@ -1,0 +1,72 @@
+"""The ledger: of each application that numbers its batches, the last one that was committed."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.core.errors import DifferentContent, NotFound
+from tallystick.core.ops import CommitBatch, DropParts, OpResult
+from tallystick.core.wire import LedgerView
+from tallystick.store.kv import parts, transactions
+from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.protocol import ForgetApp
+
+
+class Entry(Struct, array_like=True):
+    version: int
+    gid: str
+    messages: int
+    committed_at: int
+
+
+_decode = msgspec.msgpack.Decoder(Entry).decode
+
+
+def commit(batch: Batch, op: CommitBatch) -> OpResult | None:
+    """Commit a batch if it is newer than the last one. A batch that was decided before may come back in other parts
+    (a replay splits its tasks anew, a driver that was thought dead goes on): those are dropped, nothing changes."""
+    last = entry(batch, op.app)
+    if last is not None and op.version <= last.version:
+        parts.drop(batch, DropParts([ref.part for ref in op.parts]))
+        return transactions.DUPLICATE
+    if batch.transaction(op.gid) is not None:
+        raise DifferentContent(f"gid {op.gid} has been used before; a batch needs a new one", field="gid")
+    claimed = parts.claim(batch, op.parts)
+    transactions.resolve(batch, op.gid, None, "committed", "ledger", [], claimed, group=op.app)
+    count = sum(record.count for record in claimed)
+    batch.put("index", _key(op.app), encode(Entry(op.version, op.gid, count, batch.now)))
+    return None
+
+
+def forget(batch: Batch, op: ForgetApp) -> None:
+    if entry(batch, op.app) is None:
+        raise NotFound(f"there is no application {op.app!r} in the ledger", field="app")
+    batch.delete("index", _key(op.app))
+
+
+def entry(batch: Batch, app: str) -> Entry | None:
+    stored = batch.get("index", _key(app))
+    return None if stored is None else _decode(stored)
+
+
+def view(batch: Batch, app: str) -> LedgerView | None:
+    found = entry(batch, app)
+    return None if found is None else _view(app, found)
+
+
+def views(batch: Batch, after: str, limit: int) -> list[LedgerView]:
+    found: list[LedgerView] = []
+    for key, value in batch.scan("index", _key(after) + b"\0", b"M"):
+        if len(found) >= limit:
+            break
+        found.append(_view(key[1:].decode(), _decode(value)))
+    return found
+
+
+def _view(app: str, found: Entry) -> LedgerView:
+    return LedgerView(app, found.version, found.gid, found.messages, found.committed_at)
+
+
+def _key(app: str) -> bytes:
+    return b"L" + app.encode()

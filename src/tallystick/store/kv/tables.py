@@ -1,0 +1,204 @@
+"""The store's own state as tables, page by page: transactions, half messages, outcomes, consumer groups' offsets.
+
+Pages are read beside the writer, straight from the engine: nothing here may touch what the writer keeps in memory.
+The history is read in order of gid, each transaction once. Pending transactions are found through the indexes of
+checks, so that they cost nothing for the history; one that is checked meanwhile moves in there and may be seen twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from tallystick.core.errors import InvalidRequest
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
+from tallystick.store.kv import keys, views
+from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.engine import Area
+from tallystick.store.kv.reader import Reader
+from tallystick.store.kv.tombstones import decode_outcomes
+from tallystick.store.protocol import Split, TableName, TablePage, TableQuery
+
+PAGE_BYTES = 8 * 1024 * 1024
+EXAMINED_PER_PAGE = 50_000  # a page that filters much away ends early
+
+COLUMNS: dict[TableName, tuple[str, ...]] = {
+    "transactions": (
+        *("gid", "state", "group", "messages", "created_at", "resolved_at", "resolved_by", "checks"),
+        *("next_check_at", "last_error", "check_via", "check_target", "source"),
+    ),
+    "half": (
+        *("gid", "sequence", "state", "group", "topic", "key", "value", "headers", "tag", "deliver_at"),
+        *("created_at", "check_via", "check_target", "source"),
+    ),
+    "op": ("sequence", "index", "at", "gid", "outcome", "by"),
+    "offsets": ("group", "topic", "queue", "offset", "start", "end", "lag", "leased"),
+}
+_PENDING = ("prepared", "parked", "pending")
+_decode_record = msgspec.msgpack.Decoder(Record).decode
+_decode_check = msgspec.msgpack.Decoder(CheckState).decode
+
+Row = tuple[Any, ...]
+Range = tuple[Area, bytes, bytes]  # area, first key, end
+
+
+def _ranges(batch: Batch, table: TableName, state: str | None) -> list[Range]:
+    """Where a table lies, in the order in which it is read."""
+    if table == "op":
+        return [("index", b"o" + keys.u64(batch.counters.first_outcome), b"p")]
+    if table == "half" or state in _PENDING:
+        # The line for checks first: what is parked while we read is then met again, not missed.
+        return [("index", b"d", b"e"), ("index", b"P", b"Q")]
+    return [("tx", b"t", b"u")]
+
+
+def page(batch: Batch, reader: Reader, query: TableQuery) -> TablePage:
+    names = COLUMNS[query.table]
+    rows: list[Row] = []
+    place: str | None = None
+    if query.table == "offsets":
+        rows = list(_offsets(batch, reader, query.group))
+    else:
+        size = 0
+        for examined, (token, key, value) in enumerate(_entries(batch, query)):
+            for row, weight in _MAKERS[query.table](batch, key, value, query):
+                rows.append(row)
+                size += weight
+            if len(rows) >= query.limit or size >= PAGE_BYTES or examined >= EXAMINED_PER_PAGE:
+                place = token
+                break
+    return TablePage({name: [row[at] for row in rows] for at, name in enumerate(names)}, place)
+
+
+def _entries(batch: Batch, query: TableQuery) -> Iterator[tuple[str, bytes, bytes]]:
+    """(token, key, value) of the keys behind `after`, up to and with `before`."""
+    ranges = _ranges(batch, query.table, query.state)
+    first, start = _read_token(ranges, query.after, "after") if query.after else (0, b"")
+    last, stop = _read_token(ranges, query.before, "before") if query.before else (len(ranges) - 1, b"\xff")
+    for number in range(first, last + 1):
+        area, low, high = ranges[number]
+        begin = max(low, start + b"\0") if start and number == first else low
+        end = min(high, stop + b"\0") if number == last else high
+        for key, value in batch.engine.scan(area, begin, end):
+            yield f"{number}.{key.hex()}", key, value
+
+
+def _read_token(ranges: list[Range], token: str, field: str) -> tuple[int, bytes]:
+    number, _, place = token.partition(".")
+    try:
+        area = ranges[int(number)] if number in ("0", "1") else None
+        key = bytes.fromhex(place)
+    except (ValueError, IndexError):
+        area, key = None, b""
+    if area is None or not area[1][:1] <= key < area[2]:  # the beginning of a table may have expired meanwhile
+        raise InvalidRequest(f"{field}: {token[:80]!r} is no place in this table", field=field)
+    return int(number), key
+
+
+# --- rows --------------------------------------------------------------------------------------------------------
+
+_Rows = Iterator[tuple[Row, int]]
+
+
+def _transaction_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Rows:
+    gid, record = _record(batch, key, value)
+    if record is None or not _wanted(record, query):
+        return
+    if isinstance(record, Resolved):
+        if query.state in (None, record.outcome):
+            yield _resolved_row(gid, record), 128
+        return
+    check = _check_state(batch, gid, record)
+    state = "parked" if check.parked else "prepared"
+    if query.state in (None, "pending", state):
+        due = None if check.parked else check.next_at
+        row = (gid, state, record.group, len(record.messages), record.created_at, None, None, check.checks, due)
+        yield (*row, check.last_error or None, record.via, record.target or None, record.source or None), 128
+
+
+def _resolved_row(gid: str, record: Resolved) -> Row:
+    made = (gid, record.outcome, record.group or None, record.messages, record.created_at)
+    return (*made, record.resolved_at, record.by, record.checks, None, None, None, None, None)
+
+
+def _half_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Rows:
+    gid, record = _record(batch, key, value)
+    if not isinstance(record, Prepared) or not _wanted(record, query):
+        return
+    state = "parked" if _check_state(batch, gid, record).parked else "prepared"
+    if query.state not in (None, "pending", state):
+        return
+    for sequence, message in enumerate(record.messages):
+        yield _half_row(gid, sequence, state, record, message), 256 + len(message.value)
+
+
+def _half_row(gid: str, sequence: int, state: str, record: Prepared, message: OutgoingMessage) -> Row:
+    content = (message.topic, message.key, message.value, message.headers, message.tag, message.deliver_at or None)
+    about = (record.created_at, record.via, record.target or None, record.source or None)
+    return (gid, sequence, state, record.group, *content, *about)
+
+
+def _op_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Rows:
+    at, outcomes = decode_outcomes(value)
+    for index, (gid, outcome, by) in enumerate(outcomes):
+        yield (keys.read_u64(key, 1), index, at, gid, outcome, by), 96
+
+
+_MAKERS: dict[str, Callable[[Batch, bytes, bytes, TableQuery], _Rows]] = {
+    "transactions": _transaction_rows,
+    "half": _half_rows,
+    "op": _op_rows,
+}
+
+
+def _record(batch: Batch, key: bytes, value: bytes) -> tuple[str, Record | None]:
+    """The transaction that a key of the history or of an index names."""
+    if key[:1] == b"t":
+        return key[1:].decode(), _decode_record(value)
+    gid = (key[13:] if key[:1] == b"d" else key[1:]).decode()
+    stored = batch.engine.get("tx", keys.transaction(gid))
+    return gid, None if stored is None else _decode_record(stored)
+
+
+def _wanted(record: Record, query: TableQuery) -> bool:
+    old_enough = query.created_before is None or record.created_at < query.created_before
+    return old_enough and query.group in (None, record.group)
+
+
+def _check_state(batch: Batch, gid: str, record: Prepared) -> CheckState:
+    stored = batch.engine.get("index", b"k" + gid.encode())
+    return CheckState(0, record.first_check_at) if stored is None else _decode_check(stored)
+
+
+def _offsets(batch: Batch, reader: Reader, group: str | None) -> Iterator[Row]:
+    for view in views.groups(batch, reader, group):
+        for one in view.queues:
+            yield view.group, view.topic, one.queue, one.offset, one.start, one.end, one.lag, view.leased
+
+
+# --- splits ------------------------------------------------------------------------------------------------------
+
+
+def splits(batch: Batch, table: TableName, state: str | None, most: int) -> list[Split]:
+    """At most `most` ranges of about the same size, if the keys are spread evenly between the first and the last."""
+    if table == "offsets":
+        return [Split(None, None)]
+    area, low, high = _ranges(batch, table, state)[0]
+    first = next(batch.engine.scan(area, low, high), None)
+    last = next(batch.engine.scan_back(area, low, high), None)
+    places = _between(first[0], last[0], most) if first and last else []
+    tokens = [None, *[f"0.{place.hex()}" for place in places], None]
+    return [Split(after, before) for after, before in pairwise(tokens)]
+
+
+def _between(first: bytes, last: bytes, most: int) -> list[bytes]:
+    """Keys that cut [first, last] into `most` ranges, by the first eight bytes in which the two differ."""
+    same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    low = int.from_bytes(first[same : same + 8].ljust(8, b"\0"))
+    high = int.from_bytes(last[same : same + 8].ljust(8, b"\0"))
+    cuts = {low + (high - low) * number // most for number in range(1, most)}
+    return [first[:same] + cut.to_bytes(8) for cut in sorted(cuts) if low < cut < high]
