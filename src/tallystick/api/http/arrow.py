@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import cache
 from itertools import chain
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tallystick.broker.broker import Broker
-from tallystick.core.errors import NotAllowed
+from tallystick.core.errors import InvalidRequest, NotAllowed
 from tallystick.core.message import Chunk
 
 _decode = msgspec.msgpack.Decoder(Chunk).decode
@@ -51,27 +51,47 @@ def schema() -> Any:
     )
 
 
-def record_batch(chunks: list[Chunk], topic: str, queue: int, first: int, end: int) -> Any:
+@cache
+def schema_of(names: tuple[str, ...]) -> Any:
+    """The schema with these columns only, in their usual order."""
+    return pyarrow().schema([field for field in schema() if field.name in names])
+
+
+def read_columns(text: str | None) -> tuple[str, ...]:
+    """The columns that a request names; all of them if it names none."""
+    known = tuple(schema().names)
+    names = known if text is None else tuple(text.split(","))
+    for name in names:
+        if name not in known:
+            raise InvalidRequest(f"columns: {name[:40]!r} is not one of {', '.join(known)}", field="columns")
+    return names
+
+
+def record_batch(
+    chunks: list[Chunk], topic: str, queue: int, first: int, end: int, names: tuple[str, ...] | None = None
+) -> Any:
     """The rows of consecutive chunks with offsets in [first, end), as one batch: few large arrays cost much less than
     many small ones."""
     pa = pyarrow()
     rows = sum(map(len, chunks))
     base = chunks[0].base
-    columns = [
-        pa.repeat(topic, rows),
-        pa.repeat(pa.scalar(queue, pa.int32()), rows),
-        pa.array(list(range(base, base + rows)), pa.int64()),
-        pa.array(_chained(chunk.keys for chunk in chunks), pa.string()),
-        pa.array(_chained(chunk.values for chunk in chunks), pa.binary()),
-        headers_array(_chained(chunk.headers for chunk in chunks)),
-        pa.array(_chained(chunk.tags for chunk in chunks), pa.string()),
-        pa.array([gid or None for gid in _chained(chunk.gids for chunk in chunks)], pa.string()),
-        pa.array(_chained(chunk.sequences for chunk in chunks), pa.int32()),
-        _times(_chained([chunk.stored_at] * len(chunk) for chunk in chunks)),
-        _times(_chained(chunk.born_at for chunk in chunks)),
-    ]
+    makers: dict[str, Callable[[], Any]] = {
+        "topic": lambda: pa.repeat(topic, rows),
+        "queue": lambda: pa.repeat(pa.scalar(queue, pa.int32()), rows),
+        "offset": lambda: pa.array(list(range(base, base + rows)), pa.int64()),
+        "key": lambda: pa.array(_chained(chunk.keys for chunk in chunks), pa.string()),
+        "value": lambda: pa.array(_chained(chunk.values for chunk in chunks), pa.binary()),
+        "headers": lambda: headers_array(_chained(chunk.headers for chunk in chunks)),
+        "tag": lambda: pa.array(_chained(chunk.tags for chunk in chunks), pa.string()),
+        "gid": lambda: pa.array([gid or None for gid in _chained(chunk.gids for chunk in chunks)], pa.string()),
+        "sequence": lambda: pa.array(_chained(chunk.sequences for chunk in chunks), pa.int32()),
+        "timestamp": lambda: _times(_chained([chunk.stored_at] * len(chunk) for chunk in chunks)),
+        "born_at": lambda: _times(_chained(chunk.born_at for chunk in chunks)),
+    }
+    wanted = schema() if names is None else schema_of(names)
     skip = max(0, first - base)
-    return pa.record_batch(columns, schema=schema()).slice(skip, max(0, min(rows, end - base) - skip))
+    batch = pa.record_batch([makers[name]() for name in wanted.names], schema=wanted)
+    return batch.slice(skip, max(0, min(rows, end - base) - skip))
 
 
 def _chained(columns: Iterable[list[T]]) -> list[T]:
@@ -90,20 +110,21 @@ def headers_array(headers: list[dict[str, str] | None]) -> Any:
     return pyarrow().array([None if one is None else list(one.items()) for one in headers], kind)
 
 
-async def stream(broker: Broker, topic: str, queue: int, offset: int, end: int) -> AsyncIterator[bytes]:
+async def stream(
+    broker: Broker, topic: str, queue: int, offset: int, end: int, names: tuple[str, ...]
+) -> AsyncIterator[bytes | memoryview]:
     """An Arrow IPC stream of the offsets in [offset, end): the schema, record batches, the end mark."""
-    yield schema().serialize().to_pybytes()
+    yield schema_of(names).serialize().to_pybytes()
     while offset < end:
         piece = broker.store.read(topic, queue, offset, ROWS_AT_ONCE, BYTES_AT_ONCE)
         if not piece.chunks:
             break
         # Off the event loop: building arrays of megabytes would hold every other request up.
-        yield await asyncio.to_thread(_encoded, piece.chunks, topic, queue, offset, end)
+        yield await asyncio.to_thread(_encoded, piece.chunks, topic, queue, offset, end, names)
         offset = piece.next
     yield END_OF_STREAM
 
 
-def _encoded(raw: list[bytes], topic: str, queue: int, offset: int, end: int) -> bytes:
-    batch = record_batch([_decode(chunk) for chunk in raw], topic, queue, offset, end)
-    encoded: bytes = batch.serialize().to_pybytes()
-    return encoded
+def _encoded(raw: list[bytes], topic: str, queue: int, offset: int, end: int, names: tuple[str, ...]) -> memoryview:
+    batch = record_batch([_decode(chunk) for chunk in raw], topic, queue, offset, end, names)
+    return memoryview(batch.serialize())

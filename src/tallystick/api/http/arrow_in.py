@@ -75,11 +75,13 @@ def _check_schema(pa: Any, schema: Any) -> None:
         "tag": kinds.is_string,
         "deliver_at": kinds.is_timestamp,
     }
-    for name in schema.names:
+    for name, kind in zip(schema.names, schema.types, strict=True):
         if name not in fits:
             raise InvalidRequest(f"column {name[:80]!r} is not one of {', '.join(COLUMNS)}", field=name[:80])
-        if schema.names.count(name) > 1 or not fits[name](schema.field(name).type):
-            raise InvalidRequest(f"column {name} has the wrong type: {schema.field(name).type}", field=name)
+        if not fits[name](kind):
+            raise InvalidRequest(f"column {name} has the wrong type: {kind}", field=name)
+        if schema.names.count(name) > 1:
+            raise InvalidRequest(f"column {name} is there more than once", field=name)
     for name in ("topic", "value"):
         if name not in schema.names:
             raise InvalidRequest(f"column {name} is missing", field=name)

@@ -170,6 +170,7 @@ ENTRIES = [
             "max_bytes": "bytes at most",
             "wait_ms": "long poll",
             "end": "Arrow: offset to stop at",
+            "columns": "Arrow: only these, separated by commas",
         },
     ),
     Entry("GET", "/v1/groups", "groups.list_", "List consumer groups", None, GroupList),

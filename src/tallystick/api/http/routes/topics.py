@@ -93,10 +93,11 @@ def _arrow(request: Request, topic: str, queue: int, offset: int) -> Response:
     # Read once before the answer begins: an error after its first byte could not be told any more.
     known = broker.store.read(topic, queue, offset, 1, 1)
     end = min(known.end, number(request, "end", known.end))
-    arrow.schema()
+    names = arrow.read_columns(request.query_params.get("columns"))
     headers = {
         "Tallystick-Start": str(known.start),
         "Tallystick-Next": str(max(offset, end)),
         "Tallystick-End": str(known.end),
     }
-    return StreamingResponse(arrow.stream(broker, topic, queue, offset, end), media_type=ARROW, headers=headers)
+    content = arrow.stream(broker, topic, queue, offset, end, names)
+    return StreamingResponse(content, media_type=ARROW, headers=headers)
