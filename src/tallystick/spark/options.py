@@ -1,0 +1,92 @@
+"""Options as Spark hands them over: text under names in any case, checked once, refused with the option's name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from tallystick.broker.durations import milliseconds
+from tallystick.core.errors import InvalidRequest
+
+# Spark adds these to what the user gave; they say nothing to us.
+SPARKS_OWN = frozenset({"path", "paths", "checkpointlocation", "queryname"})
+_TRUTH = {"true": True, "false": False}
+
+
+class Given:
+    """The options that were given, read by their documented names; a name that nobody knows is refused at once.
+
+    `role` is what the options are for ("the source", "the sink"), as an error message says it.
+    """
+
+    def __init__(self, options: Mapping[str, str], known: Iterable[str], role: str) -> None:
+        self._values = {name.lower(): str(value).strip() for name, value in options.items()}
+        self._names = {name.lower(): name for name in known}
+        for name in self._values:
+            self._check_name(name, role)
+
+    def _check_name(self, name: str, role: str) -> None:
+        if name in self._names or name in SPARKS_OWN:
+            return
+        if name.startswith("kafka."):
+            raise refused(name, f"{role} reads no Kafka settings; the broker's address is option 'url'")
+        # With a dot or underscores in front: settings of Spark and of catalogs (serialization.format, option.url).
+        if "." in name or name.startswith("__"):
+            return
+        close = difflib.get_close_matches(name, self._names, n=1, cutoff=0.7)
+        meant = f"; did you mean {self._names[close[0]]!r}?" if close else "."
+        raise refused(name, f"{role} has no such option{meant} It takes: {', '.join(sorted(self._names.values()))}")
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._values.get(name.lower(), default)
+
+    def required(self, name: str, such_as: str) -> str:
+        found = self.text(name)
+        if not found:
+            raise refused(name, f"is needed, such as .option({name!r}, {such_as!r})")
+        return found
+
+    def url(self) -> str:
+        """The broker's address; one, because a broker's topics are its own."""
+        url = self.required("url", "http://127.0.0.1:7440")
+        if "," in url or any(letter.isspace() for letter in url):
+            raise refused("url", f"{url!r} is not one address such as http://127.0.0.1:7440")
+        return url
+
+    def flag(self, name: str, default: bool) -> bool:
+        found = self.text(name)
+        if not found:
+            return default
+        if found.lower() not in _TRUTH:
+            raise refused(name, f"{found!r} is neither 'true' nor 'false'")
+        return _TRUTH[found.lower()]
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        """A whole number, or None where the option was not given."""
+        found = self.text(name)
+        if not found:
+            return None
+        if not found.isascii() or not found.isdigit() or len(found) > 18 or int(found) < least:
+            raise refused(name, f"{found!r} is not a whole number of at least {least}")
+        return int(found)
+
+    def seconds(self, name: str, default: str) -> float:
+        """A duration such as 500ms, 30s or 15m; a bare number counts seconds."""
+        try:
+            return milliseconds(self.text(name) or default) / 1000
+        except ValueError as error:
+            raise refused(name, str(error)) from error
+
+    def word(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        found = self.text(name, default).lower()
+        if found not in allowed:
+            raise refused(name, f"{found!r} is not one of {', '.join(map(repr, allowed))}")
+        return found
+
+
+def refused(name: str, why: str) -> InvalidRequest:
+    """The error for an option, in the form that all of them have."""
+    return InvalidRequest(f"option {name!r}: {why}", field=name)

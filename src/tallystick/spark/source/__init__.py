@@ -1,0 +1,1 @@
+"""Topics as Spark's batch and streaming source."""

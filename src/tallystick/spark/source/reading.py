@@ -1,0 +1,145 @@
+"""Reading a range of offsets, in a task: all of it, each offset once, whatever becomes of the broker meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from tallystick.core.backoff import Backoff
+from tallystick.core.errors import BrokerUnavailable, NotFound, OffsetOutOfRange, TallystickError
+from tallystick.core.wire import TopicView
+from tallystick.link import Link
+from tallystick.spark.schema import Shape
+from tallystick.spark.source.planning import Planner
+from tallystick.spark.source.ranges import Range
+from tallystick.spark.source.settings import SourceSettings
+from tallystick.spark.source.topics import open_link
+
+_BACKOFF = Backoff(first_ms=50, cap_ms=2_000)
+
+
+class Incomplete(TallystickError):
+    """The broker's answer was not the range that was asked for."""
+
+    code = "incomplete"
+
+
+def read_range(settings: SourceSettings, shape: Shape, wanted: Range) -> Iterator[Any]:
+    """Record batches in Spark's schema with exactly the offsets in [start, end)."""
+    for batch in read_messages(settings, wanted, shape.needed):
+        yield shape.fit(batch)
+
+
+def read_messages(settings: SourceSettings, wanted: Range, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """The same in the schema of the broker's Arrow endpoint: all columns, or those named, with `offset` among them."""
+    with open_link(settings) as link:
+        yield from _Reading(settings, wanted, columns).batches(link)
+
+
+class _Reading:
+    def __init__(self, settings: SourceSettings, wanted: Range, columns: Sequence[str] | None) -> None:
+        self._settings, self._wanted, self._columns = settings, wanted, columns
+        self._planner = Planner(settings)
+        self._next = wanted.start  # of all below, each was handed on once
+        self._tries = 0
+        self._deadline = 0.0
+
+    def batches(self, link: Link) -> Iterator[Any]:
+        todo = [self._wanted]
+        self._progress(self._wanted.start)
+        while todo:
+            piece = todo.pop(0)
+            self._next = piece.start
+            source = self._from_archive(piece) if piece.archived else self._from_broker(link, piece)
+            yield from source
+            if self._next < piece.end:
+                # The broker no longer has it all: the rest may be in the archive by now, or gone.
+                todo = self._rest(link, piece) + todo
+
+    def _from_archive(self, piece: Range) -> Iterator[Any]:
+        for batch in self._planner.archived.read(piece.topic, piece.queue, piece.start, piece.end, self._columns):
+            yield self._taken(batch, piece)
+        if self._next < piece.end:
+            raise Incomplete(
+                f"the archive at {self._settings.archive} ends at {piece.topic}/{piece.queue} offset {self._next}, "
+                f"although it should reach {piece.end}; verify the archive"
+            )
+
+    def _from_broker(self, link: Link, piece: Range) -> Iterator[Any]:
+        """Goes on at the next offset after each lost connection; ends early where the broker has no more to give."""
+        while self._next < piece.end:
+            before = self._next
+            try:
+                yield from self._stream(link, piece)
+            except (OffsetOutOfRange, NotFound):
+                return
+            except BrokerUnavailable as error:
+                self._pause(error)
+            else:
+                if self._next == before:
+                    return
+
+    def _stream(self, link: Link, piece: Range) -> Iterator[Any]:
+        import pyarrow as pa
+
+        path = ("topics", piece.topic, "queues", str(piece.queue), "messages")
+        columns = None if self._columns is None else ",".join(self._columns)
+        with link.arrow(*path, offset=self._next, end=piece.end, columns=columns) as answer:
+            try:
+                # The broker's stream ends with a mark; where that is missing the connection was cut between batches.
+                with pa.ipc.open_stream(answer) as batches:
+                    for batch in batches:
+                        yield self._taken(batch, piece)
+            except pa.ArrowInvalid as error:
+                raise BrokerUnavailable(f"the answer of {link.url} broke off ({error})") from error
+
+    def _taken(self, batch: Any, piece: Range) -> Any:
+        """A batch that begins where the last one ended. Its count is not trusted: a row too few or twice would be
+        silent, and for ever."""
+        if not batch.num_rows:
+            return batch
+        offsets, end = batch.column("offset"), self._next + batch.num_rows
+        if offsets[0].as_py() != self._next or end > piece.end or not _dense(offsets):
+            raise Incomplete(
+                f"{piece.topic}/{piece.queue}: asked for offsets {self._next} to {piece.end - 1}, "
+                f"got {offsets[0]} to {offsets[-1]} in {batch.num_rows} rows"
+            )
+        self._progress(end)
+        return batch
+
+    def _rest(self, link: Link, piece: Range) -> list[Range]:
+        """What can still be read of a piece; everything else has been reported when this returns."""
+        rest = piece.part(self._next, piece.end)
+        self._planner.archived.refresh()  # what the broker has trimmed since the range was planned is there by now
+        try:
+            view = msgspec.convert(link.get("topics", piece.topic), TopicView)
+        except NotFound:
+            self._planner.loss.deleted(piece.topic, anew=False)
+            return []
+        pieces = self._planner.available(rest, view)
+        if pieces == [rest]:
+            self._pause(Incomplete(f"{piece.topic}/{piece.queue}: the broker gives nothing from {self._next} on"))
+        return pieces
+
+    def _progress(self, offset: int) -> None:
+        self._next, self._tries = offset, 0
+        self._deadline = time.monotonic() + self._settings.retry
+
+    def _pause(self, error: TallystickError) -> None:
+        """Before another try; unless none has got any further for as long as the user is patient."""
+        self._tries += 1
+        wait = _BACKOFF.wait_ms(self._tries) / 1000
+        if time.monotonic() + wait > self._deadline:
+            raise error
+        time.sleep(wait)
+
+
+def _dense(offsets: Any) -> bool:
+    """Whether each offset is the one before and one."""
+    import pyarrow.compute as pc
+
+    steps = pc.subtract(offsets.slice(1), offsets.slice(0, len(offsets) - 1))
+    return bool(pc.all(pc.equal(steps, 1), min_count=0).as_py())
