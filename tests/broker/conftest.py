@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from service import Service
 
 from servers import Server, mariadb, postgres
+from service import Service
 
 __all__ = ["mariadb", "postgres"]
 

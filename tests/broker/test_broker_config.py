@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.broker.config import Config, load_config
-from tallystick.broker.durations import milliseconds
+from tallystick.core.durations import milliseconds
 from tallystick.core.errors import ConfigError
 
 DAY = 86_400_000

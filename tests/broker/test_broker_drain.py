@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from inside import inside
-from service import Service
 
 from brokers import running_broker
 from raw_client import Gone, RawClient
+from service import Service
 from tallystick.core.errors import Draining, TallystickError
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Ack, AnswerChecks, Check, ClientOp, Commit, Prepare, PreparePart, Rollback, Send

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from inside import Inside, inside, rounds
-from service import Service
 from web import closed_port, rough_site, silence
 
 from servers import Server
+from service import Service
 from tallystick.barrier import AlreadyDecided
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import load_config

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta, Struct, field
 
-from tallystick.broker.durations import milliseconds
 from tallystick.core.backoff import Backoff
+from tallystick.core.durations import milliseconds
 from tallystick.core.errors import ConfigError
 from tallystick.core.limits import MIB, Limits
 from tallystick.core.transaction import CheckDefaults

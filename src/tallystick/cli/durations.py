@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tallystick.broker.durations import milliseconds
+from tallystick.core.durations import milliseconds
 from tallystick.core.errors import InvalidRequest
 
 _UNITS = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)]

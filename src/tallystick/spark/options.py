@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
-from tallystick.broker.durations import milliseconds
+from tallystick.core.durations import milliseconds
 from tallystick.core.errors import InvalidRequest
 
 # Spark adds these to what the user gave; they say nothing to us.
