@@ -1,0 +1,225 @@
+"""One topic in one run of the archive job, step by step; jobs/archive.py says what a crash between two steps leaves."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from tallystick.core.errors import Conflict, TallystickError
+from tallystick.link import Link
+from tallystick.spark.archive import planning
+from tallystick.spark.archive.layout import Archive
+from tallystick.spark.archive.manifest import ArchivedFile, DamagedArchive, Manifest, publish
+from tallystick.spark.archive.planning import Identity, Plan
+from tallystick.spark.archive.settings import ArchivedTopic, ArchiveSettings, Report
+from tallystick.spark.archive.verifying import check_file, checked_against_log
+from tallystick.spark.archive.writing import write_range
+from tallystick.spark.source.ranges import Range
+from tallystick.spark.source.reading import read_messages
+from tallystick.spark.source.settings import parse_settings
+from tallystick.spark.tasks import Workers
+
+TASKS_AT_ONCE = 64  # between two words about the progress
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class TopicRun:
+    def __init__(self, workers: Workers, settings: ArchiveSettings, report: Report, link: Link, topic: str) -> None:
+        self._workers, self._settings, self._link, self._topic = workers, settings, link, topic
+        self._report: Report = lambda text: report(f"{topic}: {text}")
+        self._archive = Archive(settings.path)
+        self._verified: set[str] = set()
+        self._done = ArchivedTopic(topic)
+
+    def run(self) -> ArchivedTopic:
+        info = self._link.get("info")
+        view = planning.topic_view(self._link, self._topic)
+        older_than = self._settings.older_than_ms
+        before_ms = None if older_than is None else int(info["now_ms"]) - older_than
+        offsets = self._settings.to_offsets.get(self._topic, {})
+        wanted = planning.wanted_ends(self._link, view, before_ms, offsets)
+        identity = Identity(str(info["store"]), view.created_at)
+        while not self._step(identity, wanted, before_ms):
+            pass
+        return self._done
+
+    def _step(self, identity: Identity, wanted: Mapping[int, int], before_ms: int | None) -> bool:
+        """One manifest further, if anything is left to archive; says whether this was the last step."""
+        settings, view = self._settings, planning.topic_view(self._link, self._topic)
+        most = sys.maxsize if settings.dry_run else settings.rows_at_once
+        plan = planning.next_plan(self._archive, identity, view, wanted, most, settings.file_rows)
+        self._tell_gaps(plan)
+        if settings.dry_run:
+            self._done.rows += plan.rows
+            self._report(f"would archive {plan.rows:,} messages")
+            return True
+        if plan.ranges or plan.gaps:
+            left_behind = self._unnamed()
+            self._publish(plan, self._files(plan), before_ms if plan.is_last else None)
+            # Whoever wrote these had planned before this manifest, so nobody can publish a manifest any more that
+            # names them.
+            for path in left_behind:
+                path.unlink(missing_ok=True)
+        if not settings.keep and self._archive.manifests(self._topic):
+            self._trim(wanted)
+        return plan.is_last
+
+    def _tell_gaps(self, plan: Plan) -> None:
+        self._done.gaps += plan.gaps
+        for gap in plan.gaps:
+            self._report(
+                f"queue {gap.queue}: offsets {gap.start:,} to {gap.end:,} are missing: the broker dropped them before "
+                "they were archived (its retention is shorter than the time between two runs)"
+            )
+
+    # --- data ------------------------------------------------------------------------------------------------
+
+    def _files(self, plan: Plan) -> list[ArchivedFile]:
+        """The plan's ranges as files that hold what the broker holds."""
+        try:
+            written = self._write(plan)
+            self._report(f"written: {plan.rows:,} messages in {len(written)} files")
+            verified = self._verify(written)
+        except TallystickError as error:
+            # Another run may have published, trimmed the broker and swept up the files of this one.
+            if (self._manifest_directory() / plan.manifest_name).exists():
+                raise self._overtaken(plan) from error
+            raise
+        self._report(f"verified: {plan.rows:,} messages")
+        return verified
+
+    def _write(self, plan: Plan) -> list[ArchivedFile]:
+        url, run, data = self._settings.url, plan.run, Path(self._archive.data)
+        patience = f"{self._settings.patience_seconds:g}s"
+
+        def work(piece: Range) -> list[ArchivedFile]:
+            options = {"url": url, "topic": piece.topic, "retryTimeout": patience}
+            return write_range(data, run, piece, read_messages(parse_settings(options, streaming=False), piece))
+
+        found = self._each(work, plan.ranges, "writing")
+        for piece, files in zip(plan.ranges, found, strict=True):
+            _check_whole(piece, files)
+        return [file for files in found for file in files]
+
+    def _verify(self, files: Sequence[ArchivedFile]) -> list[ArchivedFile]:
+        archive, topic, url = self._archive, self._topic, self._settings.url
+        patience = self._settings.patience_seconds
+
+        def work(file: ArchivedFile) -> ArchivedFile:
+            with Link(url, patience=patience) as link:
+                return checked_against_log(archive, link, topic, file)
+
+        return self._noted(self._each(work, files, "verifying"))
+
+    def _verify_again(self, files: Sequence[ArchivedFile]) -> None:
+        archive = self._archive
+
+        def work(file: ArchivedFile) -> ArchivedFile:
+            check_file(archive, file)
+            return file
+
+        self._noted(self._each(work, files, "verifying again"))
+
+    def _noted(self, files: list[ArchivedFile]) -> list[ArchivedFile]:
+        self._verified.update(file.path for file in files)
+        self._done.verified += sum(file.rows for file in files)
+        return files
+
+    def _each(self, work: Callable[[T], R], items: Sequence[T], word: str) -> list[R]:
+        done: list[R] = []
+        for at in range(0, len(items), TASKS_AT_ONCE):
+            self._report(f"{word} part {at + 1} of {len(items)}")
+            done += self._workers.each(work, items[at : at + TASKS_AT_ONCE])
+        return done
+
+    # --- manifest --------------------------------------------------------------------------------------------
+
+    def _publish(self, plan: Plan, files: list[ArchivedFile], complete_to: int | None) -> None:
+        manifest = Manifest(
+            number=plan.number,
+            topic=plan.topic,
+            store=plan.identity.store,
+            created_at=plan.identity.created_at,
+            run=plan.run,
+            written_at=time.time_ns() // 1_000_000,
+            complete_to=complete_to,
+            files=files,
+            gaps=plan.gaps,
+        )
+        if not publish(self._manifest_directory(), manifest):
+            for file in files:
+                (Path(self._archive.data) / file.path).unlink(missing_ok=True)
+            raise self._overtaken(plan)
+        self._done.manifests.append(plan.number)
+        self._done.rows += plan.rows
+        self._done.files += len(files)
+        self._done.bytes += sum(file.bytes for file in files)
+        self._report(f"published: manifest {plan.number}")
+
+    def _manifest_directory(self) -> Path:
+        return Path(self._archive.manifest_directory(self._topic))
+
+    def _overtaken(self, plan: Plan) -> Conflict:
+        return Conflict(
+            f"another run has archived topic {plan.topic} meanwhile (manifest {plan.number} in {self._archive.path}): "
+            "nothing of this run counts. Run again to go on from there"
+        )
+
+    def _unnamed(self) -> list[Path]:
+        """Files that no manifest names: of runs that were killed, or that planned as this one did and are at work."""
+        data = Path(self._archive.data)
+        named = {data / file.path for file in self._archive.files(self._topic)}
+        found = [path for path in (data / f"topic={self._topic}").glob("*/*.parquet") if path not in named]
+        return [*found, *self._manifest_directory().glob(".*.draft")]
+
+    # --- trim ------------------------------------------------------------------------------------------------
+
+    def _trim(self, wanted: Mapping[int, int]) -> None:
+        """Let the broker drop what is archived, as far as was asked for; files of earlier runs are verified anew."""
+        starts = planning.topic_view(self._link, self._topic).starts
+        ends = {queue: end for queue, end in self._droppable(wanted).items() if end > starts[queue]}
+        if not ends:
+            return
+        self._verify_again(
+            [
+                file
+                for file in self._archive.files(self._topic)
+                if file.queue in ends and starts[file.queue] < file.end and file.start < ends[file.queue]
+                if file.path not in self._verified
+            ]
+        )
+        self._link.post("topics", self._topic, "trim", offsets={str(queue): end for queue, end in ends.items()})
+        self._done.trimmed_to.update(ends)
+        self._report("trimmed: " + ", ".join(f"queue {queue} to {end:,}" for queue, end in sorted(ends.items())))
+
+    def _droppable(self, wanted: Mapping[int, int]) -> dict[int, int]:
+        """By queue, up to where the broker's messages are in the archive, were asked for, and nobody waits for them."""
+        covered = self._archive.covers(self._topic)
+        held = {} if self._settings.past_consumers else planning.unsettled(self._link, self._topic)
+        ends: dict[int, int] = {}
+        for queue in wanted.keys() & covered.keys():
+            end = min(wanted[queue], covered[queue][1])
+            place, group = held.get(queue, (end, ""))
+            if place < end:
+                self._done.held_by[queue] = group
+                self._report(f"queue {queue}: not trimmed beyond {place:,}, which group {group} has not settled yet")
+            ends[queue] = min(end, place)
+        return ends
+
+
+def _check_whole(piece: Range, files: list[ArchivedFile]) -> None:
+    """The files of a range hold each of its offsets once."""
+    at = piece.start
+    for file in files:
+        if file.start != at:
+            break
+        at = file.end
+    if at != piece.end:
+        raise DamagedArchive(
+            f"offsets {piece.start:,} to {piece.end:,} of topic {piece.topic!r}, queue {piece.queue} were not all "
+            f"written: they stop at {at:,}"
+        )

@@ -1,0 +1,1 @@
+"""The jobs that need the whole history. Each is a function of a Spark session, and a `tallystick spark` command."""

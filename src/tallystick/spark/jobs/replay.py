@@ -1,0 +1,264 @@
+"""The replay job: messages of the archive, or of a range of a live topic, go into a topic once more, exactly once.
+
+A replay is a closed range, cut into steps by offset: step k holds the offsets [k * S, (k + 1) * S) of every queue. Each
+step is one write of the sink under (application, k), so a step that was committed is never committed again, whatever
+was killed; and since the cut depends on nothing but the arguments, a replay that is run again goes on where it was.
+The application's id is made from the arguments: the same replay run twice changes nothing.
+
+Order: each queue is read and written by one task, in order, and steps follow one another. So messages of one key, which
+are in one queue, keep their order. (Unless queues were added to the source topic in between: then a key may have moved,
+and what it had in its old queue and in its new one come in no order. Replay up to that time first, then the rest.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.core.errors import InvalidRequest, NotFound, OffsetOutOfRange, TallystickError
+from tallystick.core.names import check_app, check_name
+from tallystick.link import Link
+from tallystick.spark.archive.layout import Archive
+from tallystick.spark.archive.planning import Identity, topic_view
+from tallystick.spark.archive.replaying import SINK_SCHEMA, Choice, Origin
+from tallystick.spark.archive.settings import Report, quiet
+from tallystick.spark.source.ranges import Range
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LONGEST_ID = 60
+
+
+class ReplaySettings(Struct, frozen=True, kw_only=True):
+    """What to replay, and where to. From an archive: up to a time or to offsets. From a live topic: offsets only."""
+
+    url: str
+    topic: str
+    to: str = ""  # the same topic, if empty
+    archive: str = ""
+    since_ms: int | None = None
+    until_ms: int | None = None
+    from_offsets: Mapping[int, int] = {}
+    to_offsets: Mapping[int, int] = {}
+    keys: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    marked: bool = True  # with headers that tell where a message came from
+    id: str = ""  # tells replays with the same arguments apart
+    step_offsets: int = 250_000
+    patience_seconds: float = 120.0
+
+
+class ReplaySummary(Struct):
+    app: str
+    topic: str
+    to: str
+    ranges: dict[int, tuple[int, int]]
+    steps: int
+    steps_before: int  # of them, those that an earlier run had committed
+    messages: int  # sent by this run
+    seconds: float
+
+
+class ReplayFailed(TallystickError):
+    """Spark could not carry a step of the replay out."""
+
+    code = "replay_failed"
+
+
+def run_replay(spark: SparkSession, settings: ReplaySettings, report: Report = quiet) -> ReplaySummary:
+    began = time.monotonic()
+    _check(settings)
+    to = settings.to or settings.topic
+    with Link(settings.url, patience=settings.patience_seconds) as link:
+        ranges, identity = _resolved(link, settings)
+        app = application(settings, identity)
+        origin = Origin(identity.store, settings.archive, settings.url, settings.patience_seconds)
+        steps = list(steps_of(settings.topic, ranges, settings.step_offsets))
+        last = _last(link, app)
+        left = [(version, pieces) for version, pieces in steps if version > last]
+        sent = 0
+        for version, pieces in left:
+            report(f"{settings.topic}: step {version}: {sum(map(len, pieces)):,} messages to {to}")
+            _write(spark, settings, app, version, _rows(settings, origin, pieces))
+            sent += _messages(link, app, version)
+            report(f"{settings.topic}: committed: step {version}")
+    return ReplaySummary(
+        app=app,
+        topic=settings.topic,
+        to=to,
+        ranges=ranges,
+        steps=len(steps),
+        steps_before=len(steps) - len(left),
+        messages=sent,
+        seconds=time.monotonic() - began,
+    )
+
+
+# --- what is replayed ------------------------------------------------------------------------------------------------
+
+
+def _check(settings: ReplaySettings) -> None:
+    check_name(settings.topic, "topic")
+    check_name(settings.to or settings.topic, "to")
+    if settings.id:
+        check_app(settings.id, "id")
+    if len(settings.id) > LONGEST_ID:
+        raise InvalidRequest(f"id: {len(settings.id)} characters; at most {LONGEST_ID}", field="id")
+    if settings.step_offsets < 1:
+        raise InvalidRequest("step_offsets: must be at least 1", field="step_offsets")
+    if bool(settings.to_offsets) == (settings.until_ms is not None):
+        raise InvalidRequest(
+            "say where the replay ends, by a time or by offsets, and not both: only a closed range can be run again "
+            "without sending anything twice",
+            field="until",
+        )
+    if settings.from_offsets and settings.since_ms is not None:
+        raise InvalidRequest("say where the replay begins by a time or by offsets, not both", field="since")
+
+
+def application(settings: ReplaySettings, identity: Identity) -> str:
+    """The id in the broker's ledger: the same for the same arguments, whatever became of topic and archive since."""
+    arguments = {
+        "identity": identity,
+        "topic": settings.topic,
+        "to": settings.to or settings.topic,
+        "times": [settings.since_ms, settings.until_ms],
+        "offsets": [sorted(settings.from_offsets.items()), sorted(settings.to_offsets.items())],
+        "keys": sorted(settings.keys),
+        "tags": sorted(settings.tags),
+        "marked": settings.marked,
+        "step": settings.step_offsets,
+    }
+    digest = hashlib.sha256(msgspec.json.encode(arguments)).hexdigest()[:24]
+    return f"replay:{settings.id}:{digest}" if settings.id else f"replay:{digest}"
+
+
+def _resolved(link: Link, settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], Identity]:
+    """By queue, the offsets to replay; and whose they are."""
+    return _from_archive(settings) if settings.archive else _from_log(link, settings)
+
+
+def _from_archive(settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], Identity]:
+    archive, topic = Archive(settings.archive), settings.topic
+    known, manifests = archive.ranges(topic), archive.manifests(topic)
+    if not manifests:
+        raise NotFound(f"the archive at {settings.archive} has nothing of topic {topic!r}", field="topic")
+    ends = dict(settings.to_offsets) or _ends_at(archive, settings)
+    since = {} if settings.since_ms is None else archive.offsets_at(topic, settings.since_ms)
+    starts = {**since, **settings.from_offsets}
+    ranges = {queue: (starts.get(queue, _first(known, queue, end)), end) for queue, end in sorted(ends.items())}
+    for queue, (start, end) in ranges.items():
+        if start < end and not any(first <= start and end <= last for first, last in known.get(queue, [])):
+            raise OffsetOutOfRange(
+                f"offsets {start:,} to {end:,} of topic {topic!r}, queue {queue} are not all archived at "
+                f"{settings.archive}: it has {known.get(queue) or 'nothing'} of that queue"
+            )
+    return ranges, Identity(manifests[-1].store, manifests[-1].created_at)
+
+
+def _first(known: Mapping[int, list[tuple[int, int]]], queue: int, end: int) -> int:
+    """The begin of the archived range that an end lies in, which stays the same however the archive grows; for an end
+    that lies in none, the begin of all: so it is refused, and a gap is not passed over in silence."""
+    ranges = known.get(queue, [(0, 0)])
+    return next((first for first, last in ranges if first < end <= last), ranges[0][0])
+
+
+def _ends_at(archive: Archive, settings: ReplaySettings) -> dict[int, int]:
+    """Where a time is, if the archive will not get anything from before that time any more."""
+    complete = max((one.complete_to or 0 for one in archive.manifests(settings.topic)), default=0)
+    if settings.until_ms is None or settings.until_ms > complete:
+        raise InvalidRequest(
+            f"until: {_shown(settings.until_ms)} is later than {_shown(complete)}, up to where the archive of "
+            f"{settings.topic!r} is complete; archive more first, or say where to end by offsets",
+            field="until",
+        )
+    return archive.offsets_at(settings.topic, settings.until_ms)
+
+
+def _shown(milliseconds: int | None) -> str:
+    return datetime.fromtimestamp((milliseconds or 0) / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _from_log(link: Link, settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], Identity]:
+    if settings.since_ms is not None or settings.until_ms is not None or not settings.from_offsets:
+        raise InvalidRequest(
+            "a replay of a live topic takes from_offsets and to_offsets; times are for the archive",
+            field="from_offsets",
+        )
+    view = topic_view(link, settings.topic)
+    ranges = {queue: (settings.from_offsets.get(queue, end), end) for queue, end in sorted(settings.to_offsets.items())}
+    for queue, (start, end) in ranges.items():
+        known = (view.starts[queue], view.ends[queue]) if 0 <= queue < view.queues else (0, 0)
+        if start < end and not known[0] <= start < end <= known[1]:
+            raise OffsetOutOfRange(
+                f"offsets {start:,} to {end:,} of topic {settings.topic!r}, queue {queue}: the broker has "
+                f"{known[0]:,} to {known[1]:,}; what it has trimmed may be in an archive"
+            )
+    return ranges, Identity(str(link.get("info")["store"]), view.created_at)
+
+
+def steps_of(topic: str, ranges: Mapping[int, tuple[int, int]], size: int) -> Iterator[tuple[int, list[Range]]]:
+    """The steps that are not empty: their numbers in the ledger, and a range for each queue."""
+    whole = [Range(topic, queue, start, end) for queue, (start, end) in ranges.items() if start < end]
+    numbers = {number for one in whole for number in range(one.start // size, (one.end - 1) // size + 1)}
+    for number in sorted(numbers):
+        cut = [one.part(max(one.start, number * size), min(one.end, (number + 1) * size)) for one in whole]
+        yield number, [piece for piece in cut if len(piece)]
+
+
+# --- how -------------------------------------------------------------------------------------------------------------
+
+
+def _rows(
+    settings: ReplaySettings, origin: Origin, pieces: list[Range]
+) -> tuple[int, Callable[[Iterable[Any]], Iterator[Any]]]:
+    """How many tasks, and what each does: one queue's range, in order."""
+    choice = Choice(settings.keys, settings.tags, settings.marked)
+
+    def rows(numbers: Iterable[Any]) -> Iterator[Any]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from choice.rows(origin, pieces[number])
+
+    return len(pieces), rows
+
+
+def _write(
+    spark: SparkSession,
+    settings: ReplaySettings,
+    app: str,
+    version: int,
+    work: tuple[int, Callable[[Iterable[Any]], Iterator[Any]]],
+) -> None:
+    from pyspark.errors import PySparkException
+
+    tasks, rows = work
+    frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows, SINK_SCHEMA)
+    options = {"url": settings.url, "topic": settings.to or settings.topic, "txnAppId": app, "txnVersion": str(version)}
+    try:
+        frame.write.format("tallystick").mode("append").options(**options).save()
+    except PySparkException as error:
+        lines = [line for line in str(error).splitlines() if "tallystick." in line and ": " in line]
+        why = lines[-1].partition(": ")[2] if lines else str(error)
+        raise ReplayFailed(
+            f"step {version} of {app} failed: {why}; what was committed before stands, run it again to go on"
+        ) from error
+
+
+def _last(link: Link, app: str) -> int:
+    try:
+        return int(link.get("ledger", app)["version"])
+    except NotFound:
+        return -1
+
+
+def _messages(link: Link, app: str, version: int) -> int:
+    known = link.get("ledger", app)
+    return int(known["messages"]) if known["version"] == version else 0
