@@ -6,10 +6,10 @@ ARGS ?=
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check bench fmt lock clean
+.PHONY: help setup demo serve test check bench bench-spark fmt lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install everything that demo, test and bench need
 	@scripts/setup test
@@ -36,6 +36,10 @@ check: ## style, types and import rules
 bench: ## measure speed and print a table
 	@scripts/setup test
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-spark: ## measure source, sink and jobs on Spark
+	@scripts/setup test
+	@$(BIN)/python -m benchmarks.spark $(ARGS)
 
 fmt: ## format the code and fix what can be fixed
 	@scripts/setup demo

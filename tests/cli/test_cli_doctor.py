@@ -31,6 +31,7 @@ def test_a_healthy_machine_and_broker(url: str, tmp_path: Path) -> None:
     done = tallystick("doctor", "--data-dir", str(tmp_path), "--json", url=url)
     assert done.code == 0, done.out
     subjects = {"python", "packages", "disk", "space", "PostgreSQL server", "MariaDB server"}
+    subjects |= {"extra spark", "Java", "JDBC drivers", "Spark format"}
     subjects |= {"broker", "version", "ready", "clock", "pending", "parked", "consumers"}
     assert subjects <= findings(done).keys()
     assert done.json()["ok"] is True

@@ -27,6 +27,9 @@ SAYS = {
     "transfer_sqlite.py": "alice has 70, bob has 30",
 }
 
+# Examples of several programs, and the tests that run them: too long for here.
+LARGE = {"spark_pipeline": "tests/spark/test_spark_pipeline.py"}
+
 Started = dict[str, subprocess.Popen[str]]
 
 
@@ -69,6 +72,19 @@ def test_every_example_is_run_and_listed() -> None:
     assert {name for name in names if f"[{name}]({name})" not in index} == set()
 
 
+def test_every_large_example_is_run_by_its_own_tests_and_listed() -> None:
+    names = {path.name for path in (ROOT / "examples").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert names == set(LARGE)
+    index = (ROOT / "examples/README.md").read_text()
+    for name, tests in LARGE.items():
+        assert f"[{name}/]({name}/README.md)" in index
+        assert f"examples/{name}/run.py" in (ROOT / tests).read_text()
+        programs = {path.name for path in (ROOT / "examples" / name).glob("*.py")}
+        own_index = (ROOT / "examples" / name / "README.md").read_text()
+        assert {program for program in programs if f"[{program}]({program})" not in own_index} == set()
+
+
 def test_every_example_says_what_it_shows() -> None:
-    unexplained = [path.name for path in _programs() if not path.read_text().startswith('"""')]
+    everything = [*_programs(), *(ROOT / "examples").glob("*/*.py")]
+    unexplained = [path.name for path in everything if not path.read_text().startswith('"""')]
     assert unexplained == []

@@ -22,6 +22,7 @@ COMMANDS = {
     "send": "tallystick.cli.send",
     "tail": "tallystick.cli.tail",
     "bench": "tallystick.cli.bench",
+    "spark": "tallystick.cli.spark",
     "demo": "tallystick.demo.command",
     "doctor": "tallystick.cli.doctor",
 }

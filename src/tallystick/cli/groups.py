@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tallystick.link import Link
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import ago, print_json, print_table
 from tallystick.core.errors import NotFound
 from tallystick.core.names import check_name
+from tallystick.link import Link
 
 groups = typer.Typer(help="Consumer groups: list (also without a word), show.", rich_markup_mode=None)
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tallystick.link import Link
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import console, note, print_json_line, when
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound, OffsetOutOfRange
 from tallystick.core.names import check_name
+from tallystick.link import Link
 
 PAGE = 500
 IDLE_SECONDS = 0.2

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from tallystick.cli.durations import duration, parsed
-from tallystick.link import Link
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import note, print_json, print_table, when
 from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.names import check_name
+from tallystick.link import Link
 
 topics = typer.Typer(help="Topics: list (also without a word), show, create, delete.", rich_markup_mode=None)
 

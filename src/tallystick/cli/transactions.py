@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from tallystick.cli.failures import exit_code, report
-from tallystick.link import Link
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import ago, note, print_json, print_table, when
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, TallystickError
 from tallystick.core.names import check_gid, check_name
+from tallystick.link import Link
 
 tx = typer.Typer(help="Transactions: list, show; and an operator's commit, rollback, resume.", rich_markup_mode=None)
 

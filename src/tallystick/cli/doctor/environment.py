@@ -13,6 +13,7 @@ from pathlib import Path
 from tallystick.bench.disk import bare_fdatasync
 from tallystick.broker.config import Config
 from tallystick.cli.doctor.finding import Finding
+from tallystick.cli.doctor.spark import look_at_spark
 from tallystick.core.limits import MIB
 
 LEAST_PYTHON = (3, 11)
@@ -21,6 +22,7 @@ EXTRAS = {
     "postgresql": "barrier, inbox and outbox in PostgreSQL",
     "mysql": "the same in MySQL and MariaDB",
     "sqlalchemy": "the same through SQLAlchemy",
+    "spark": "topics in Spark and the jobs of `tallystick spark`",
 }
 PROBE_SECONDS = 0.5
 SLOW_SECONDS = 0.020
@@ -35,6 +37,7 @@ def look_at_environment(data_dir: Path) -> Iterator[Finding]:
     yield _python()
     yield _packages("")
     yield from (_packages(extra) for extra in EXTRAS)
+    yield from look_at_spark()
     yield from _disk(data_dir)
     yield from _test_servers()
 

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tallystick.cli.doctor.finding import Finding
-from tallystick.link import Link
 from tallystick.cli.printing import span
 from tallystick.core.errors import BrokerUnavailable, TallystickError
+from tallystick.link import Link
 
 ANSWER_SECONDS = 5.0
 CLOCK_SECONDS = 1.0

@@ -1,8 +1,7 @@
-"""Offsets and times on the command line of the jobs that take ranges."""
+"""Offsets on the command line of the jobs that take ranges."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TypeVar
 
 import msgspec
@@ -32,16 +31,3 @@ def _decoded(text: str, option: str, kind: type[T], such_as: str) -> T:
         raise InvalidRequest(
             f"{option}: {text[:200]!r} is not offsets such as {such_as}: {error}", field=option
         ) from error
-
-
-def moment(text: str, option: str) -> int | None:
-    """A point in time, in milliseconds since 1970; None if nothing was given."""
-    if not text:
-        return None
-    try:
-        given = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidRequest(
-            f"{option}: {text!r} is no time such as 2026-11-15T08:30 (UTC, unless it has a zone)", field=option
-        ) from error
-    return round((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp() * 1000)

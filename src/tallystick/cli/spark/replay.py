@@ -8,8 +8,9 @@ import typer
 
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import note, print_json, print_table
-from tallystick.cli.spark.offsets import moment, queue_offsets
+from tallystick.cli.spark.offsets import queue_offsets
 from tallystick.cli.spark.options import Jars, Master, progress
+from tallystick.cli.spark.times import date
 
 if TYPE_CHECKING:
     from tallystick.spark.jobs.replay import ReplaySummary
@@ -64,8 +65,9 @@ def replay(
             topic=topic,
             to=to,
             archive=archive,
-            since_ms=moment(since, "--since"),
-            until_ms=moment(until, "--until"),
+            # No durations: the same command must mean the same range when it is given again.
+            since_ms=date(since, "--since") if since else None,
+            until_ms=date(until, "--until") if until else None,
             from_offsets=queue_offsets(from_offsets, "--from-offsets"),
             to_offsets=queue_offsets(to_offsets, "--to-offsets"),
             keys=tuple(key or ()),
