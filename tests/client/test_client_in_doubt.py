@@ -17,7 +17,12 @@ from sqlalchemy.pool import NullPool
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from raw_client import RawClient
 from tallystick import CheckBack, errors
+from tallystick.barrier import adapt_sync
+from tallystick.core.ids import new_gid
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Check, Prepare
 
 # How an operation of that kind looks in a request: its name as msgpack.
 PREPARE, COMMIT = b"\xa7prepare", b"\xa6commit"
@@ -294,3 +299,24 @@ def test_a_member_with_another_database_never_answers_for_one_it_does_not_know(
         with tallystick.Client(broker.url, group=group, database=bank.open) as third:
             eventually(lambda: third.outcome(gid) == "committed")
     assert values_in(broker.url, topic) == [1]
+
+
+def test_a_backlog_is_answered_with_outcomes_only(
+    broker: BrokerProcess, any_bank: Bank, topic: str, group: str
+) -> None:
+    """Many questions at once are no reason for an `unknown`: it would count against each of them."""
+    gids = [new_gid() for _ in range(2_500)]
+    with RawClient(broker.url) as raw:
+        source = adapted_source(any_bank)
+        check = Check(after_ms=0, source=source)
+        message = [OutgoingMessage(topic, b"1")]
+        assert set(raw.batch(*[Prepare(gid, group, message, check) for gid in gids])) == {None}
+    with tallystick.Client(broker.url, group=group, database=any_bank.open) as ts:
+        eventually(lambda: ts.stats.checks_answered >= len(gids), "all answered", 60)
+        assert ts.stats.checks_unknown == 0
+        assert {ts.outcome(gid) for gid in gids[::250]} == {"rolled_back"}
+
+
+def adapted_source(bank: Bank) -> str:
+    with bank.connection() as connection:
+        return adapt_sync(connection).source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from tallystick.barrier.operations.barrier import Decision, decide_many
@@ -25,8 +25,13 @@ log = logging.getLogger("tallystick.client")
 POLL_SECONDS = 20.0
 # The broker waits about ten seconds for an answer; an honest `unknown` in time lets it plan the next question.
 ANSWER_SECONDS = 8.0
-# Questions that may hang in one database at a time. The rest is answered `unknown`, so that it holds up nobody else.
-HANGING_PER_SOURCE = 2
+# Batches of questions that are worked on at a time: no more are fetched than can be answered, for a question that is
+# answered `unknown` only because there are many would count against its transaction.
+BATCHES = 8
+# Those of them that may be in one database, and how long another one waits for its turn there. A database in which
+# nothing moves for that long hangs, and must not hold up the others.
+BATCHES_PER_SOURCE = 2
+TURN_SECONDS = 2.0
 
 Answers = dict[str, tuple[Answer, str]]
 
@@ -50,7 +55,8 @@ class Answerer:
         self._workers = workers
         self._stats = stats
         self._remembered = RememberedOutcomes()
-        self._hanging: Counter[str] = Counter()
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(BATCHES_PER_SOURCE))
+        self._answering: set[asyncio.Task[None]] = set()
         self._tasks = Tasks()
         self._started = False
 
@@ -70,12 +76,16 @@ class Answerer:
         poll = CheckPoll(group, self._member, wait_ms=int(POLL_SECONDS * 1000))
 
         async def once() -> float:
+            while len(self._answering) >= BATCHES:
+                await asyncio.wait(self._answering, return_when=asyncio.FIRST_COMPLETED)
             by_source: defaultdict[str, list[str]] = defaultdict(list)
             for check in await reading.poll_checks(broker, poll):
                 by_source[check.source].append(check.gid)
             # Each database by itself: one that hangs must not delay the answers of the others.
             for source, gids in by_source.items():
-                self._tasks.start(self._answer(broker, group, source, gids))
+                task = self._tasks.start(self._answer(broker, group, source, gids))
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
             return 0.0
 
         return once
@@ -105,7 +115,9 @@ class Answerer:
         return answers
 
     async def _ask(self, source: str, gids: list[str]) -> Answers:
-        if self._hanging[source] >= HANGING_PER_SOURCE:
+        try:
+            await asyncio.wait_for(self._turns[source].acquire(), TURN_SECONDS)
+        except TimeoutError:
             return _all_unknown(gids, f"the database {source} does not answer")
         decided = self._tasks.start(self._decide(source, gids))
         try:
@@ -115,7 +127,6 @@ class Answerer:
             return _all_unknown(gids, f"the database {source} does not answer")
 
     async def _decide(self, source: str, gids: list[str]) -> Answers:
-        self._hanging[source] += 1
         try:
             opener = await self._databases.find(source, self._workers)
             if opener is None:
@@ -127,7 +138,7 @@ class Answerer:
             log.warning("the barrier of %s cannot be read: %s", source, failure)
             return _all_unknown(gids, f"{type(failure).__name__}: {failure}")
         finally:
-            self._hanging[source] -= 1
+            self._turns[source].release()
         return {gid: self._as_answer(gid, decisions[gid]) for gid in gids}
 
     def _as_answer(self, gid: str, decision: Decision) -> tuple[Answer, str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER = "local[*]"
 PANDAS_WARNING = "PySpark does not yet fully support pandas"
+_WARNS_OF_IT = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 _OPTIONS_OF_JAVA = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 
@@ -101,7 +102,13 @@ def _with_drivers(jars: Sequence[str], conf: Mapping[str, str]) -> dict[str, str
 
 
 def _registered(spark: SparkSession) -> SparkSession:
+    """Registered even where Spark finds the format by itself: one broken `pyspark_*` package of somebody else would
+    make it lose all that it finds. It warns of that each time, which tells the user nothing."""
     from tallystick.spark import register
 
+    java = getattr(getattr(spark, "sparkContext", None), "_jvm", None)
+    if java is not None:
+        logging = java.org.apache.logging.log4j
+        logging.core.config.Configurator.setLevel(_WARNS_OF_IT, logging.Level.ERROR)
     register(spark)
     return spark
