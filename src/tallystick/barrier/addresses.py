@@ -76,8 +76,12 @@ def _parse_sqlite(url: str) -> dict[str, Any]:
 
 
 def _connect_sqlite(parameters: Mapping[str, Any], _: float) -> Any:
-    # Not made if it is missing: an empty one in the place of the real one would only hide that.
-    return sqlite3.connect(f"file:{quote(parameters['path'])}?mode=rw", uri=True)
+    path = parameters["path"]
+    try:
+        # Not made if it is missing: an empty one in the place of the real one would only hide that.
+        return sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True)
+    except sqlite3.OperationalError as error:
+        raise sqlite3.OperationalError(f"{error}: {path} (an address of SQLite has an absolute path)") from error
 
 
 def _parse_postgresql(url: str) -> dict[str, Any]:
