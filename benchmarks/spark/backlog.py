@@ -30,7 +30,11 @@ def run(ground: Ground) -> None:
             commit_locally(connection, gids[::2])
         url = ground.database_url(database)
         settings = CheckbackSettings(
-            url=broker.url, databases=(ProducerDatabase.parse(url),), groups=("backlog",), sourceless=True, older_than_ms=0
+            url=broker.url,
+            databases=(ProducerDatabase.parse(url),),
+            groups=("backlog",),
+            sourceless=True,
+            older_than_ms=0,
         )
         summary = run_checkback(ground.spark, settings)
     if (summary.committed, summary.rolled_back) != (len(gids[::2]), many - len(gids[::2])):

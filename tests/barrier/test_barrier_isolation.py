@@ -120,7 +120,8 @@ async def test_shared_wait_is_not_multiplied_by_the_number_of_running_transactio
                 "insert into tallystick_barrier (trans_type, gid, branch_id, op, barrier_id, reason) "
                 f"values ('msg', '{each}', '00', 'msg', '01', 'msg')"
             )
-        ticks = iter([0.0, 0.0, 0.5, 0.7])
+        # SQLite's one writer is waited for once, for all of them together.
+        ticks = iter([0.0, 0.0] if place.engine == "sqlite" else [0.0, 0.0, 0.5, 0.7])
         checker = await place.open()
         answers = await checker.run(decide_many(gids, wait=0.6, clock=lambda: next(ticks)))
         assert answers == dict.fromkeys(gids, "running")

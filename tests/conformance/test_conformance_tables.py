@@ -11,7 +11,7 @@ from engines import Place, message, prepare
 
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.ops import Check, Commit, CommitOffsets, Prepare, Rollback, Send
-from tallystick.store.protocol import ClaimChecks, ExpireTombstones, FailChecks, TableName, TableQuery
+from tallystick.store.protocol import ClaimChecks, ExpireTombstones, FailChecks, PromoteDelayed, TableName, TableQuery
 
 make_place = engines.make_place
 place = engines.place
@@ -139,8 +139,23 @@ def test_splits_are_disjoint_and_together_everything(place: Place, table: TableN
         assert sum(1 for piece in pieces if piece) >= 3  # they do share the work
 
 
+def test_delayed_messages_until_they_are_in_their_queue(place: Place) -> None:
+    later = place.now + 5_000
+    place.do(Send([message(), message(deliver_at=later)], "d1"))
+    place.do(Send([message(deliver_at=later + 1)]))
+    place.do(Prepare("half", "shop", [message(deliver_at=later)]))  # not visible by right, so it is none of these
+    topic = message().topic
+    assert rows(place, "delayed", 1) == [
+        {"gid": "d1", "sequence": 1, "topic": topic, "deliver_at": later},
+        {"gid": "", "sequence": 0, "topic": topic, "deliver_at": later + 1},
+    ]
+    place.wait(5_000)
+    place.do(PromoteDelayed(10))
+    assert gids(rows(place, "delayed")) == [""]
+
+
 def test_splits_of_nothing(place: Place) -> None:
-    for table in ("transactions", "half", "op", "offsets"):
+    for table in ("transactions", "half", "op", "offsets", "delayed"):
         (only,) = place.store.splits(table, None, 8)  # type: ignore[arg-type]
         assert (only.after, only.before) == (None, None)
         assert rows(place, table) == []  # type: ignore[arg-type]

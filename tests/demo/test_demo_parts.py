@@ -14,7 +14,9 @@ from tallystick.demo import banks
 from tallystick.demo.banks import Refused, Transfer
 from tallystick.demo.monkey import JITTER_SECONDS, Monkey
 from tallystick.demo.processes import Crew
+from tallystick.demo.reconciling import reconcile
 from tallystick.local import Process
+from tallystick.spark.java import JavaMissing
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -54,7 +56,7 @@ def test_nothing_at_bank_b_keeps_a_transfer_from_being_credited_twice(tmp_path: 
     banks.found_bank_b(path)
     with closing(banks.connect(path)) as connection:
         for _ in range(2):
-            banks.credit(connection, Transfer(5, 1, 2, 30))
+            banks.credit(connection, Transfer(5, 1, 2, 30), "gid/0")
     assert (banks.amounts(path, "credit"), banks.money(path)) == ([(5, 30), (5, 30)], 60)
 
 
@@ -123,3 +125,16 @@ def test_a_killed_process_is_replaced_and_one_that_failed_is_counted(tmp_path: P
     assert (process.alive, group.failures["producer"]) == (True, 1)
     group.stop("producer")
     assert not process.alive
+
+
+def test_without_java_the_judge_is_skipped_and_how_to_get_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def none_found() -> None:
+        raise JavaMissing("no usable Java runtime was found. Install one")
+
+    monkeypatch.setattr("tallystick.spark.java.find_java", none_found)
+    judgement = reconcile("http://127.0.0.1:9", tmp_path / "a.db", tmp_path / "b.db", tmp_path / "log")
+    assert judgement.found is None
+    assert "was skipped" in judgement.remark
+    assert "Install one" in judgement.remark

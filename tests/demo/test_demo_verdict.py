@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tallystick.demo.verdict import Evidence, judge, passed
+from tallystick.demo.verdict import Evidence, Judgement, Line, passed
+from tallystick.demo.verdict import judge as judge_with
 
 RIGHT = Evidence(
     wished={1, 2, 3, 4},
@@ -21,6 +22,16 @@ RIGHT = Evidence(
     money_at_b=60,
     unresolved=0,
 )
+
+
+SKIPPED = Judgement(None, "no Spark here")
+KINDS = ("lost", "duplicated", "ghost", "contradictory", "in_doubt", "late")
+CLEAN: dict[str, tuple[int, list[str]]] = {kind: (0, []) for kind in KINDS}
+
+
+def judge(evidence: Evidence) -> list[Line]:
+    """As it is done where Spark cannot run."""
+    return judge_with(evidence, SKIPPED)
 
 
 def broken(evidence: Evidence) -> set[str]:
@@ -73,3 +84,22 @@ def test_a_failed_line_names_some_ids() -> None:
     )
     details = {line.claim: line.detail for line in judge(lost)}
     assert details["every committed transfer was credited"] == "99 lost: 1, 2, 3, 4, 5, ..."
+
+
+def test_reconcile_is_the_judge_of_the_sets_where_it_ran() -> None:
+    assert passed(judge_with(RIGHT, Judgement(CLEAN, "")))
+    lines = judge_with(RIGHT, Judgement({**CLEAN, "lost": (7, ["a/0", "b/0", "c/0", "d/0", "e/0"])}, ""))
+    assert [line for line in lines if not line.holds] == [
+        Line("reconcile: nothing is lost", False, "7 found: a/0, b/0, c/0, d/0, e/0, ...")
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_that_reconcile_finds_fails_the_proof(kind: str) -> None:
+    assert not passed(judge_with(RIGHT, Judgement({**CLEAN, kind: (1, ["a/0"])}, "")))
+
+
+def test_the_business_is_judged_beside_reconcile() -> None:
+    """Reconcile knows messages; that the money adds up only the banks can tell."""
+    lines = judge_with(RIGHT._replace(money_at_b=61, crashed=1), Judgement(CLEAN, ""))
+    assert {line.claim for line in lines if not line.holds} == {"the money adds up", "no process ended by itself"}

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.names import checked_table
 from tallystick.barrier.statement import Statement
+from tallystick.core.ops import Outcome
 
 COMMITTED = "msg"
 ROLLED_BACK = "rollback"
+OUTCOMES: dict[str, Outcome] = {COMMITTED: "committed", ROLLED_BACK: "rolled_back"}
 
 _BARRIER_ROW = "branch_id = '00' and op = 'msg' and barrier_id = '01'"
 
@@ -28,12 +30,29 @@ def _any_of(name: str, values: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 
 def insert_outcome(sql: Dialect, table: str, gid: str, reason: str) -> Statement:
+    return _insert_outcomes(sql, table, f"values {_outcome_row(sql, ':gid')}", {"gid": gid, "reason": reason})
+
+
+def insert_outcomes(sql: Dialect, table: str, gids: Sequence[str], reason: str) -> Statement:
+    """One statement for all of them: it inserts those without a row, or fails as a whole."""
+    if sql.arrays:
+        rows = f"select {_outcome_row(sql, 'one')[1:-1]} from unnest(cast(:gids as text[])) as one"
+        return _insert_outcomes(sql, table, rows, {"gids": list(gids), "reason": reason})
+    _, params = _any_of("gid", gids)
+    rows = "values " + ", ".join(_outcome_row(sql, f":{name}") for name in params)
+    return _insert_outcomes(sql, table, rows, {**params, "reason": reason})
+
+
+def _outcome_row(sql: Dialect, gid: str) -> str:
+    return f"('msg', {gid}, '00', 'msg', '01', :reason, {sql.barrier_now}, {sql.barrier_now})"
+
+
+def _insert_outcomes(sql: Dialect, table: str, rows: str, params: dict[str, object]) -> Statement:
     return Statement(
         f"insert into {checked_table(table)} "
         "(trans_type, gid, branch_id, op, barrier_id, reason, create_time, update_time) "
-        f"values ('msg', :gid, '00', 'msg', '01', :reason, {sql.barrier_now}, {sql.barrier_now}) "
-        f"{sql.unless_taken('gid, branch_id, op, barrier_id')}",
-        {"gid": gid, "reason": reason},
+        f"{rows} {sql.unless_taken('gid, branch_id, op, barrier_id')}",
+        params,
     )
 
 
@@ -45,11 +64,15 @@ def select_outcome(sql: Dialect, table: str, gid: str) -> Statement:
     )
 
 
-def select_outcomes(table: str, gids: Sequence[str]) -> Statement:
-    names, params = _any_of("gid", gids)
-    return Statement(
-        f"select gid, reason from {checked_table(table)} where gid in ({names}) and {_BARRIER_ROW}", params
-    )
+def select_outcomes(sql: Dialect, table: str, gids: Sequence[str], end: str = "") -> Statement:
+    """`end` is the dialect's `latest` where a row is to be waited for."""
+    params: dict[str, object]
+    if sql.arrays:
+        wanted, params = "gid = any(cast(:gids as text[]))", {"gids": list(gids)}
+    else:
+        names, bound = _any_of("gid", gids)
+        wanted, params = f"gid in ({names})", {**bound}
+    return Statement(f"select gid, reason from {checked_table(table)} where {wanted} and {_BARRIER_ROW} {end}", params)
 
 
 # Inbox

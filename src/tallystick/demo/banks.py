@@ -28,7 +28,7 @@ create table refusal (id integer primary key);
 # Nothing here keeps a transfer from being credited twice, on purpose: only the inbox does.
 _BANK_B = """
 create table account (id integer primary key, balance integer not null);
-create table credit (id integer not null, amount integer not null);
+create table credit (id integer not null, amount integer not null, message_id text not null);
 create index credit_by_id on credit (id);
 """
 
@@ -121,10 +121,10 @@ def refuse(connection: sqlite3.Connection, transfer: Transfer) -> None:
     connection.execute("insert or ignore into refusal values (?)", (transfer.id,))
 
 
-def credit(connection: sqlite3.Connection, transfer: Transfer) -> None:
-    """Give the money to the payee. Part of the caller's transaction."""
+def credit(connection: sqlite3.Connection, transfer: Transfer, message_id: str) -> None:
+    """Give the money to the payee, and note on whose word. Part of the caller's transaction."""
     connection.execute("update account set balance = balance + ? where id = ?", (transfer.amount, transfer.payee))
-    connection.execute("insert into credit values (?, ?)", (transfer.id, transfer.amount))
+    connection.execute("insert into credit values (?, ?, ?)", (transfer.id, transfer.amount, message_id))
 
 
 def money(path: Path) -> int:

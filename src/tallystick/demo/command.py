@@ -28,10 +28,11 @@ def demo(
     seed: Annotated[int | None, typer.Option("--seed", help="For the same transfers and kills again.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep databases and logs.")] = False,
     sabotage: Annotated[Sabotage, typer.Option("--sabotage", hidden=True)] = "",
+    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Let reconcile on Spark be the judge.")] = True,
     as_json: Json = False,
 ) -> None:
     chosen = random.randrange(1_000_000) if seed is None else seed  # noqa: S311 - shown, so that it can be given again
-    options = Options(transfers, kills, producers, consumers, seconds, chosen, keep, sabotage)
+    options = Options(transfers, kills, producers, consumers, seconds, chosen, keep, sabotage, spark)
     result = run(options, Console(stderr=as_json, highlight=False))
     if as_json:
         print_json(_as_data(options, result))
@@ -50,5 +51,7 @@ def _as_data(options: Options, result: Result) -> dict[str, object]:
         "credited": result.last.credited,
         "kills": dict(result.last.kills),
         "checked": result.checks._asdict(),
+        "judge": "hand" if result.judgement.found is None else "spark",
+        "remark": result.judgement.remark,
         "claims": [line._asdict() for line in result.lines],
     }

@@ -23,13 +23,13 @@ def main() -> None:
     client = tallystick.Client(given.url)
 
     def credit_once(message: tallystick.Message, connection: sqlite3.Connection) -> None:
-        credit(connection, Transfer(**message.json()))
+        credit(connection, Transfer(**message.json()), message.id)
 
     def credit_again(message: tallystick.Message) -> None:
         """The mistake that the inbox is for: an effect that is committed apart from the word that it happened."""
         with closing(connect(given.bank)) as connection:
             connection.execute("begin immediate")
-            credit(connection, Transfer(**message.json()))
+            credit(connection, Transfer(**message.json()), message.id)
             connection.execute("commit")
         time.sleep(SLOW_SECONDS)  # so that a kill finds something between effect and acknowledgement
 

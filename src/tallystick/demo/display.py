@@ -70,6 +70,10 @@ class Display:
             self._printed_at = time.monotonic()
             self._console.print(f"{now.tried:,} of {now.wished:,} tried; {_status(now)}", soft_wrap=True)
 
+    def say(self, text: str) -> None:
+        """A step that takes its time, with nothing to count."""
+        self._console.print(text, style="dim")
+
 
 def _status(now: Snapshot) -> str:
     waiting = "broker away" if now.pending is None else f"{now.pending} pending"
@@ -83,14 +87,14 @@ def kills_text(kills: Mapping[str, int]) -> str:
 
 
 def show_verdict(
-    console: Console, lines: list[Line], last: Snapshot, checks: CheckBacks, seconds: float, remark: str
+    console: Console, lines: list[Line], last: Snapshot, checks: CheckBacks, seconds: float, remarks: list[str]
 ) -> None:
     facts = [
         f"{last.debited:,} committed and {last.refused:,} refused of {last.wished:,} transfers in {seconds:.0f} s",
         f"survived {kills_text(last.kills)}",
         f"the check-back resolved {checks.committed + checks.rolled_back}: "
         f"{checks.committed} as committed, {checks.rolled_back} as rolled back",
-        remark,
+        *remarks,
     ]
     good = passed(lines)
     title = "every committed transfer credited exactly once, no other" if good else "THE PROOF FAILED"

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tallystick.link import Link
 from tallystick.core.errors import NotFound
 from tallystick.demo import banks
 from tallystick.demo.verdict import Evidence
+from tallystick.link import Link
 
 PAGE = 1_000
 

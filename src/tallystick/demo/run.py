@@ -10,14 +10,15 @@ from typing import Literal, NamedTuple
 
 from rich.console import Console
 
-from tallystick.link import Link
 from tallystick.core.errors import TallystickError
 from tallystick.demo import banks
 from tallystick.demo.display import Display, Snapshot, show_verdict
 from tallystick.demo.evidence import CheckBacks, gather, pending, unsettled
 from tallystick.demo.monkey import Monkey
 from tallystick.demo.processes import Crew
-from tallystick.demo.verdict import Line, judge, passed
+from tallystick.demo.reconciling import NOT_WANTED, reconcile
+from tallystick.demo.verdict import Judgement, Line, judge, passed
+from tallystick.link import Link
 from tallystick.local import Process, module
 
 Sabotage = Literal["", "barrier", "inbox"]
@@ -44,12 +45,14 @@ class Options(NamedTuple):
     seed: int = 0
     keep: bool = False
     sabotage: Sabotage = ""
+    spark: bool = True
 
 
 class Result(NamedTuple):
     lines: list[Line]
     last: Snapshot
     checks: CheckBacks
+    judgement: Judgement
     seconds: float
 
     @property
@@ -70,8 +73,11 @@ def run(options: Options, console: Console) -> Result:
         demo.crew.kill_all()
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
-    remark = f"seed {options.seed}" + (f"; databases and logs are kept in {directory}" if keep else "")
-    show_verdict(console, result.lines, result.last, result.checks, result.seconds, remark)
+    remarks = [
+        result.judgement.remark,
+        f"seed {options.seed}" + (f"; databases and logs are kept in {directory}" if keep else ""),
+    ]
+    show_verdict(console, result.lines, result.last, result.checks, result.seconds, remarks)
     return result
 
 
@@ -102,9 +108,16 @@ class Demo:
         self._wait_for_broker()
         with Link(self._url) as broker:
             evidence, checks = gather(broker, self._bank_a, self._bank_b, before)
+        judgement = self._reconciled(display)
         self.crew.stop("broker")
-        lines = judge(evidence._replace(crashed=self.crew.failures.total()))
-        return Result(lines, last, checks, time.monotonic() - began)
+        lines = judge(evidence._replace(crashed=self.crew.failures.total()), judgement)
+        return Result(lines, last, checks, judgement, time.monotonic() - began)
+
+    def _reconciled(self, display: Display) -> Judgement:
+        if not self._options.spark:
+            return NOT_WANTED
+        display.say("comparing both banks and the broker on Spark")
+        return reconcile(self._url, self._bank_a, self._bank_b, self._directory / "reconcile.log")
 
     # --- the crew --------------------------------------------------------------------------------------------------
 

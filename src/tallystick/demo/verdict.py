@@ -28,6 +28,14 @@ class Evidence(NamedTuple):
     crashed: int = 0  # processes that ended without being killed
 
 
+class Judgement(NamedTuple):
+    """What `tallystick spark reconcile` found: by kind, how many and some ids. None if it did not run; the remark says
+    why."""
+
+    found: dict[str, tuple[int, list[str]]] | None
+    remark: str
+
+
 class Line(NamedTuple):
     """One thing that must hold, and whether it does."""
 
@@ -36,35 +44,66 @@ class Line(NamedTuple):
     detail: str
 
 
-def judge(evidence: Evidence) -> list[Line]:
-    """Everything that must hold after the run. The verdict is that all of it does."""
-    debited, credited, logged = (_ids(one) for one in (evidence.debited, evidence.credited, evidence.logged))
+def judge(evidence: Evidence, judgement: Judgement) -> list[Line]:
+    """Everything that must hold after the run: what the business says, and what the sets of messages say.
+
+    The sets are reconcile's business. Where Spark cannot run, they are compared here: enough for a demo's thousands.
+    """
+    sets = _sets(evidence) if judgement.found is None else _reconciled(judgement.found)
+    return [*_business(evidence), *sets, *_run(evidence)]
+
+
+def _business(evidence: Evidence) -> list[Line]:
+    debited = _ids(evidence.debited)
     return [
         _none("every transfer was tried", evidence.wished - debited - evidence.refused, "never tried"),
         _none("each was debited or refused, not both", debited & evidence.refused, "both"),
         _none("each was debited at most once", _doubled(evidence.debited), "debited twice"),
+        _none("each was credited with its own amount", _wrong_amounts(evidence), "with another amount"),
+        _money(evidence),
+    ]
+
+
+def _reconciled(found: dict[str, tuple[int, list[str]]]) -> list[Line]:
+    """What reconcile says, kind by kind."""
+    claims = {
+        "lost": "nothing is lost",
+        "duplicated": "nothing is there twice",
+        "ghost": "nothing was sent or credited that was not committed",
+        "contradictory": "no two sides contradict each other",
+        "in_doubt": "nothing is left in doubt",
+        "late": "nothing is left waiting",
+    }
+    return [_named(f"reconcile: {claim}", *found[kind], "found") for kind, claim in claims.items()]
+
+
+def _sets(evidence: Evidence) -> list[Line]:
+    debited, credited, logged = (_ids(one) for one in (evidence.debited, evidence.credited, evidence.logged))
+    return [
         _none("every committed transfer is in the log", debited - logged, "missing in the log"),
         _none("the log has no other", logged - debited, "in the log, never debited"),
         _none("the log has none twice", _doubled(evidence.logged), "twice in the log"),
         _none("every committed transfer was credited", debited - credited, "lost"),
         _none("no other was credited", credited - debited, "credited, never debited"),
         _none("none was credited twice", _doubled(evidence.credited), "credited twice"),
-        _none("each was credited with its own amount", _wrong_amounts(evidence), "with another amount"),
         _none(
             "the broker's outcomes are bank A's own",
             evidence.debited_gids ^ evidence.committed_gids,
             "transactions with another outcome",
         ),
-        _money(evidence),
         Line(
             "no transaction is left without an outcome",
             evidence.unresolved == 0,
             f"{evidence.unresolved} left" if evidence.unresolved else "",
         ),
-        Line(
-            "no process ended by itself", evidence.crashed == 0, f"{evidence.crashed} did" if evidence.crashed else ""
-        ),
-        Line("something was there to be shown", bool(debited and evidence.refused), _volume(evidence)),
+    ]
+
+
+def _run(evidence: Evidence) -> list[Line]:
+    crashed = f"{evidence.crashed} did" if evidence.crashed else ""
+    return [
+        Line("no process ended by itself", evidence.crashed == 0, crashed),
+        Line("something was there to be shown", bool(evidence.debited and evidence.refused), _volume(evidence)),
     ]
 
 
@@ -97,8 +136,11 @@ def _volume(evidence: Evidence) -> str:
 
 
 def _none(claim: str, wrong: set[int] | set[str], word: str) -> Line:
-    if not wrong:
+    return _named(claim, len(wrong), [str(one) for one in sorted(wrong)], word)
+
+
+def _named(claim: str, number: int, some: list[str], word: str) -> Line:
+    if not number:
         return Line(claim, True, "")
-    named = ", ".join(map(str, sorted(wrong)[:SHOWN]))
-    more = ", ..." if len(wrong) > SHOWN else ""
-    return Line(claim, False, f"{len(wrong):,} {word}: {named}{more}")
+    more = ", ..." if number > SHOWN else ""
+    return Line(claim, False, f"{number:,} {word}: {', '.join(some[:SHOWN])}{more}")

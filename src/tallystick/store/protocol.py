@@ -204,7 +204,7 @@ class Slice(Struct):
     chunks: list[bytes]
 
 
-TableName = Literal["transactions", "half", "op", "offsets"]
+TableName = Literal["transactions", "half", "op", "offsets", "delayed"]
 
 
 class TableQuery(Struct, frozen=True):

@@ -17,6 +17,7 @@ _COLUMNS: dict[TableName, str] = {
     "tag text?, deliver_at time?, created_at time, check_via text?, check_target text?, source text?",
     "op": "sequence int64, index int32, at time, gid text, outcome text, by text",
     "offsets": "group text, topic text, queue int32, offset int64, start int64, end int64, lag int64, leased int32",
+    "delayed": "gid text, sequence int32, topic text, deliver_at time",
 }
 
 

@@ -197,7 +197,7 @@ ENTRIES = [
         "GET",
         "/v1/tables/{table}",
         "tables.page",
-        "A page of transactions, half, op or offsets, as an Arrow stream; the next one in Tallystick-Next",
+        "A page of transactions, half, op, offsets or delayed, as an Arrow stream; the next one in Tallystick-Next",
         None,
         None,
         {

@@ -31,6 +31,9 @@ class Dialect(ABC):
     single_writer: ClassVar[bool] = False
     # True where every `create table` is a transaction by itself.
     create_commits: ClassVar[bool] = False
+    # True where a list of texts can be bound as one value; and how many gids are decided with one statement.
+    arrays: ClassVar[bool] = False
+    at_once: ClassVar[int] = 500
     # True where an insert that waits for a row also keeps others from inserting beside it.
     insert_locks_gap: ClassVar[bool] = False
 

@@ -43,6 +43,9 @@ class PostgreSQL(Dialect):
     barrier_ago = ago
     lock = "for update"
     lock_free = "for update skip locked"
+    arrays = True
+    # While a table is small or not analyzed, a list of gids costs a scan of all of it, however short the list is.
+    at_once = 2_000
 
     def age(self, seconds: float) -> object:
         return float(seconds)

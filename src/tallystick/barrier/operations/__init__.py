@@ -1,6 +1,13 @@
 """What can be done in the service's own database, each written once for every engine and driver."""
 
-from tallystick.barrier.operations.barrier import Decision, decide, decide_many, mark_committed, require_marked
+from tallystick.barrier.operations.barrier import (
+    Decision,
+    decide,
+    decide_many,
+    known_outcomes,
+    mark_committed,
+    require_marked,
+)
 from tallystick.barrier.operations.clean import CleanKind, clean
 from tallystick.barrier.operations.inbox import advance_offset, first_time, read_offset
 from tallystick.barrier.operations.outbox import (
@@ -25,6 +32,7 @@ __all__ = [
     "decide",
     "decide_many",
     "first_time",
+    "known_outcomes",
     "mark_committed",
     "outbox_change",
     "outbox_claim",

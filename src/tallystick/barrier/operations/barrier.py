@@ -17,7 +17,7 @@ from typing import Literal
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.errors import AlreadyDecided, TransactionLost
-from tallystick.barrier.faults import Contention
+from tallystick.barrier.faults import Contention, Duplicate
 from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.barrier.operations.common import DEFAULT_WAIT, as_text, chunks, insert_once, own_transaction, writing
 from tallystick.barrier.statement import Control, Statement, Steps, operation, own_operation
@@ -28,8 +28,6 @@ Decision = Literal["committed", "rolled_back", "running"]
 
 # The first try of each gid: long enough for a commit that is just being written, too short to keep others waiting.
 _GLANCE = 0.05
-
-_OUTCOMES: dict[str, Outcome] = {queries.COMMITTED: "committed", queries.ROLLED_BACK: "rolled_back"}
 
 
 @operation
@@ -83,6 +81,14 @@ def decide_many(
     return (yield from _decide(sql, list(dict.fromkeys(gids)), wait, table, clock))
 
 
+@own_operation
+def known_outcomes(
+    sql: Dialect, gids: Iterable[str], *, wait: float = DEFAULT_WAIT, table: str = BARRIER_TABLE
+) -> Steps[dict[str, Outcome]]:
+    """The outcomes that are there. Nothing is decided, so one that is missing may still become anything."""
+    return (yield from _read_outcomes(sql, table, [check_gid(gid) for gid in dict.fromkeys(gids)], wait))
+
+
 def _decide(
     sql: Dialect, gids: Sequence[str], wait: float, table: str, clock: Callable[[], float]
 ) -> Steps[dict[str, Decision]]:
@@ -99,51 +105,68 @@ def _decide_each(
     undecided = [gid for gid in gids if gid not in known]
     if not undecided:
         return known
-    busy = yield from _glance_at_each(sql, table, undecided)
+    busy = yield from _glance_at_all(sql, table, undecided)
     deadline = clock() + wait
-    for gid in busy:
+    for some in chunks(busy, sql.at_once) if sql.single_writer else [[gid] for gid in busy]:
         left = deadline - clock()
         if left <= 0:
             break
-        yield from _roll_back(sql, table, gid, left)
+        yield from _roll_back(sql, table, some, left)
     # What counts is the row, whoever wrote it; and it is read from the table it was written to.
     known.update((yield from _read_outcomes(sql, table, undecided, _GLANCE)))
     return known
 
 
-def _glance_at_each(sql: Dialect, table: str, gids: Sequence[str]) -> Steps[list[str]]:
-    """Try each without waiting, so that a running transaction holds up nobody; return those in the way."""
-    busy = []
-    for index, gid in enumerate(gids):
-        if (yield from _roll_back(sql, table, gid, _GLANCE)):
-            continue
-        if sql.single_writer:
-            return list(gids[index:])
-        busy.append(gid)
+def _glance_at_all(sql: Dialect, table: str, gids: Sequence[str]) -> Steps[list[str]]:
+    """Try them without waiting, so that a running transaction holds up nobody; return those in whose way one is."""
+    busy: list[str] = []
+    # In order, as everybody does it who decides many at once: two of them then never wait for each other.
+    for some in chunks(sorted(gids), sql.at_once):
+        if busy and sql.single_writer:
+            busy.extend(some)
+        else:
+            busy.extend((yield from _glance_at_some(sql, table, some)))
     return busy
 
 
-def _roll_back(sql: Dialect, table: str, gid: str, wait: float) -> Steps[bool]:
-    """Insert `rolled back` unless there is a row; False if another transaction was in the way for too long."""
+def _glance_at_some(sql: Dialect, table: str, gids: Sequence[str]) -> Steps[list[str]]:
+    """All of them at once; if that is not possible, ever smaller parts, down to those that cannot be decided."""
+    if (yield from _roll_back(sql, table, gids, _GLANCE)):
+        return []
+    if len(gids) == 1 or sql.single_writer:
+        return list(gids)
+    middle = len(gids) // 2
+    first = yield from _glance_at_some(sql, table, gids[:middle])
+    return first + (yield from _glance_at_some(sql, table, gids[middle:]))
+
+
+def _roll_back(sql: Dialect, table: str, gids: Sequence[str], wait: float) -> Steps[bool]:
+    """Insert `rolled back` for each that has no row: all or none. False if another transaction was in the way."""
     try:
-        yield from writing(sql, _insert_rolled_back(sql, table, gid), wait)
+        yield from writing(sql, _insert_rolled_back(sql, table, gids), wait)
     except Contention:
         return False
+    except Duplicate:
+        return len(gids) == 1  # a row has come in between: there is nothing to add, if it was about this one alone
     return True
 
 
-def _insert_rolled_back(sql: Dialect, table: str, gid: str) -> Steps[None]:
+def _insert_rolled_back(sql: Dialect, table: str, gids: Sequence[str]) -> Steps[None]:
+    missing = gids
     if sql.insert_locks_gap:
         # Wait by reading: an insert that waits would lock the gap before the row as well, and producers whose
         # gids fall into it would wait with us.
-        yield queries.select_outcome(sql, table, gid)
-    yield from insert_once(queries.insert_outcome(sql, table, gid, queries.ROLLED_BACK))
+        rows = (yield queries.select_outcomes(sql, table, gids, sql.latest)).rows
+        there = {as_text(gid) for gid, _ in rows}
+        missing = [gid for gid in gids if gid not in there]
+    if missing:
+        yield queries.insert_outcomes(sql, table, missing, queries.ROLLED_BACK)
 
 
 def _read_outcomes(sql: Dialect, table: str, gids: Sequence[str], wait: float) -> Steps[dict[str, Outcome]]:
     known: dict[str, Outcome] = {}
-    for some in chunks(gids):
-        read = _outcomes_of(queries.select_outcomes(table, some))
+    for some in chunks(gids, sql.at_once):
+        read = _outcomes_of(queries.select_outcomes(sql, table, some))
         try:
             found = yield from own_transaction(sql, sql.begin_reading(wait), read, end=Control.ROLLBACK)
         except Contention:
@@ -156,7 +179,7 @@ def _read_outcomes(sql: Dialect, table: str, gids: Sequence[str], wait: float) -
 def _outcomes_of(statement: Statement) -> Steps[dict[str, Outcome]]:
     """The outcomes by gid. A row with a reason that nobody knows is no outcome, and no reason to fail the others."""
     rows = [(as_text(gid), as_text(reason)) for gid, reason in (yield statement).rows]
-    return {gid: _OUTCOMES[reason] for gid, reason in rows if reason in _OUTCOMES}
+    return {gid: queries.OUTCOMES[reason] for gid, reason in rows if reason in queries.OUTCOMES}
 
 
 def _visible_outcome(statement: Statement, gid: str) -> Steps[Outcome | None]:

@@ -69,6 +69,6 @@ def as_text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def chunks(values: Sequence[str]) -> Iterator[Sequence[str]]:
+def chunks(values: Sequence[str], size: int = _CHUNK) -> Iterator[Sequence[str]]:
     """The values in pieces that fit into one statement."""
-    return (values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK))
+    return (values[start : start + size] for start in range(0, len(values), size))

@@ -13,14 +13,14 @@ from tallystick.store.kv.catalog import Topic
 from tallystick.store.protocol import Progress, PromoteDelayed
 
 
-class _Delayed(Struct, array_like=True):
+class Delayed(Struct, array_like=True):
     topic_id: int
     gid: str
     sequence: int
     message: OutgoingMessage
 
 
-_decode = msgspec.msgpack.Decoder(_Delayed).decode
+decode_delayed = msgspec.msgpack.Decoder(Delayed).decode
 
 
 def append(batch: Batch, message: OutgoingMessage, gid: str, sequence: int) -> Position:
@@ -34,7 +34,7 @@ def append(batch: Batch, message: OutgoingMessage, gid: str, sequence: int) -> P
 def _put_aside(batch: Batch, topic: Topic, message: OutgoingMessage, gid: str, sequence: int) -> Position:
     batch.counters.delayed += 1
     key = b"y" + keys.u64(message.deliver_at) + keys.u64(batch.counters.delayed)
-    batch.put("index", key, encode(_Delayed(topic.id, gid, sequence, message)))
+    batch.put("index", key, encode(Delayed(topic.id, gid, sequence, message)))
     return Position(topic.name, -1, -1)
 
 
@@ -46,7 +46,7 @@ def promote(batch: Batch, op: PromoteDelayed) -> Progress:
             return Progress(done, next_at=at)
         if done >= op.limit:
             return Progress(done, more=True)
-        waiting = _decode(value)
+        waiting = decode_delayed(value)
         topic = batch.catalog.topics_by_id.get(waiting.topic_id)
         if topic is not None:  # a topic deleted meanwhile takes its delayed messages with it
             batch.log.add(topic, waiting.message, waiting.gid, waiting.sequence)

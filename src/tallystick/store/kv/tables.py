@@ -18,6 +18,7 @@ from tallystick.core.message import OutgoingMessage
 from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
 from tallystick.store.kv import keys, views
 from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.delayed import decode_delayed
 from tallystick.store.kv.engine import Area
 from tallystick.store.kv.reader import Reader
 from tallystick.store.kv.tombstones import decode_outcomes
@@ -37,6 +38,7 @@ COLUMNS: dict[TableName, tuple[str, ...]] = {
     ),
     "op": ("sequence", "index", "at", "gid", "outcome", "by"),
     "offsets": ("group", "topic", "queue", "offset", "start", "end", "lag", "leased"),
+    "delayed": ("gid", "sequence", "topic", "deliver_at"),
 }
 _PENDING = ("prepared", "parked", "pending")
 _decode_record = msgspec.msgpack.Decoder(Record).decode
@@ -50,6 +52,8 @@ def _ranges(batch: Batch, table: TableName, state: str | None) -> list[Range]:
     """Where a table lies, in the order in which it is read."""
     if table == "op":
         return [("index", b"o" + keys.u64(batch.counters.first_outcome), b"p")]
+    if table == "delayed":
+        return [("index", b"y", b"z")]
     if table == "half" or state in _PENDING:
         # The line for checks first: what is parked while we read is then met again, not missed.
         return [("index", b"d", b"e"), ("index", b"P", b"Q")]
@@ -148,10 +152,17 @@ def _op_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Rows
         yield (keys.read_u64(key, 1), index, at, gid, outcome, by), 96
 
 
+def _delayed_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Rows:
+    """Messages that are visible by right and wait for their time; those without a gid have an empty one."""
+    waiting = decode_delayed(value)
+    yield (waiting.gid, waiting.sequence, waiting.message.topic, waiting.message.deliver_at), 96
+
+
 _MAKERS: dict[str, Callable[[Batch, bytes, bytes, TableQuery], _Rows]] = {
     "transactions": _transaction_rows,
     "half": _half_rows,
     "op": _op_rows,
+    "delayed": _delayed_rows,
 }
 
 

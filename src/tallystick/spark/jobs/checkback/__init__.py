@@ -1,0 +1,12 @@
+"""Check-back in bulk: pending transactions joined with the barrier tables of the producers' databases.
+
+What has a barrier row has its outcome; for what has none the same rule is applied as by the online check: insert
+`rolled back`, then read. The job holds nothing that matters: it may be killed anywhere, run again, and run twice at
+once, beside producers and the online check.
+"""
+
+from tallystick.spark.jobs.checkback.producers import ProducerDatabase
+from tallystick.spark.jobs.checkback.run import run_checkback
+from tallystick.spark.jobs.checkback.settings import CheckbackSettings, CheckbackSummary, Decided, Foreign
+
+__all__ = ["CheckbackSettings", "CheckbackSummary", "Decided", "Foreign", "ProducerDatabase", "run_checkback"]

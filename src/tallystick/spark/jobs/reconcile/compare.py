@@ -1,0 +1,142 @@
+"""The comparison: one shuffle by gid, and from there on all that is known of a transaction is in one place.
+
+Rows of all sides are brought together (not joined side by side, which would shuffle each of them), added up by gid and
+sequence, and every row then sees what is known of its transaction as a whole. Nothing is ever collected into a
+list: a transaction may have millions of messages (a batch that Spark wrote).
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from tallystick.spark.jobs.reconcile import rules
+from tallystick.spark.jobs.reconcile.bounds import BEGINNING, Bounds
+from tallystick.spark.jobs.reconcile.traces import (
+    OUTCOME_COMMITTED,
+    OUTCOME_ROLLED_BACK,
+    PARKED,
+    PREPARED,
+    STATE_COMMITTED,
+    STATE_ROLLED_BACK,
+    WHOLE,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TRACE = (
+    "gid string, sequence bigint, outcome tinyint, decided_at bigint, unsent_at bigint, state tinyint, "
+    "created_at bigint, resolved_at bigint, expected int, owned boolean, logged int, announced int, withdrawn int, "
+    "logged_at bigint, born_at bigint, place int, offset bigint, must_have_row boolean, delayed int"
+)
+_BY_GROUP = "due_{0} tinyint, dead_{0} int, inbox_{0} int, applied_at_{0} bigint, effect_{0} int"
+
+# Of several rows of one message (or of one transaction as a whole) the largest value counts; of the others the smallest.
+_LARGEST = ("state", "resolved_at", "expected", "owned", "must_have_row")
+
+# The gids that we draw begin with a time: milliseconds in eleven digits, then twenty random ones.
+_TIME_IN_GID = r"^(?:[0-9a-f]+-)?([0-9a-f]{11})[0-9a-f]{20}$"
+
+
+def empty_traces(spark: SparkSession, groups: int) -> DataFrame:
+    """No rows, and all the columns that traces may have."""
+    schema = ", ".join([_TRACE, *[_BY_GROUP.format(number) for number in range(groups)]])
+    return spark.createDataFrame([], schema)
+
+
+def compare(traces: list[DataFrame], bounds: Bounds, partitions: int) -> DataFrame:
+    """A row for each message and each transaction, with a code for each thing that is wrong with it."""
+    together = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), traces)
+    # By gid alone: then neither of the two steps below has to shuffle again.
+    spread = together.repartition(partitions, "gid")
+    summed = spread.groupBy("gid", "sequence").agg(*[_summed(name).alias(name) for name in spread.columns[2:]])
+    codes = [rules.transaction_code(bounds).alias("t_code"), rules.message_code(bounds).alias("m_code")]
+    codes += [rules.consumer_code(number, bounds).alias(f"c_code_{number}") for number in range(bounds.groups)]
+    return _with_whole(summed, bounds.groups).withColumns(_times(bounds)).select("*", *codes)
+
+
+def _summed(name: str) -> Column:
+    if name == "logged" or name.startswith("effect_"):
+        return F.sum(name)
+    return F.max(name) if name in _LARGEST else F.min(name)
+
+
+def _with_whole(summed: DataFrame, groups: int) -> DataFrame:
+    """Beside each row, what is known of its transaction as a whole."""
+    whole = Window.partitionBy("gid")
+    present = (F.col("logged") > 0) | F.col("announced").isNotNull() | F.col("delayed").isNotNull()
+    applied = [F.col(f"{kind}_{number}").isNotNull() for kind in ("inbox", "effect") for number in range(groups)]
+    any_applied = reduce(lambda left, right: left | right, applied, F.lit(False))
+    times = [F.col(f"applied_at_{number}") for number in range(groups)]
+    first_applied = F.least(*times, F.lit(None)) if times else F.lit(None).cast("bigint")
+    known: dict[str, Column] = {
+        "g_first_sequence": F.min("sequence"),
+        "g_outcome": F.min("outcome"),
+        "g_decided_at": F.min("decided_at"),
+        "g_unsent_at": F.min("unsent_at"),
+        "g_state": F.max("state"),
+        "g_created_at": F.min("created_at"),
+        "g_resolved_at": F.max("resolved_at"),
+        "g_expected": F.max("expected"),
+        "g_owned": F.max(F.coalesce("owned", F.lit(False))),
+        "g_must_have_row": F.max(F.coalesce("must_have_row", F.lit(False))),
+        "g_logged": F.count(F.when(F.col("logged") > 0, 1)),
+        "g_present": F.count(F.when(present, 1)),
+        "g_logged_at": F.min("logged_at"),
+        "g_born_at": F.min("born_at"),
+        "g_applied": F.max(any_applied),
+        "g_applied_at": F.min(first_applied),
+    }
+    return summed.withColumns({name: column.over(whole) for name, column in known.items()})
+
+
+def _times(bounds: Bounds) -> dict[str, Column]:
+    """When a transaction began, by the best witness there is; and whether that is in the window.
+
+    One time decides for all rows of a transaction, so that a window's edge never cuts one in two.
+    """
+    digits = F.regexp_extract("gid", _TIME_IN_GID, 1)
+    drawn = F.when(digits != "", F.conv(digits, 16, 10).try_cast("bigint"))
+    seen = F.least("g_decided_at", "g_unsent_at", "g_born_at", "g_applied_at")
+    # Whatever the name says, it began no later than it was seen.
+    began = F.coalesce(F.col("g_created_at"), F.least(drawn, seen))
+    inside = (began >= bounds.since_ms) & (began < bounds.until_ms)
+    # An effect alone has no time: all else of its message may lie before the window, where nobody has looked.
+    timeless = F.lit(bounds.since_ms == BEGINNING)
+    return {"began_at": F.coalesce(began, F.lit(bounds.now_ms)), "in_window": F.coalesce(inside, timeless)}
+
+
+def counts(bounds: Bounds) -> list[Column]:
+    """How much was compared: for the summary, added up in the same pass."""
+    whole = (F.col("sequence") == F.col("g_first_sequence")) & F.col("in_window")
+    message = (F.col("sequence") != WHOLE) & F.col("in_window")
+
+    def count(condition: Column, name: str) -> Column:
+        return F.count(F.when(condition, 1)).alias(name)
+
+    state, outcome = F.col("g_state"), F.col("g_outcome")
+    found = [
+        count(whole & ~rules.is_plain(), "transactions"),
+        count(whole & (outcome == OUTCOME_COMMITTED), "producer_committed"),
+        count(whole & (outcome == OUTCOME_ROLLED_BACK), "producer_rolled_back"),
+        count(whole & state.isin(PREPARED, PARKED), "broker_pending"),
+        count(whole & (state == STATE_COMMITTED), "broker_committed"),
+        count(whole & (state == STATE_ROLLED_BACK), "broker_rolled_back"),
+        count(message & (F.col("logged") > 0), "messages_in_log"),
+        count(message & (F.col("logged") > 0) & rules.is_plain(), "messages_without_gid"),
+        count(
+            whole & (state == STATE_COMMITTED) & ~F.col("g_owned") & outcome.isNull() & (F.col("g_logged") > 0),
+            "sent_without_barrier",
+        ),
+        count(rules.in_flight(bounds), "in_flight"),
+        count(~F.col("in_window") & (F.col("sequence") == F.col("g_first_sequence")), "outside_of_window"),
+    ]
+    for number in range(bounds.groups):
+        found.append(count(message & F.col(f"inbox_{number}").isNotNull(), f"inbox_{number}"))
+        found.append(F.coalesce(F.sum(F.when(message, F.col(f"effect_{number}"))), F.lit(0)).alias(f"effect_{number}"))
+        found.append(count(message & F.col(f"due_{number}").isNotNull(), f"due_{number}"))
+    return found

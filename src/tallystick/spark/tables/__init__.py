@@ -1,0 +1,1 @@
+"""`option("table", ...)`: the broker's own state as DataFrames."""
