@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rocksdict import (
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     DBCompressionType,
@@ -71,7 +72,13 @@ class RocksEngine:
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
         table.set_bloom_filter(10, False)
+        # Filters and indexes are counted in the cache, so that memory is bounded, and are cut into small pieces: a
+        # whole one is a megabyte, and with a million pending transactions every look-up had to load it again.
         table.set_cache_index_and_filter_blocks(True)
+        table.set_index_type(BlockBasedIndexType.two_level_index_search())
+        table.set_partition_filters(True)
+        table.set_metadata_block_size(4096)
+        table.set_pin_top_level_index_and_filter(True)
         options.set_block_based_table_factory(table)
         return options
 

@@ -35,7 +35,7 @@ _TRACE = (
 )
 _BY_GROUP = "due_{0} tinyint, dead_{0} int, inbox_{0} int, applied_at_{0} bigint, effect_{0} int"
 
-# Of several rows of one message (or of one transaction as a whole) the largest value counts; of the others the smallest.
+# Where several rows tell of one message or transaction, the largest of these counts; of all others the smallest.
 _LARGEST = ("state", "resolved_at", "expected", "owned", "must_have_row")
 
 # The gids that we draw begin with a time: milliseconds in eleven digits, then twenty random ones.
