@@ -42,7 +42,8 @@ def broker() -> Iterator[BrokerProcess]:
 
 def environment(python: str = sys.executable, **more: str) -> dict[str, str]:
     """What the page says has to be set, and Spark's programs on PATH."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    ours = ("SPARK_", "PYSPARK_", "PYTHONPATH")  # which other tests may have set for their own sessions
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     known = {"PATH": path, "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
     return {**kept, **known, **more}
@@ -92,7 +93,8 @@ def bare_python(directory: Path) -> str:
     (theirs,) = BIN.parent.glob("lib/python*/site-packages")
     (own / "rest.pth").write_text(f"{theirs}\n")
     python = str(directory / "bare" / "bin" / "python")
-    missing = subprocess.run([python, "-c", "import pyspark, msgspec, tallystick"], capture_output=True, text=True)
+    asked = [python, "-c", "import pyspark, msgspec, tallystick"]
+    missing = subprocess.run(asked, env=environment(python), capture_output=True, text=True, check=False)
     assert "No module named 'tallystick'" in missing.stderr
     return python
 
