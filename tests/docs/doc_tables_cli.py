@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any
 
 import typer
@@ -65,7 +66,11 @@ def exit_codes() -> str:
 
 
 def library_errors() -> str:
-    for module in ("tallystick", "tallystick.barrier"):
+    import tallystick.spark
+
+    # All that may have been imported by others in this process as well, so that the page does not depend on them.
+    of_spark = [found.name for found in walk_packages(tallystick.spark.__path__, "tallystick.spark.")]
+    for module in ("tallystick", "tallystick.barrier", *of_spark):
         import_module(module)
     rows = [
         [f"`{kind.__name__}`", f"`{kind.code}`", f"`{kind.__bases__[0].__name__}`", first_sentence(kind.__doc__)]
