@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a worker."""
+"""One Spark session for all tests of a worker, one broker for those of a file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from brokers import BrokerProcess, running_broker
+from raw_client import RawClient
 from servers import mariadb, postgres
 from tallystick.spark.session import PANDAS_WARNING, job_session
 
@@ -36,3 +38,15 @@ def spark() -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     with job_session("tests", master="local[2]", conf=CONF) as session:
         yield session
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerProcess]:
+    with running_broker() as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[RawClient]:
+    with RawClient(broker.url) as made:
+        yield made

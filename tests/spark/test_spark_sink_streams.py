@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,11 @@ from pyspark.sql import functions as F
 from sink_support import NOTHING, Play, content, difference, expected, last, numbers, rows
 from sink_support_query import Pipeline
 
-from brokers import BrokerProcess, running_broker
+from brokers import BrokerProcess
 from tallystick.core.ids import new_gid
 
 # The first test starts Spark, which takes its time on a busy machine.
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
-    with running_broker() as started:
-        yield started
 
 
 @pytest.fixture

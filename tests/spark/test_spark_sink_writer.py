@@ -36,12 +36,6 @@ from tallystick.spark.sink import parts
 from tallystick.spark.sink.writer import Prepared
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
-    with running_broker() as started:
-        yield started
-
-
 @pytest.fixture
 def topic() -> str:
     return f"t-{new_gid()}"

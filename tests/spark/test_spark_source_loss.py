@@ -37,18 +37,6 @@ from tallystick.spark.source.reading import Incomplete, read_messages
 from tallystick.spark.source.settings import parse_settings
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
-    with running_broker() as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[RawClient]:
-    with RawClient(broker.url) as made:
-        yield made
-
-
 @pytest.fixture
 def play(broker: BrokerProcess) -> Iterator[Any]:
     with playing(broker) as start:

@@ -23,23 +23,11 @@ from source_support import (
     truth,
 )
 
-from brokers import BrokerProcess, running_broker
+from brokers import BrokerProcess
 from raw_client import RawClient
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound
 from tallystick.spark.schema import topic_schema
 from tallystick.spark.source.batch import BatchReader
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
-    with running_broker() as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[RawClient]:
-    with RawClient(broker.url) as made:
-        yield made
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
-    with running_broker() as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[RawClient]:
-    with RawClient(broker.url) as made:
-        yield made
 
 
 def rows(frame: DataFrame) -> Counter[Row]:
