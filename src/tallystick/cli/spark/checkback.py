@@ -24,31 +24,35 @@ _HELP = (
 )
 
 
+Databases = Annotated[
+    list[str],
+    typer.Option(
+        "--database",
+        metavar="[NAME=]URL",
+        help="A database of producers: postgresql://, mysql:// or sqlite://; or the name of one in the broker's "
+        "own configuration. May be repeated. Default: all of that configuration.",
+    ),
+]
+Sources = Annotated[
+    list[str],
+    typer.Option(
+        "--source",
+        metavar="[NAME=]SOURCE",
+        help="Another name by which producers know the database, as the column `source` shows it.",
+    ),
+]
+
+
 def add(jobs: typer.Typer) -> None:
     jobs.command("checkback", help=_HELP)(checkback)
 
 
 def checkback(
-    database: Annotated[
-        list[str],
-        typer.Option(
-            "--database",
-            metavar="[NAME=]URL",
-            help="A database of producers: postgresql://, mysql:// or sqlite://; or the name of one in the broker's "
-            "own configuration. May be repeated. Default: all of that configuration.",
-        ),
-    ] = [],  # noqa: B006  Typer's way to say "none"; it is never changed
+    database: Databases = [],  # noqa: B006  Typer's way to say "none"; it is never changed
     group: Annotated[
         list[str], typer.Option("--group", metavar="GROUP", help="Only of this producer group; may be repeated.")
     ] = [],  # noqa: B006
-    source: Annotated[
-        list[str],
-        typer.Option(
-            "--source",
-            metavar="[NAME=]SOURCE",
-            help="Another name by which producers know the database, as the column `source` shows it.",
-        ),
-    ] = [],  # noqa: B006
+    source: Sources = [],  # noqa: B006
     sourceless: Annotated[
         bool, typer.Option("--sourceless", help="Also transactions that do not say which database is theirs.")
     ] = False,
