@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from tallystick.core.errors import DataDirectoryError
 from tallystick.core.ids import new_store_id
+from tallystick.durable import make_directory, sync_directory
 
 FORMAT = 1
 
@@ -19,7 +19,7 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            _make(path)
+            make_directory(path)
             self._lock = self._take_lock(path / "lock")
         except OSError as error:
             raise DataDirectoryError(f"data directory {path}: {error.strerror}", field="data_dir") from error
@@ -61,7 +61,7 @@ class DataDirectory:
             os.fsync(file.fileno())
         temporary.rename(marker)
         (self.path / "db").mkdir()  # here, because its entry in this directory must be durable as well
-        _sync(self.path)
+        sync_directory(self.path)
         return store_id
 
     def _read(self, marker: Path) -> str:
@@ -79,24 +79,3 @@ class DataDirectory:
 
     def close(self) -> None:
         os.close(self._lock)
-
-
-def _make(path: Path) -> None:
-    """The directory and those above it, each durable in the one that holds it: a power cut must not take it back
-    together with what was acknowledged in it."""
-    if path.is_dir():
-        return
-    if path.exists():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-    if path.parent != path:
-        _make(path.parent)
-    path.mkdir(exist_ok=True)
-    _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct, field
 
 from tallystick.core.errors import TallystickError
+from tallystick.durable import make_directory, sync_directory
 
 FORMAT = 1
 
@@ -126,20 +127,3 @@ def _published(directory: Path, manifest: Manifest) -> bool:
         draft.unlink()
     sync_directory(directory)
     return True
-
-
-def make_directory(directory: Path) -> None:
-    """Make a directory and those above it, so that they are still there after a power cut."""
-    if directory.is_dir():
-        return
-    make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
-    sync_directory(directory.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

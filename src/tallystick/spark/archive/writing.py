@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tallystick.durable import make_directory, sync_directory
 from tallystick.spark.archive.layout import SCHEMA
-from tallystick.spark.archive.manifest import ArchivedFile, make_directory, sync_directory, writing_to
+from tallystick.spark.archive.manifest import ArchivedFile, writing_to
 from tallystick.spark.source.ranges import Range
 
 DAY_MS = 86_400_000
