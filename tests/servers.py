@@ -1,7 +1,7 @@
-"""Real PostgreSQL and MariaDB servers for tests: `with postgres_server() as server: server.connect()`.
+"""Real PostgreSQL, MariaDB and Redis servers for tests: `with postgres_server() as server: server.connect()`.
 
 Each lives in a temporary directory, listens on a free loopback port, and is stopped and removed at the end.
-Both refuse to run as root, so root hands them to an unprivileged user. Also usable from plain scripts.
+The databases refuse to run as root, so root hands them to an unprivileged user. Also usable from plain scripts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import Any
 import psycopg
 import pymysql
 import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 USER = "tally"
 PASSWORD = "stick:/@ %"  # characters that a badly built connection string would stumble over
@@ -81,6 +83,37 @@ class Server:
         return URL.create(driver, self.user, self.password, self.host, self.port, database)
 
 
+@dataclass
+class RedisServer:
+    """A running Redis, which can be killed and started again on what it had written."""
+
+    host: str
+    port: int
+    directory: Path
+    _user: str = field(repr=False)
+    _command: list[Any] = field(repr=False)
+    _runs: contextlib.ExitStack = field(repr=False)
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    @property
+    def url(self) -> str:
+        return f"redis://{self.host}:{self.port}/0"
+
+    def connect(self, **options: Any) -> Redis:
+        """A new client of redis-py; close it."""
+        return Redis(self.host, self.port, **options)
+
+    def start(self) -> None:
+        self.process = self._runs.enter_context(_running(self._user, self._command, self.directory, signal.SIGTERM))
+        with contextlib.closing(self.connect()) as client:
+            _until_ready("redis", self.process, self.directory, client.ping, RedisConnectionError)
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait(_STOP_SECONDS)
+
+
 @contextlib.contextmanager
 def postgres_server(**settings: str) -> Iterator[Server]:
     """A PostgreSQL server of its own; `settings` are its configuration parameters."""
@@ -108,7 +141,12 @@ def mariadb_server(**settings: str) -> Iterator[Server]:
     """A MariaDB server of its own; `settings` are its system variables."""
     with _directory("mysql") as (directory, user):
         data = directory / "data"
-        install = [_program("mariadb-install-db"), "--no-defaults", f"--datadir={data}"]
+        # A starting server removes every temporary table in its tmpdir: in a shared one, also those of the others.
+        scratch = directory / "tmp"
+        scratch.mkdir()
+        if os.getuid() == 0:
+            shutil.chown(scratch, user)
+        install = [_program("mariadb-install-db"), "--no-defaults", f"--datadir={data}", f"--tmpdir={scratch}"]
         _run(user, [*install, "--auth-root-authentication-method=normal", "--skip-test-db"])
         start = directory / "init.sql"
         start.write_text(
@@ -121,11 +159,25 @@ def mariadb_server(**settings: str) -> Iterator[Server]:
         small = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "16M", "skip_name_resolve": "1"}
         options = [f"--{name}={value}" for name, value in {**small, **settings}.items()]
         command = [_program("mariadbd"), "--no-defaults", f"--datadir={data}", f"--init-file={start}"]
-        place = ["--bind-address=127.0.0.1", f"--port={port}", f"--socket={directory / 'socket'}"]
+        place = ["--bind-address=127.0.0.1", f"--port={port}", f"--socket={directory / 'socket'}", f"--tmpdir={scratch}"]
         with _running(user, [*command, *place, *options], directory, signal.SIGTERM) as process:
             server = Server("mysql", "127.0.0.1", port, directory, process, pymysql.connect)
             _wait_until_ready(server, DATABASE)
             yield server
+
+
+@contextlib.contextmanager
+def redis_server(**settings: str) -> Iterator[RedisServer]:
+    """A Redis of its own, which writes nothing to disk unless `settings` (appendonly="yes") say so."""
+    with _directory("redis") as (directory, user), contextlib.ExitStack() as runs:
+        port = _free_port()
+        small = {"save": "", "appendonly": "no", **settings}
+        options = [part for name, value in small.items() for part in (f"--{name.replace('_', '-')}", value)]
+        place = ["--bind", "127.0.0.1", "--port", str(port), "--dir", directory, "--daemonize", "no"]
+        command = [_program("redis-server"), *place, *options]
+        server = RedisServer("127.0.0.1", port, directory, user, command, runs)
+        server.start()
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -137,6 +189,12 @@ def postgres() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[Server]:
     with mariadb_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
         yield server
 
 
@@ -189,18 +247,31 @@ def _running(user: str, command: list[Any], directory: Path, stop: signal.Signal
 
 
 def _wait_until_ready(server: Server, database: str) -> None:
+    errors = (psycopg.OperationalError, pymysql.err.OperationalError)
+    _until_ready(
+        server.engine, server.process, server.directory, lambda: server.execute("select 1", database), *errors
+    )
+
+
+def _until_ready(
+    name: str,
+    process: subprocess.Popen[bytes],
+    directory: Path,
+    ask: Callable[[], object],
+    *not_yet: type[Exception],
+) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
-            server.execute("select 1", database)
+            ask()
             return
-        except (psycopg.OperationalError, pymysql.err.OperationalError) as error:
-            ended = server.process.poll()
+        except not_yet as error:
+            ended = process.poll()
             if ended is None and time.monotonic() < deadline:
                 time.sleep(0.05)
                 continue
-            log = (server.directory / "log").read_text(errors="replace")
-            raise RuntimeError(f"{server.engine} did not start (exit code {ended}):\n{log[-4000:]}") from error
+            log = (directory / "log").read_text(errors="replace")
+            raise RuntimeError(f"{name} did not start (exit code {ended}):\n{log[-4000:]}") from error
 
 
 def _postgres_programs() -> Path:
