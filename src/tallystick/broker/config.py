@@ -24,7 +24,7 @@ Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Duration = NotNegative  # in milliseconds, once parsed
-LOOPBACK_URLS = ["http://127.0.0.1:*", "http://localhost:*", "http://[::1]:*"]
+LOOPBACK_URLS = [f"{scheme}://{host}:*" for scheme in ("http", "grpc") for host in ("127.0.0.1", "localhost", "[::1]")]
 
 
 class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -35,6 +35,8 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     store: Literal["rocksdb", "memory"] = "rocksdb"
     host: str = "127.0.0.1"
     port: Port = 7440
+    grpc: bool = True
+    grpc_port: Port = 7441
     # limits
     max_message_bytes: Positive = 4 * MIB
     max_request_bytes: Positive = 16 * MIB
@@ -67,7 +69,18 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     allowed_urls: list[str] = field(default_factory=lambda: list(LOOPBACK_URLS))
     databases: dict[str, str] = {}
     barrier_table: str = "tallystick_barrier"
+    allow_unchecked: bool = False
     alert_url: str = ""
+    # calls
+    call_timeout: Duration = 10_000
+    call_retry_first: Duration = 1_000
+    call_retry_cap: Duration = 300_000
+    call_max_attempts: Positive = 1_000
+    calls_per_host: Positive = 64
+    calls_in_flight: Positive = 2_000
+    call_breaker_failures: Positive = 5
+    call_probe: Duration = 1_000
+    call_probe_cap: Duration = 5_000
     # running
     drain_timeout: Duration = 10_000
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -101,6 +114,8 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
             max_attempts=self.max_attempts,
             redelivery=Backoff(self.redelivery_first, self.redelivery_cap),
             max_leased=self.max_leased,
+            calls=Backoff(self.call_retry_first, self.call_retry_cap),
+            max_call_attempts=self.call_max_attempts,
         )
 
 
@@ -195,6 +210,11 @@ def _validated(values: dict[str, Any], origins: dict[str, str]) -> Config:
         raise ConfigError("check_timeout: without time for an answer every check would fail", field="check_timeout")
     if config.check_interval > config.check_interval_cap:
         raise ConfigError("check_interval: larger than check_interval_cap", field="check_interval")
+    for first, cap in (("call_retry_first", "call_retry_cap"), ("call_probe", "call_probe_cap")):
+        if not 0 < getattr(config, first) <= getattr(config, cap):
+            raise ConfigError(f"{first}: must be more than 0 and not larger than {cap}", field=first)
+    if not config.call_timeout:
+        raise ConfigError("call_timeout: without time for an answer every call would fail", field="call_timeout")
     if config.max_pending_age > config.dedup_retention and config.dedup_retention:
         raise ConfigError("dedup_retention: shorter than max_pending_age", field="dedup_retention")
     return config

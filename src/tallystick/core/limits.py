@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import InvalidRequest, TooLarge
 from tallystick.core.message import OutgoingMessage
 
@@ -30,8 +31,20 @@ class Limits(Struct, frozen=True):
                     f"{at}[{index}].value: {len(message.value)} bytes, the limit is {self.message_bytes}",
                     field=f"{at}[{index}].value",
                 )
-            if message.headers and len(message.headers) > 64:
-                raise InvalidRequest(
-                    f"{at}[{index}].headers: {len(message.headers)} headers, the limit is 64",
-                    field=f"{at}[{index}].headers",
+            _check_headers(message.headers, f"{at}[{index}].headers")
+
+    def check_calls(self, calls: list[OutgoingCall], at: str) -> None:
+        if len(calls) > self.transaction_messages:
+            raise TooLarge(f"{at}: {len(calls)} calls, the limit is {self.transaction_messages}", field=at)
+        for index, call in enumerate(calls):
+            if len(call.body) > self.message_bytes:
+                raise TooLarge(
+                    f"{at}[{index}].body: {len(call.body)} bytes, the limit is {self.message_bytes}",
+                    field=f"{at}[{index}].body",
                 )
+            _check_headers(call.headers, f"{at}[{index}].headers")
+
+
+def _check_headers(headers: dict[str, str] | None, at: str) -> None:
+    if headers and len(headers) > 64:
+        raise InvalidRequest(f"{at}: {len(headers)} headers, the limit is 64", field=at)

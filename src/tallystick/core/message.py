@@ -10,6 +10,7 @@ from tallystick.core.names import HeaderName, HeaderValue, Key, Tag, TopicName
 
 # Milliseconds since the epoch, to the end of the year 9999: the last that dates in Python, Arrow and Spark can hold.
 Timestamp = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+Milliseconds = Annotated[int, Meta(ge=0, le=366 * 24 * 3600 * 1000)]
 
 
 class OutgoingMessage(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):

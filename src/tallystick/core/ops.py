@@ -11,13 +11,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from tallystick.core.message import OutgoingMessage
-from tallystick.core.names import AppId, Gid, GroupName, MemberName, PartId, TopicName
+from tallystick.core.calls import CallOptions, OutgoingCall, Remark
+from tallystick.core.message import Milliseconds, OutgoingMessage
+from tallystick.core.names import AppId, Gid, GroupName, HeaderName, HeaderValue, MemberName, PartId, TopicName
 
 Outcome = Literal["committed", "rolled_back"]
 Answer = Literal["committed", "rolled_back", "unknown"]
 OnExhausted = Literal["park", "rollback"]
-Milliseconds = Annotated[int, Meta(ge=0, le=366 * 24 * 3600 * 1000)]
 PartIndex = Annotated[int, Meta(ge=0, le=1_000_000)]
 Reason = Annotated[str, Meta(max_length=1024)]
 Offset = Annotated[int, Meta(ge=0)]
@@ -30,25 +30,32 @@ class Check(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True,
     """How, when and how often the broker asks for the outcome.
 
     `via` names the way: any live member of the producer group, a URL, or a database from the broker's own
-    configuration. `source` tells the one who answers which database holds the barrier row.
+    configuration; `none`, where the broker allows it, asks nobody and commits when the time has come. `source` tells
+    the one who answers which database holds the barrier row; `headers` and `timeout_ms` are for a URL.
     """
 
-    via: Literal["group", "url", "database"] = "group"
+    via: Literal["group", "url", "database", "none"] = "group"
     target: Annotated[str, Meta(max_length=2048)] = ""
     source: Annotated[str, Meta(max_length=512)] = ""
     after_ms: Milliseconds | None = None
     max_checks: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     on_exhausted: OnExhausted | None = None
+    headers: dict[HeaderName, HeaderValue] | None = None
+    timeout_ms: Milliseconds | None = None
 
 
 class Prepare(Struct, tag="prepare", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Store half messages under a gid. `group` is the producer group; `member` the process that prepares."""
+    """Store half messages and calls under a gid. `group` is the producer group; `member` the process that prepares;
+    `remark` is kept with the calls and shown with them."""
 
     gid: Gid
     group: GroupName
     messages: list[OutgoingMessage]
     check: Check = Check()
     member: MemberName | None = None
+    calls: list[OutgoingCall] = []
+    call_options: CallOptions | None = None
+    remark: Remark = ""
 
 
 class PreparePart(Struct, tag="part", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -68,10 +75,12 @@ class PartRef(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class Commit(Struct, tag="commit", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Give a transaction the outcome `committed`. With `parts`, also claim those; all of them or nothing."""
+    """Give a transaction the outcome `committed`. With `parts`, also claim those; all of them or nothing. With
+    `delay_ms`, its calls are not made before the transaction is that old."""
 
     gid: Gid
     parts: list[PartRef] = []
+    delay_ms: Milliseconds = 0
 
 
 class CommitBatch(Struct, tag="commit_batch", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -101,10 +110,13 @@ class Rollback(Struct, tag="rollback", tag_field="op", omit_defaults=True, forbi
 
 
 class Send(Struct, tag="send", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Messages without a transaction. With a gid the broker drops what it has seen before."""
+    """Messages and calls without a transaction. With a gid, which calls need, the broker drops what it has seen."""
 
     messages: list[OutgoingMessage]
     gid: Gid | None = None
+    calls: list[OutgoingCall] = []
+    call_options: CallOptions | None = None
+    remark: Remark = ""
 
 
 class Ack(Struct, tag="ack", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):

@@ -11,10 +11,10 @@ An outcome is assigned once. What comes after it (a duplicate, a contradiction, 
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import Struct
 
 from tallystick.core.backoff import Backoff
+from tallystick.core.calls import CallSpec, digest_of
 from tallystick.core.errors import AlreadyResolved, DifferentContent, OutcomeConflict
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import OnExhausted, Outcome, Prepare
@@ -45,7 +45,9 @@ class Prepared(Struct, array_like=True, tag=1, gc=False):
     on_exhausted: str
     created_at: int
     messages: list[OutgoingMessage]
-    calls: list[msgspec.Raw] = []
+    pushed: CallSpec | None = None
+    check_headers: dict[str, str] | None = None
+    check_timeout_ms: int | None = None
 
 
 class Resolved(Struct, array_like=True, tag=2, gc=False):
@@ -58,6 +60,7 @@ class Resolved(Struct, array_like=True, tag=2, gc=False):
     by: str
     messages: int
     checks: int
+    calls: int = 0
 
 
 Record = Prepared | Resolved
@@ -76,7 +79,9 @@ def accept_prepare_again(gid: str, existing: Record, request: Prepare) -> None:
     """A repeated prepare is harmless if it says the same; anything else is refused."""
     if isinstance(existing, Resolved):
         raise AlreadyResolved(f"transaction {gid} is {existing.outcome} already; it cannot be prepared again")
-    if existing.group != request.group or existing.messages != request.messages:
+    digest = existing.pushed.digest if existing.pushed else b""
+    same_calls = digest == digest_of(request.calls, request.call_options)
+    if existing.group != request.group or existing.messages != request.messages or not same_calls:
         raise DifferentContent(f"gid {gid} is prepared with other content; use a new gid for a new transaction")
 
 

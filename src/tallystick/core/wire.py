@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from tallystick.core.message import StoredMessage
+from tallystick.core.message import Milliseconds, StoredMessage
 from tallystick.core.names import GroupName, MemberName, TopicName
-from tallystick.core.ops import MOST_AT_ONCE, ClientOp, Milliseconds, OpResult
+from tallystick.core.ops import MOST_AT_ONCE, ClientOp, OpResult
 
 MSGPACK = "application/msgpack"
 JSON = "application/json"
@@ -44,6 +44,8 @@ class BrokerInfo(Struct):
     dedup_retention_ms: int
     oldest_pending_at: int | None
     limits: dict[str, int]
+    calls_waiting: int = 0
+    calls_parked: int = 0
 
 
 class TopicSpec(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -83,6 +85,7 @@ class TransactionView(Struct, omit_defaults=True):
     checks: int = 0
     next_check_at: int = 0
     last_error: str = ""
+    calls: int = 0
 
 
 class TransactionPage(Struct):

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from tallystick.core.backoff import Backoff
+from tallystick.core.calls import CallResult, CallsView, CallTopicView, CallView, OutgoingCall
 from tallystick.core.limits import Limits
 from tallystick.core.ops import ClientOp, OpResult
 from tallystick.core.transaction import CheckDefaults
@@ -34,6 +35,8 @@ class StoreSettings(Struct, frozen=True):
     max_attempts: int = 16
     redelivery: Backoff = Backoff(first_ms=1_000, cap_ms=300_000)
     max_leased: int = 10_000
+    calls: Backoff = Backoff(first_ms=1_000, cap_ms=300_000)
+    max_call_attempts: int = 1_000
 
 
 # --- operations that only a broker makes -----------------------------------------------------------------------
@@ -128,6 +131,72 @@ class ForgetApp(Struct):
     app: str
 
 
+class ClaimCalls(Struct):
+    """Take calls of these channels that are due; each stays with the claimer until `lease_ms` pass. `early` takes
+    those as well that wait only because their host could not be reached."""
+
+    channels: list[int]
+    limit: int
+    max_bytes: int
+    lease_ms: int
+    early: bool = False
+
+
+class FinishCalls(Struct):
+    """What came of calls that were claimed."""
+
+    results: list[CallResult]
+
+
+class RequeueCalls(Struct):
+    """Put calls that were claimed back in line: those whose lease is over or, when nobody else can hold any, all."""
+
+    limit: int
+    all: bool = False
+
+
+class ResumeCalls(Struct):
+    """Make the parked calls of a transaction again, from the beginning of their limits."""
+
+    gid: str
+
+
+class StopCalls(Struct):
+    """End the calls of a transaction: what is not done is not made any more."""
+
+    gid: str
+
+
+class Hurry(Struct):
+    """A transaction's next check, or the next tries of its calls, are due now."""
+
+    gid: str
+
+
+class HurryAll(Struct):
+    """The same for every one whose next check or try is more than `after_ms` away, `limit` of them at most."""
+
+    after_ms: int
+    limit: int
+
+
+class Subscribe(Struct):
+    """Add a URL to a call topic, which is made if there is none."""
+
+    topic: str
+    url: str
+    remark: str = ""
+
+
+class Unsubscribe(Struct):
+    topic: str
+    url: str
+
+
+class DropCallTopic(Struct):
+    topic: str
+
+
 BrokerOp = (
     PutTopic
     | DeleteTopic
@@ -143,6 +212,16 @@ BrokerOp = (
     | TrimTopics
     | TrimTo
     | ForgetApp
+    | ClaimCalls
+    | FinishCalls
+    | RequeueCalls
+    | ResumeCalls
+    | StopCalls
+    | Hurry
+    | HurryAll
+    | Subscribe
+    | Unsubscribe
+    | DropCallTopic
 )
 StoreOp = ClientOp | BrokerOp
 
@@ -159,11 +238,29 @@ class Claim(Struct):
     group: str
     member: str
     request: CheckRequest
+    headers: dict[str, str] | None = None
+    timeout_ms: int | None = None
 
 
 class Claimed(Struct):
     claims: list[Claim]
     next_due: dict[int, int | None]  # per channel, the first time at which more is due
+
+
+class CallClaim(Struct, gc=False):
+    """A call claimed to be made."""
+
+    channel: int
+    gid: str
+    index: int
+    call: OutgoingCall
+    attempts: int
+    created_at: int
+
+
+class ClaimedCalls(Struct):
+    claims: list[CallClaim]
+    next_due: dict[int, int | None]
 
 
 class Received(Struct):
@@ -172,7 +269,7 @@ class Received(Struct):
 
 
 class Event(Struct):
-    """Something an operator may want to hear of: parked, conflict, exhausted, dead_letter."""
+    """Something an operator may want to hear of: parked, conflict, exhausted, dead_letter, call_parked."""
 
     kind: str
     subject: str
@@ -188,7 +285,7 @@ class Progress(Struct):
 
 
 class Channel(Struct, frozen=True):
-    """A place that checks go to: a producer group, a host, or a database. One cannot hold up another."""
+    """A place that checks or calls go to: a producer group, a host, or a database. One cannot hold up another."""
 
     id: int
     via: str
@@ -204,7 +301,7 @@ class Slice(Struct):
     chunks: list[bytes]
 
 
-TableName = Literal["transactions", "half", "op", "offsets", "delayed"]
+TableName = Literal["transactions", "half", "op", "offsets", "delayed", "calls"]
 
 
 class TableQuery(Struct, frozen=True):
@@ -239,9 +336,11 @@ class Counts(Struct):
     parts: int
     leased: int
     oldest_pending_at: int | None
+    calls_waiting: int = 0
+    calls_parked: int = 0
 
 
-Result = OpResult | Claimed | Received | Progress | TopicView | None
+Result = OpResult | Claimed | ClaimedCalls | Received | Progress | TopicView | None
 
 
 class Store(Protocol):
@@ -260,6 +359,9 @@ class Store(Protocol):
 
     def drain_appended(self) -> set[tuple[str, int]]:
         """The queues that have had messages since the last call."""
+
+    def drain_called(self) -> set[int]:
+        """The channels in which calls have come in line since the last call."""
 
     def drain_events(self) -> list[Event]: ...
 
@@ -289,6 +391,16 @@ class Store(Protocol):
     def scan(
         self, state: str | None, group: str | None, after: str | None, limit: int
     ) -> tuple[list[TransactionView], str | None]: ...
+
+    def calls(self, gid: str) -> CallsView | None:
+        """The calls of a transaction; None if it is not known or has none."""
+
+    def call_body(self, gid: str, index: int) -> bytes: ...
+
+    def scan_calls(self, state: str | None, after: str | None, limit: int) -> tuple[list[CallView], str | None]:
+        """A page of calls that are not done, `waiting` or `parked` or both, and where the next begins."""
+
+    def call_topics(self) -> list[CallTopicView]: ...
 
     def groups(self, group: str | None = None) -> list[GroupView]: ...
 

@@ -9,10 +9,11 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from tallystick.core.calls import Branch, CallOptions, OutgoingCall, Protocol, Remark, Url
 from tallystick.core.errors import InvalidRequest
-from tallystick.core.message import OutgoingMessage, StoredMessage, Timestamp
+from tallystick.core.message import Milliseconds, OutgoingMessage, StoredMessage, Timestamp
 from tallystick.core.names import Gid, GroupName, HeaderName, HeaderValue, Key, MemberName, Tag, TopicName
-from tallystick.core.ops import Check, Milliseconds, Offset, PartIndex, PartRef
+from tallystick.core.ops import Check, Offset, PartIndex, PartRef
 
 
 class MessageIn(Struct, forbid_unknown_fields=True):
@@ -27,34 +28,66 @@ class MessageIn(Struct, forbid_unknown_fields=True):
     deliver_at: Timestamp = 0
 
     def outgoing(self, at: str) -> OutgoingMessage:
-        return OutgoingMessage(self.topic, self._bytes(at), self.key, self.headers, self.tag, self.deliver_at)
+        value = _bytes(self.value, self.value_base64, at, "value")
+        return OutgoingMessage(self.topic, value, self.key, self.headers, self.tag, self.deliver_at)
 
-    def _bytes(self, at: str) -> bytes:
-        if (self.value is UNSET) == (self.value_base64 is UNSET):
-            raise InvalidRequest(f"{at}: give either value or value_base64", field=f"{at}.value")
-        if not isinstance(self.value_base64, UnsetType):
-            try:
-                return base64.b64decode(self.value_base64, validate=True)
-            except binascii.Error as error:
-                raise InvalidRequest(f"{at}.value_base64: {error}", field=f"{at}.value_base64") from error
-        return self.value.encode() if isinstance(self.value, str) else msgspec.json.encode(self.value)
+
+def _bytes(plain: Any, in_base64: str | UnsetType, at: str, name: str) -> bytes:
+    """What a field holds that may be given as text, as JSON, or in base64 under another name."""
+    if (plain is UNSET) == (in_base64 is UNSET):
+        raise InvalidRequest(f"{at}: give either {name} or {name}_base64", field=f"{at}.{name}")
+    if not isinstance(in_base64, UnsetType):
+        try:
+            return base64.b64decode(in_base64, validate=True)
+        except binascii.Error as error:
+            raise InvalidRequest(f"{at}.{name}_base64: {error}", field=f"{at}.{name}_base64") from error
+    return plain.encode() if isinstance(plain, str) else msgspec.json.encode(plain)
 
 
 def outgoing(messages: list[MessageIn]) -> list[OutgoingMessage]:
     return [message.outgoing(f"messages[{index}]") for index, message in enumerate(messages)]
 
 
+class CallIn(Struct, forbid_unknown_fields=True):
+    """`body` is sent as its own text if it is a string, else as JSON; `body_base64` as bytes; neither: an empty one."""
+
+    url: Url
+    body: Any = UNSET
+    body_base64: str | UnsetType = UNSET
+    headers: dict[HeaderName, HeaderValue] | None = None
+    protocol: Protocol = "http"
+    timeout_ms: Milliseconds | None = None
+    delay_ms: Milliseconds = 0
+    branch: Branch = ""
+
+    def outgoing(self, at: str) -> OutgoingCall:
+        body = b"" if self.body is self.body_base64 is UNSET else _bytes(self.body, self.body_base64, at, "body")
+        return OutgoingCall(self.url, body, self.headers, self.protocol, self.timeout_ms, self.delay_ms, self.branch)
+
+
+def outgoing_calls(calls: list[CallIn]) -> list[OutgoingCall]:
+    return [call.outgoing(f"calls[{index}]") for index, call in enumerate(calls)]
+
+
 class TransactionIn(Struct, forbid_unknown_fields=True):
     group: GroupName
-    messages: list[MessageIn]
+    messages: list[MessageIn] = []
     gid: Gid | None = None
     check: Check = Check()
     member: MemberName | None = None
+    calls: list[CallIn] = []
+    call_options: CallOptions | None = None
+    remark: Remark = ""
 
 
 class MessagesIn(Struct, forbid_unknown_fields=True):
-    messages: list[MessageIn]
+    """Messages, calls or both; calls need a gid."""
+
+    messages: list[MessageIn] = []
     gid: Gid | None = None
+    calls: list[CallIn] = []
+    call_options: CallOptions | None = None
+    remark: Remark = ""
 
 
 class PartIn(Struct, forbid_unknown_fields=True):
@@ -77,9 +110,11 @@ class TrimIn(Struct, forbid_unknown_fields=True):
 
 
 class OutcomeIn(Struct, forbid_unknown_fields=True):
-    """`by`: "operator" for a person's word on a transaction, which must exist then."""
+    """`by`: "operator" for a person's word on a transaction, which must exist then. `delay_ms` holds a commit's calls
+    until the transaction is that old."""
 
     parts: list[PartRef] = []
+    delay_ms: Milliseconds = 0
     by: Literal["producer", "operator"] = "producer"
 
 

@@ -29,6 +29,7 @@ class Batch:
         self.events: list[Event] = []
         self.prepared = 0
         self.committed = 0
+        self.called: set[int] = set()  # channels that calls were lined up in
         self.outcomes: list[tuple[str, Resolved]] = []
         self.log = Appender(catalog, now)
 
@@ -86,11 +87,23 @@ class Batch:
         return None if stored is None else _decode_check(stored)
 
     def add_due(self, channel: int, at: int, gid: str) -> None:
+        self.lower_mark(channel, at)
+        self.put("index", keys.due(channel, at, gid), b"")
+
+    def lower_mark(self, channel: int, at: int) -> None:
         mark = self.catalog.mark(channel)
         if at < mark.low:
             mark.low = at
             self.put("index", b"w" + keys.u32(channel), encode(mark))
-        self.put("index", keys.due(channel, at, gid), b"")
+
+    def raise_mark(self, channel: int, scanned_to: int, keep: bool) -> None:
+        """Later scans of the channel's line begin here, past the keys of what is gone from it. A look that found
+        nothing is not worth a write: the mark that is stored stays true, it is only further back."""
+        mark = self.catalog.mark(channel)
+        mark.low = max(mark.low, scanned_to)
+        if keep:
+            mark.claimed = max(mark.claimed, self.now)
+            self.put("index", b"w" + keys.u32(channel), encode(mark))
 
     def note_delay(self, channel: int, after: int) -> None:
         mark = self.catalog.mark(channel)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from tallystick.core.calls import CallTopicView
 from tallystick.core.transaction import Prepared
 from tallystick.store.kv import keys
 from tallystick.store.kv.engine import Engine
@@ -36,6 +37,8 @@ class Counters(Struct):
     parked: int = 0
     parts: int = 0
     leased: int = 0
+    calls_waiting: int = 0
+    calls_parked: int = 0
 
 
 class Mark(Struct, array_like=True):
@@ -65,6 +68,8 @@ class Recent:
         size = self.OVERHEAD
         for message in record.messages:
             size += len(message.value)
+        if record.pushed is not None:
+            size += sum(len(call.body) + 200 for call in record.pushed.calls)
         self._records[gid] = (record, size)
         self._bytes += size
         while self._bytes > self.MAX_BYTES:
@@ -82,6 +87,7 @@ class Catalog:
         self.topics_by_id: dict[int, Topic] = {}
         self.channels: dict[tuple[str, str], Channel] = {}  # by way and name
         self.groups: dict[str, int] = {}
+        self.call_topics: dict[str, CallTopicView] = {}
         self.ends: dict[QueueId, int] = {}
         self.starts: dict[QueueId, int] = {}
         self.marks: dict[int, Mark] = {}
@@ -98,6 +104,8 @@ class Catalog:
             self.counters = msgspec.msgpack.decode(stored, type=Counters)
         for _, value in engine.scan("index", b"T", b"U"):
             self.add_topic(msgspec.msgpack.decode(value, type=Topic))
+        for key, value in engine.scan("index", b"U", b"V"):
+            self.call_topics[key[1:].decode()] = msgspec.msgpack.decode(value, type=CallTopicView)
         for key, value in engine.scan("index", b"C", b"D"):
             via, _, name = key[1:].decode().partition(":")
             self.channels[(via, name)] = Channel(keys.read_u32(value), via, name)

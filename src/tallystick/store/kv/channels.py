@@ -1,4 +1,4 @@
-"""Check channels: every group, host and database has its own line of due checks, so none waits behind another."""
+"""Channels: every group, host and database has its own line of due checks or calls, so none waits behind another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tallystick.store.protocol import Channel
 def channel_name(via: str, target: str, group: str) -> str:
     if via == "group":
         return group
-    if via == "database":
+    if via in ("database", "none"):
         return target
     parts = urlsplit(target)
     return f"{parts.scheme}://{parts.netloc}".lower()
@@ -24,7 +24,8 @@ def check_room(batch: Batch, via: str, target: str, group: str) -> None:
     most = batch.settings.limits.groups
     if len(batch.catalog.channels) >= most and (via, channel_name(via, target, group)) not in batch.catalog.channels:
         raise TooLarge(
-            f"group {group!r} would exceed the limit of {most} groups and hosts to check with", field="group"
+            f"{channel_name(via, target, group)!r} would exceed the limit of {most} groups and hosts to ask or call",
+            field="calls" if via == "call" else "group",
         )
 
 

@@ -10,7 +10,6 @@ from tallystick.core.transaction import CheckState, Prepared, after_unanswered
 from tallystick.core.wire import CheckRequest
 from tallystick.store.kv import keys
 from tallystick.store.kv.batch import Batch, encode
-from tallystick.store.kv.catalog import Mark
 from tallystick.store.kv.transactions import resolve
 from tallystick.store.protocol import Claim, ClaimChecks, Claimed, FailChecks, ParkOld, Progress, Resume
 
@@ -41,17 +40,8 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cla
         else:
             batch.delete("index", key)
     scanned_to = batch.now if next_due is None else min(next_due, batch.now)
-    _move_mark(batch, channel, mark, scanned_to, claimed=len(claims) > before)
+    batch.raise_mark(channel, scanned_to, keep=len(claims) > before)
     return next_due
-
-
-def _move_mark(batch: Batch, channel: int, mark: Mark, scanned_to: int, claimed: bool) -> None:
-    """Later scans begin here, past the keys of transactions that were resolved before they were due."""
-    mark.low = max(mark.low, scanned_to)
-    if claimed:
-        # A look that found nothing is not worth a write: the mark that is stored stays true, it is only further back.
-        mark.claimed = max(mark.claimed, batch.now)
-        batch.put("index", b"w" + keys.u32(channel), encode(mark))
 
 
 def _claim_one(batch: Batch, gid: str, record: Prepared, due_at: int, lease_ms: int) -> Claim:
@@ -61,7 +51,16 @@ def _claim_one(batch: Batch, gid: str, record: Prepared, due_at: int, lease_ms: 
     _store_state(batch, gid, record, state)
     batch.put("index", keys.aged(record.created_at, gid), b"")
     request = CheckRequest(gid, record.source, state.checks, record.created_at)
-    return Claim(record.channel, record.via, record.target, record.group, record.member, request)
+    return Claim(
+        record.channel,
+        record.via,
+        record.target,
+        record.group,
+        record.member,
+        request,
+        record.check_headers,
+        record.check_timeout_ms,
+    )
 
 
 def _store_state(batch: Batch, gid: str, record: Prepared, state: CheckState) -> None:
@@ -154,6 +153,17 @@ def park_old(batch: Batch, op: ParkOld) -> Progress:
                 _park(batch, gid, record, CheckState(state.checks, batch.now, error))
                 done += 1
     return Progress(done, more=done >= op.limit)
+
+
+def hurry(batch: Batch, gid: str, record: Prepared) -> bool:
+    """The next check is due now; False if it is already, or if the transaction is parked."""
+    state = batch.check_state(gid, record) or CheckState(0, record.first_check_at)
+    if state.parked or state.next_at <= batch.now:
+        return False
+    state = _take_from_line(batch, gid, record)
+    state.next_at = batch.now
+    _store_state(batch, gid, record, state)
+    return True
 
 
 def resume(batch: Batch, op: Resume) -> OpResult | None:

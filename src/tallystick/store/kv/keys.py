@@ -2,6 +2,7 @@
 
     tx     t <gid>                         a transaction: Prepared or Resolved
            p <part> 0 <index>              half messages of an unclaimed part
+           c <gid>                         calls of a transaction that has an outcome
     log    <topic id> <queue> <last>       a chunk, or a reference to a body, under the offset of its last message
            <topic id> ffff <part> 0 <index> <n>   a body: messages of a part, for one queue
     index  T <name>                        topic              N <topic id> <queue>   next offset
@@ -14,8 +15,11 @@
            l <gt> <queue> <offset>         lease              v <gt> <time> <queue> <offset>  visible again
            q <gt> <queue>                  stored offset      M <name>               counters
            b <topic id> <queue> <last>     its body's key     L <app>                last batch of an application
+           x <gid>                         state of its calls U <name>               call topic
+           D <channel> <time> <call>       due call           i <time> <call>        call under lease
+           X <call>                        parked call        z <time> <gid>         tombstone kept for its calls
 
-`gt` is <group id> <topic id>.
+`gt` is <group id> <topic id>; `call` is <gid> 0 <index>.
 """
 
 from __future__ import annotations
@@ -76,6 +80,26 @@ def body(topic_id: int, part_id: str, index: int, number: int) -> bytes:
 
 def due(channel: int, at: int, gid: str) -> bytes:
     return b"d" + u32(channel) + u64(at) + gid.encode()
+
+
+def calls(gid: str) -> bytes:
+    return b"c" + gid.encode()
+
+
+def call(gid: str, index: int) -> bytes:
+    return gid.encode() + b"\0" + u16(index)
+
+
+def read_call(data: bytes, at: int) -> tuple[str, int]:
+    return data[at:-3].decode(), read_u16(data, len(data) - 2)
+
+
+def due_call(channel: int, at: int, gid: str, index: int) -> bytes:
+    return b"D" + u32(channel) + u64(at) + call(gid, index)
+
+
+def leased_call(until: int, gid: str, index: int) -> bytes:
+    return b"i" + u64(until) + call(gid, index)
 
 
 def aged(created_at: int, gid: str) -> bytes:

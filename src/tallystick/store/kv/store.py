@@ -8,12 +8,17 @@ from functools import partial
 from typing import Any
 
 from tallystick.core import ops
+from tallystick.core.calls import CallsView, CallTopicView, CallView
 from tallystick.core.errors import NotFound, OffsetOutOfRange, StorageFailed, TallystickError
 from tallystick.core.wire import GroupView, LedgerView, TopicView, TransactionView
 from tallystick.store import protocol
 from tallystick.store.kv import (
+    call_topics,
+    call_views,
+    calls,
     checks,
     delayed,
+    hurry,
     leases,
     ledger,
     offsets,
@@ -63,6 +68,7 @@ class KvStore:
         self._events: list[Event] = []
         self.totals: Counter[str] = Counter()
         self._appended: set[tuple[str, int]] = set()
+        self._called: set[int] = set()
         self._load(open_engine())
 
     def _load(self, engine: Engine) -> None:
@@ -101,6 +107,16 @@ class KvStore:
             protocol.TrimTopics: topics.trim,
             protocol.TrimTo: topics.trim_to,
             protocol.ForgetApp: ledger.forget,
+            protocol.ClaimCalls: calls.claim,
+            protocol.FinishCalls: calls.finish,
+            protocol.RequeueCalls: calls.requeue,
+            protocol.ResumeCalls: calls.resume,
+            protocol.StopCalls: calls.stop,
+            protocol.Hurry: hurry.one,
+            protocol.HurryAll: hurry.all_,
+            protocol.Subscribe: call_topics.subscribe,
+            protocol.Unsubscribe: call_topics.unsubscribe,
+            protocol.DropCallTopic: call_topics.drop,
         }
 
     # --- writing ---------------------------------------------------------------------------------------------
@@ -142,6 +158,7 @@ class KvStore:
             topic = self._catalog.topics_by_id.get(where[0])
             if topic is not None:
                 self._appended.add((topic.name, where[1]))
+        self._called |= batch.called
         self._events.extend(batch.events)
         self.totals["prepared"] += batch.prepared
         self.totals["committed"] += batch.committed
@@ -152,6 +169,10 @@ class KvStore:
     def drain_appended(self) -> set[tuple[str, int]]:
         appended, self._appended = self._appended, set()
         return appended
+
+    def drain_called(self) -> set[int]:
+        called, self._called = self._called, set()
+        return called
 
     def drain_events(self) -> list[Event]:
         events, self._events = self._events, []
@@ -224,6 +245,18 @@ class KvStore:
         self, state: str | None, group: str | None, after: str | None, limit: int
     ) -> tuple[list[TransactionView], str | None]:
         return views.scan(self._look(), state, group, after, limit)
+
+    def calls(self, gid: str) -> CallsView | None:
+        return call_views.of_transaction(self._look(), gid)
+
+    def call_body(self, gid: str, index: int) -> bytes:
+        return call_views.body(self._look(), gid, index)
+
+    def scan_calls(self, state: str | None, after: str | None, limit: int) -> tuple[list[CallView], str | None]:
+        return call_views.scan(self._look(), state, after, limit)
+
+    def call_topics(self) -> list[CallTopicView]:
+        return sorted(self._catalog.call_topics.values(), key=lambda known: known.topic)
 
     def groups(self, group: str | None = None) -> list[GroupView]:
         return views.groups(self._look(), self._reader, group)

@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
+from tallystick.core.calls import CallView
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
-from tallystick.store.kv import keys, views
+from tallystick.store.kv import call_views, calls, keys, views
 from tallystick.store.kv.batch import Batch
 from tallystick.store.kv.delayed import decode_delayed
 from tallystick.store.kv.engine import Area
@@ -39,6 +40,10 @@ COLUMNS: dict[TableName, tuple[str, ...]] = {
     "op": ("sequence", "index", "at", "gid", "outcome", "by"),
     "offsets": ("group", "topic", "queue", "offset", "start", "end", "lag", "leased"),
     "delayed": ("gid", "sequence", "topic", "deliver_at"),
+    "calls": (
+        *("gid", "index", "branch", "url", "protocol", "state", "attempts", "next_at", "last_error"),
+        *("finished_at", "created_at", "size"),
+    ),
 }
 _PENDING = ("prepared", "parked", "pending")
 _decode_record = msgspec.msgpack.Decoder(Record).decode
@@ -54,10 +59,20 @@ def _ranges(batch: Batch, table: TableName, state: str | None) -> list[Range]:
         return [("index", b"o" + keys.u64(batch.counters.first_outcome), b"p")]
     if table == "delayed":
         return [("index", b"y", b"z")]
+    if table == "calls":
+        return _call_ranges(state)
     if table == "half" or state in _PENDING:
         # The line for checks first: what is parked while we read is then met again, not missed.
         return [("index", b"d", b"e"), ("index", b"P", b"Q")]
     return [("tx", b"t", b"u")]
+
+
+def _call_ranges(state: str | None) -> list[Range]:
+    if state == "parked":
+        return [("index", b"X", b"Y")]
+    if state == "waiting":
+        return [("index", b"D", b"E"), ("index", b"i", b"j")]
+    return [("index", b"x", b"y")]
 
 
 def page(batch: Batch, reader: Reader, query: TableQuery) -> TablePage:
@@ -158,11 +173,35 @@ def _delayed_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> 
     yield (waiting.gid, waiting.sequence, waiting.message.topic, waiting.message.deliver_at), 96
 
 
+def _call_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Rows:
+    """Calls of transactions that have an outcome; by an index, the one call that its key names."""
+    own = key[:1] == b"x"
+    gid, only = (key[1:].decode(), None) if own else keys.read_call(key, {b"D": 13, b"i": 9}.get(key[:1], 1))
+    stored = value if own else batch.engine.get("index", b"x" + gid.encode())
+    spec = batch.engine.get("tx", keys.calls(gid))
+    if stored is None or spec is None:
+        return
+    state = calls.decode_state(stored)
+    if query.created_before is not None and state.created_at >= query.created_before:
+        return
+    for index, call in enumerate(calls.decode_calls(spec).spec.calls):
+        view = call_views.call_view(gid, index, call, "dropped", state.created_at, state)
+        if only in (None, index) and query.state in (None, view.state):
+            yield _call_row(view), 256
+
+
+def _call_row(view: CallView) -> Row:
+    what = (view.gid, view.index, view.branch, view.url, view.protocol, view.state, view.attempts)
+    when = (view.next_at or None, view.last_error or None, view.finished_at or None, view.created_at)
+    return (*what, *when, view.size)
+
+
 _MAKERS: dict[str, Callable[[Batch, bytes, bytes, TableQuery], _Rows]] = {
     "transactions": _transaction_rows,
     "half": _half_rows,
     "op": _op_rows,
     "delayed": _delayed_rows,
+    "calls": _call_rows,
 }
 
 

@@ -6,7 +6,7 @@ from itertools import islice
 
 import msgspec
 
-from tallystick.store.kv import keys
+from tallystick.store.kv import calls, keys
 from tallystick.store.kv.batch import Batch
 from tallystick.store.protocol import ExpireTombstones, Progress
 
@@ -17,7 +17,7 @@ decode_outcomes = msgspec.msgpack.Decoder(Outcomes).decode
 def expire(batch: Batch, op: ExpireTombstones) -> Progress:
     """Forget the oldest group commits' outcomes, at most `limit` tombstones (and at least one group commit)."""
     oldest = batch.now - batch.settings.dedup_retention_ms
-    done = 0
+    done = _expire_kept(batch, op.limit)
     start = b"o" + keys.u64(batch.counters.first_outcome)
     for key, value in islice(batch.scan("index", start, b"p"), op.limit):
         resolved_at, gids = decode_outcomes(value)
@@ -26,8 +26,29 @@ def expire(batch: Batch, op: ExpireTombstones) -> Progress:
         if done and done + len(gids) > op.limit:
             return Progress(done, more=True)
         for gid, _, _ in gids:
-            batch.delete("tx", keys.transaction(gid))
+            _forget(batch, gid)
         batch.delete("index", key)
         batch.counters.first_outcome = keys.read_u64(key, 1) + 1
         done += len(gids)
     return Progress(done, more=done >= op.limit)
+
+
+def _forget(batch: Batch, gid: str) -> None:
+    """Unless it has calls that are not done: then it is kept, and looked at again after another retention."""
+    state = calls.load_state(batch, gid)
+    if state is not None:
+        if not state.finished_at:
+            batch.put("index", b"z" + keys.u64(batch.now + batch.settings.dedup_retention_ms) + gid.encode(), b"")
+            return
+        batch.delete("index", b"x" + gid.encode())
+        batch.delete("tx", keys.calls(gid))
+    batch.delete("tx", keys.transaction(gid))
+
+
+def _expire_kept(batch: Batch, limit: int) -> int:
+    done = 0
+    for key, _ in islice(batch.scan("index", b"z", b"z" + keys.u64(batch.now)), limit):
+        batch.delete("index", key)
+        _forget(batch, key[9:].decode())
+        done += 1
+    return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tallystick.core.calls import CallSpec
 from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Commit, DropParts, OpResult, Outcome, Position, Prepare, Rollback, Send
@@ -11,7 +12,7 @@ from tallystick.core.transaction import (
     accept_outcome_again,
     accept_prepare_again,
 )
-from tallystick.store.kv import delayed, keys, parts, topics
+from tallystick.store.kv import call_topics, calls, delayed, keys, parts, topics
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.channels import channel_for, check_room
 from tallystick.store.protocol import OperatorResolve
@@ -28,6 +29,7 @@ def prepare(batch: Batch, op: Prepare) -> OpResult | None:
     check_room(batch, check.via, check.target, op.group)
     # Refused now rather than at the commit, when the business change can no longer be taken back.
     topics.require(batch, [message.topic for message in op.messages])
+    pushed = call_topics.spec_of(batch, op.calls, op.call_options, op.remark)
     after = defaults.after_ms if check.after_ms is None else check.after_ms
     channel = channel_for(batch, check.via, check.target, op.group)
     record = Prepared(
@@ -42,6 +44,9 @@ def prepare(batch: Batch, op: Prepare) -> OpResult | None:
         check.on_exhausted or defaults.on_exhausted,
         batch.now,
         op.messages,
+        pushed,
+        check.headers,
+        check.timeout_ms,
     )
     batch.put("tx", keys.transaction(op.gid), encode(record))
     batch.note_delay(channel.id, after)
@@ -63,7 +68,8 @@ def commit(batch: Batch, op: Commit) -> OpResult | None:
             field="gid",
         )
     claimed = parts.claim(batch, op.parts)
-    resolve(batch, op.gid, existing, "committed", "producer", existing.messages if existing else [], claimed)
+    messages = existing.messages if existing else []
+    resolve(batch, op.gid, existing, "committed", "producer", messages, claimed, delay_ms=op.delay_ms)
     return None
 
 
@@ -98,8 +104,10 @@ def resolve(
     messages: list[OutgoingMessage],
     claimed: parts.Claimed | None = None,
     group: str = "",
+    pushed: CallSpec | None = None,
+    delay_ms: int = 0,
 ) -> list[Position]:
-    """Assign the outcome. The only place where a transaction's messages become visible."""
+    """Assign the outcome. The only place where a transaction's messages become visible and its calls due."""
     checks = forget_pending(batch, gid, existing) if existing else 0
     checks += by == "check"  # the check that brought the answer counts as well
     positions: list[Position] = []
@@ -110,7 +118,10 @@ def resolve(
     if claimed is not None:
         count += parts.publish(batch, claimed, gid, first=len(messages))
     group, created = (existing.group, existing.created_at) if existing else (group, batch.now)
-    tombstone = Resolved(outcome, group, created, batch.now, by, count, checks)
+    pushed = existing.pushed if existing else pushed
+    if pushed is not None and pushed.calls:
+        calls.settle(batch, gid, pushed, existing.target if existing else "", outcome, created, delay_ms)
+    tombstone = Resolved(outcome, group, created, batch.now, by, count, checks, len(pushed.calls) if pushed else 0)
     batch.put("tx", keys.transaction(gid), encode(tombstone))
     batch.outcomes.append((gid, tombstone))
     return positions
@@ -139,8 +150,10 @@ def append(batch: Batch, gid: str, messages: list[OutgoingMessage]) -> list[Posi
 
 
 def send(batch: Batch, op: Send) -> OpResult | None:
-    if not op.messages:
-        raise InvalidRequest("messages: at least one message is needed", field="messages")
+    if not op.messages and not op.calls:
+        raise InvalidRequest("messages: at least one message or call is needed", field="messages")
+    if op.calls and op.gid is None:
+        raise InvalidRequest("gid: calls need one, by which their services know a repetition", field="gid")
     existing = None if op.gid is None else batch.transaction(op.gid)
     if isinstance(existing, Resolved):
         accept_outcome_again(op.gid or "", existing, "committed")
@@ -152,4 +165,5 @@ def send(batch: Batch, op: Send) -> OpResult | None:
     topics.require(batch, [message.topic for message in op.messages])
     if op.gid is None:
         return OpResult(positions=append(batch, "", op.messages))
-    return OpResult(positions=resolve(batch, op.gid, None, "committed", "sender", op.messages))
+    pushed = call_topics.spec_of(batch, op.calls, op.call_options, op.remark)
+    return OpResult(positions=resolve(batch, op.gid, None, "committed", "sender", op.messages, pushed=pushed))

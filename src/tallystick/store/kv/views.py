@@ -38,6 +38,7 @@ def transaction(batch: Batch, gid: str) -> TransactionView | None:
             record.resolved_at,
             record.by,
             checks=record.checks,
+            calls=record.calls,
         )
     return _pending(batch, gid, record)
 
@@ -53,6 +54,7 @@ def _pending(batch: Batch, gid: str, record: Prepared) -> TransactionView:
         check_via=record.via,
         check_target=record.target,
         next_check_at=record.first_check_at,
+        calls=len(record.pushed.calls) if record.pushed else 0,
     )
     if state is not None:
         view.checks, view.next_check_at, view.last_error = state.checks, state.next_at, state.last_error
@@ -208,7 +210,15 @@ def stored_offsets(batch: Batch, reader: Reader, group: str, topic_name: str) ->
 
 def counts(batch: Batch) -> Counts:
     counters = batch.counters
-    return Counts(counters.pending, counters.parked, counters.parts, counters.leased, _oldest_pending(batch))
+    return Counts(
+        counters.pending,
+        counters.parked,
+        counters.parts,
+        counters.leased,
+        _oldest_pending(batch),
+        counters.calls_waiting,
+        counters.calls_parked,
+    )
 
 
 def _oldest_pending(batch: Batch) -> int | None:
@@ -221,6 +231,8 @@ def _oldest_pending(batch: Batch) -> int | None:
     for key, _ in islice(batch.scan("index", b"a", b"b"), 1):
         oldest.append(keys.read_u64(key, 1))
     for channel in batch.catalog.channels.values():
+        if channel.via == "call":
+            continue
         prefix = b"d" + keys.u32(channel.id)
         mark = batch.catalog.mark(channel.id)
         found = batch.scan("index", prefix + keys.u64(mark.low), keys.after_prefix(prefix))

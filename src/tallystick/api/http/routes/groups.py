@@ -10,13 +10,13 @@ from tallystick.api.http.bodies import respond, wants_msgpack
 from tallystick.api.http.people import readable
 from tallystick.api.http.routes.context import body_of, broker_of, group_of, while_connected
 from tallystick.core.errors import InvalidRequest, error_from_code
+from tallystick.core.message import Milliseconds
 from tallystick.core.names import TopicName, check_name
 from tallystick.core.ops import (
     Ack,
     AnswerChecks,
     ClientOp,
     CommitOffsets,
-    Milliseconds,
     Nack,
     Offset,
     Reason,

@@ -1,0 +1,118 @@
+"""Call topics: a name for a list of URLs, looked up when a transaction that calls `topic://name` comes in."""
+
+from __future__ import annotations
+
+from tallystick.core.calls import (
+    TOPIC_SCHEME,
+    CallOptions,
+    CallSpec,
+    CallTopicView,
+    OutgoingCall,
+    Protocol,
+    Subscriber,
+    digest_of,
+)
+from tallystick.core.errors import Conflict, InvalidRequest, NotFound, TooLarge
+from tallystick.core.names import check_name
+from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.channels import channel_for, check_room
+from tallystick.store.protocol import DropCallTopic, Subscribe, Unsubscribe
+
+
+def subscribe(batch: Batch, op: Subscribe) -> None:
+    _require(op.topic, "topic")
+    _require(op.url, "url")
+    check_name(op.topic, "topic")
+    known = batch.catalog.call_topics.get(op.topic)
+    if known is None:
+        if len(batch.catalog.call_topics) >= batch.settings.limits.topics:
+            raise TooLarge(f"topic: there are {batch.settings.limits.topics} call topics already", field="topic")
+        known = CallTopicView(op.topic, [], 0, batch.now, batch.now)
+    if any(one.url == op.url for one in known.subscribers):
+        raise Conflict("this url exists", field="url")
+    if len(known.subscribers) >= batch.settings.limits.transaction_messages:
+        raise TooLarge(f"url: {op.topic} has {len(known.subscribers)} subscribers, which is the limit", field="url")
+    _change(batch, known, [*known.subscribers, Subscriber(op.url, op.remark)])
+
+
+def unsubscribe(batch: Batch, op: Unsubscribe) -> None:
+    _require(op.topic, "topic")
+    _require(op.url, "url")
+    known = batch.catalog.call_topics.get(op.topic)
+    if known is None:
+        raise NotFound("no such a topic", field="topic")
+    if not known.subscribers:
+        raise NotFound("this topic is empty", field="topic")
+    left = [one for one in known.subscribers if one.url != op.url]
+    if len(left) == len(known.subscribers):
+        raise NotFound("no such an url ", field="url")
+    _change(batch, known, left)
+
+
+def drop(batch: Batch, op: DropCallTopic) -> None:
+    _require(op.topic, "topic")
+    if batch.catalog.call_topics.pop(op.topic, None) is None:
+        raise NotFound("no such a topic", field="topic")
+    batch.delete("index", b"U" + op.topic.encode())
+
+
+def _require(value: str, field: str) -> None:
+    if not value:
+        raise InvalidRequest(f"empty {field}", field=field)
+
+
+def _change(batch: Batch, known: CallTopicView, subscribers: list[Subscriber]) -> None:
+    changed = CallTopicView(known.topic, subscribers, known.version + 1, known.created_at, batch.now)
+    batch.catalog.call_topics[known.topic] = changed
+    batch.put("index", b"U" + known.topic.encode(), encode(changed))
+
+
+# --- use ---------------------------------------------------------------------------------------------------------
+
+
+def spec_of(batch: Batch, asked: list[OutgoingCall], options: CallOptions | None, remark: str) -> CallSpec | None:
+    """The calls as they will be made: one for each subscriber, each with a branch of its own. Refuses what could not
+    be made at the commit, when the business change can no longer be taken back."""
+    if not asked:
+        return None
+    calls = [one for place, call in enumerate(asked, 1) for one in _expanded(batch, call, place)]
+    most = batch.settings.limits.transaction_messages
+    if len(calls) > most:
+        raise TooLarge(f"calls: {len(calls)} with all subscribers, the limit is {most}", field="calls")
+    if len({call.branch for call in calls}) < len(calls):
+        raise InvalidRequest("calls: two calls have the same branch", field="calls")
+    for call in calls:
+        check_room(batch, "call", call.url, "")
+        channel_for(batch, "call", call.url, "")
+    chosen = options or CallOptions()
+    return CallSpec(
+        calls,
+        chosen.concurrent,
+        chosen.retry_ms or 0,
+        chosen.max_attempts or 0,
+        remark,
+        digest_of(asked, options),
+    )
+
+
+def _expanded(batch: Batch, call: OutgoingCall, place: int) -> list[OutgoingCall]:
+    branch = call.branch or f"{place:02d}"
+    if not call.url.startswith(TOPIC_SCHEME):
+        return [_named(call, call.url, branch)]
+    known = batch.catalog.call_topics.get(call.url[len(TOPIC_SCHEME) :])
+    if known is None or not known.subscribers:
+        raise NotFound("topic not found", field="calls")
+    if len(known.subscribers) == 1:
+        return [_named(call, known.subscribers[0].url, branch)]
+    return [_named(call, one.url, f"{branch}-{number:02d}") for number, one in enumerate(known.subscribers, 1)]
+
+
+def _named(call: OutgoingCall, url: str, branch: str) -> OutgoingCall:
+    return OutgoingCall(url, call.body, call.headers, _protocol(call, url), call.timeout_ms, call.delay_ms, branch)
+
+
+def _protocol(call: OutgoingCall, url: str) -> Protocol:
+    """The URL tells gRPC from the others: subscribers of one topic may speak either."""
+    if url.startswith("grpc://"):
+        return "grpc"
+    return "http" if call.protocol == "grpc" else call.protocol

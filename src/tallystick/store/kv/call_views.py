@@ -1,0 +1,135 @@
+"""What people and programs see of calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tallystick.core.calls import CallSpec, CallState, CallsView, CallView, OutgoingCall, state_of_all
+from tallystick.core.errors import InvalidRequest, NotFound
+from tallystick.core.transaction import Prepared, Resolved
+from tallystick.store.kv import calls, keys, views
+from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.calls import CallProgress, CallsState
+
+_PUBLIC: dict[str, CallState] = {
+    "behind": "waiting",
+    "waiting": "waiting",
+    "leased": "waiting",
+    "done": "done",
+    "parked": "parked",
+    "stopped": "stopped",
+}
+
+
+def of_transaction(batch: Batch, gid: str) -> CallsView | None:
+    record = batch.transaction(gid)
+    if isinstance(record, Prepared):
+        return None if record.pushed is None or not record.pushed.calls else _held(batch, gid, record, record.pushed)
+    if record is None or not record.calls:
+        return None
+    return _settled(batch, gid, record)
+
+
+def _held(batch: Batch, gid: str, record: Prepared, spec: CallSpec) -> CallsView:
+    shown = [call_view(gid, index, call, "held", record.created_at) for index, call in enumerate(spec.calls)]
+    transaction = views.transaction(batch, gid)
+    return CallsView(
+        gid,
+        transaction.state if transaction else "prepared",
+        "held",
+        shown,
+        spec.concurrent,
+        spec.remark,
+        record.target,
+        record.created_at,
+    )
+
+
+def _settled(batch: Batch, gid: str, record: Resolved) -> CallsView:
+    stored = calls.load_calls(batch, gid)
+    state = calls.load_state(batch, gid)
+    shown = [
+        call_view(gid, index, call, "dropped", record.created_at, state) for index, call in enumerate(stored.spec.calls)
+    ]
+    return CallsView(
+        gid,
+        record.outcome,
+        state_of_all([one.state for one in shown]),
+        shown,
+        stored.spec.concurrent,
+        stored.spec.remark,
+        stored.check_target,
+        record.created_at,
+        record.resolved_at,
+        state.finished_at if state else 0,
+    )
+
+
+def call_view(
+    gid: str, index: int, call: OutgoingCall, otherwise: CallState, created_at: int, state: CallsState | None = None
+) -> CallView:
+    progress = state.calls[index] if state and state.calls else CallProgress(0)
+    return CallView(
+        gid,
+        index,
+        call.branch,
+        call.url,
+        call.protocol,
+        _PUBLIC[progress.state] if state and state.calls else otherwise,
+        progress.attempts,
+        progress.next_at if progress.state in ("waiting", "leased") else 0,
+        progress.last_error,
+        progress.finished_at,
+        len(call.body),
+        created_at,
+        progress.last_outcome,
+    )
+
+
+def body(batch: Batch, gid: str, index: int) -> bytes:
+    record = batch.transaction(gid)
+    pushed = record.pushed if isinstance(record, Prepared) else None
+    spec = pushed or calls.load_calls(batch, gid).spec
+    if not 0 <= index < len(spec.calls):
+        raise NotFound(f"transaction {gid} has {len(spec.calls)} calls, there is no call {index}", field="index")
+    return spec.calls[index].body
+
+
+# --- lists -------------------------------------------------------------------------------------------------------
+
+_WAITING = ((b"D", 13), (b"i", 9))
+_PARKED = ((b"X", 1),)
+_TOKEN = re.compile(r"(?:44|58|69)(?:[0-9a-f]{2})+\Z")
+
+
+def scan(batch: Batch, state: str | None, after: str | None, limit: int) -> tuple[list[CallView], str | None]:
+    """A page of calls in line, under lease or parked, and where the next begins. One that is behind another of its
+    transaction is not in line."""
+    places = {"waiting": _WAITING, "parked": _PARKED}.get(state or "", (*_PARKED, *_WAITING))
+    if after is not None and (not _TOKEN.match(after) or bytes.fromhex(after)[:1] not in dict(places)):
+        raise InvalidRequest(f"after: {after[:80]!r} is not the `next` of an earlier page", field="after")
+    start = b"" if after is None else bytes.fromhex(after)
+    found: list[CallView] = []
+    for key, offset in _keys(batch, places, start):
+        view = _view_at(batch, *keys.read_call(key, offset))
+        if view is not None:
+            found.append(view)
+        if len(found) >= limit:
+            return found, key.hex()
+    return found, None
+
+
+def _keys(batch: Batch, places: tuple[tuple[bytes, int], ...], start: bytes) -> Iterator[tuple[bytes, int]]:
+    first = next((number for number, (prefix, _) in enumerate(places) if start.startswith(prefix)), 0) if start else 0
+    for number, (prefix, offset) in enumerate(places[first:]):
+        begin = start + b"\0" if start and number == 0 else prefix
+        for key, _ in batch.scan("index", begin, keys.after_prefix(prefix)):
+            yield key, offset
+
+
+def _view_at(batch: Batch, gid: str, index: int) -> CallView | None:
+    state = calls.load_state(batch, gid)
+    if state is None:
+        return None
+    return call_view(gid, index, calls.load_calls(batch, gid).spec.calls[index], "dropped", state.created_at, state)

@@ -1,0 +1,323 @@
+"""Calls: lined up when their transaction commits, claimed when due, and what follows each try.
+
+A call has a key in exactly one place: in its host's line (`D`), among those under lease (`i`), among the parked
+(`X`), or none (done, stopped, or behind another one of its transaction). `x` holds where that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.core.backoff import Backoff
+from tallystick.core.calls import CallOutcome, CallResult, CallSpec
+from tallystick.core.errors import Conflict, NotFound
+from tallystick.core.ops import OpResult, Outcome
+from tallystick.store.kv import keys
+from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.channels import channel_for
+from tallystick.store.protocol import (
+    CallClaim,
+    ClaimCalls,
+    ClaimedCalls,
+    FinishCalls,
+    Progress,
+    RequeueCalls,
+    ResumeCalls,
+    StopCalls,
+)
+
+# Why a call is in line; kept with its key, so that a scan of the line need not read more.
+FIRST, RETRY, UNREACHED = b"", b"r", b"u"
+# A claim of calls whose host is back looks at this many times its limit: it must not read a long line of others.
+EARLY_EXAMINED = 20
+
+
+class CallProgress(Struct, array_like=True, gc=False):
+    """Where one call stands; `behind`: not in line, because one before it is not done."""
+
+    channel: int
+    state: str = "behind"  # behind, waiting, leased, done, parked, stopped
+    attempts: int = 0
+    failures: int = 0  # the waits grow with these; a service that says `ongoing` has not failed
+    next_at: int = 0  # waiting: its place in line; leased: the end of the lease; behind: not before
+    last_error: str = ""
+    finished_at: int = 0
+    last_outcome: CallOutcome | None = None
+
+
+class CallsState(Struct, array_like=True, gc=False):
+    """The state of a transaction's calls; without any, those of one that was rolled back."""
+
+    created_at: int
+    concurrent: bool
+    retry_ms: int
+    max_attempts: int
+    calls: list[CallProgress]
+    finished_at: int = 0
+
+
+class CallsRecord(Struct, array_like=True, gc=False):
+    spec: CallSpec
+    check_target: str
+
+
+decode_state = msgspec.msgpack.Decoder(CallsState).decode
+decode_calls = msgspec.msgpack.Decoder(CallsRecord).decode
+
+
+def load_state(batch: Batch, gid: str) -> CallsState | None:
+    stored = batch.get("index", b"x" + gid.encode())
+    return None if stored is None else decode_state(stored)
+
+
+def load_calls(batch: Batch, gid: str) -> CallsRecord:
+    stored = batch.get("tx", keys.calls(gid))
+    if stored is None:
+        raise NotFound(f"transaction {gid} has no calls here", field="gid")
+    return decode_calls(stored)
+
+
+def _store_state(batch: Batch, gid: str, state: CallsState) -> None:
+    batch.put("index", b"x" + gid.encode(), encode(state))
+
+
+# --- the outcome -------------------------------------------------------------------------------------------------
+
+
+def settle(
+    batch: Batch, gid: str, spec: CallSpec, check_target: str, outcome: Outcome, created_at: int, delay_ms: int
+) -> None:
+    """Their transaction has an outcome: line them up, or keep only what they would have been."""
+    retry_ms = spec.retry_ms or batch.settings.calls.first_ms
+    limit = spec.max_attempts or batch.settings.max_call_attempts
+    state = CallsState(created_at, spec.concurrent, retry_ms, limit, [])
+    if outcome == "committed":
+        for call in spec.calls:
+            channel = channel_for(batch, "call", call.url, "").id
+            state.calls.append(CallProgress(channel, next_at=created_at + max(call.delay_ms, delay_ms)))
+        batch.counters.calls_waiting += len(spec.calls)
+        _line_up(batch, gid, state)
+    else:
+        state.finished_at = batch.now
+        bare = [msgspec.structs.replace(call, body=b"") for call in spec.calls]
+        spec = msgspec.structs.replace(spec, calls=bare)
+    batch.put("tx", keys.calls(gid), encode(CallsRecord(spec, check_target)))
+    _store_state(batch, gid, state)
+
+
+def _line_up(batch: Batch, gid: str, state: CallsState) -> None:
+    """Bring those into line whose turn it is: all of them, or the first that is not done."""
+    for index, progress in enumerate(state.calls):
+        if progress.state == "behind":
+            _put_in_line(batch, gid, index, progress, max(batch.now, progress.next_at), FIRST)
+        if progress.state != "done" and not state.concurrent:
+            return
+
+
+def _put_in_line(batch: Batch, gid: str, index: int, progress: CallProgress, at: int, why: bytes) -> None:
+    progress.state, progress.next_at = "waiting", at
+    batch.lower_mark(progress.channel, at)
+    batch.put("index", keys.due_call(progress.channel, at, gid, index), why)
+    batch.called.add(progress.channel)
+
+
+def _take_out(batch: Batch, gid: str, index: int, progress: CallProgress) -> None:
+    """Remove the call's key, wherever it is, and count it neither as waiting nor as parked."""
+    if progress.state == "waiting":
+        batch.delete("index", keys.due_call(progress.channel, progress.next_at, gid, index))
+    elif progress.state == "leased":
+        batch.delete("index", keys.leased_call(progress.next_at, gid, index))
+    elif progress.state == "parked":
+        batch.delete("index", b"X" + keys.call(gid, index))
+        batch.counters.calls_parked -= 1
+    if progress.state in ("waiting", "leased", "behind"):
+        batch.counters.calls_waiting -= 1
+
+
+# --- claiming ----------------------------------------------------------------------------------------------------
+
+
+def claim(batch: Batch, op: ClaimCalls) -> ClaimedCalls:
+    requeue(batch, RequeueCalls(op.limit))
+    claimed = ClaimedCalls([], {})
+    room = op.max_bytes
+    for channel in op.channels:
+        before = len(claimed.claims)
+        claimed.next_due[channel] = _claim_channel(batch, channel, op, claimed.claims, room)
+        room -= sum(len(one.call.body) for one in claimed.claims[before:])
+    return claimed
+
+
+def _claim_channel(batch: Batch, channel: int, op: ClaimCalls, claims: list[CallClaim], room: int) -> int | None:
+    """Claim what is due in one channel; tells when the next one is due."""
+    mark = batch.catalog.mark(channel)
+    next_due: int | None = None
+    taken = 0
+    for examined, (key, why) in enumerate(_line(batch, channel, mark.low)):
+        at = keys.read_u64(key, 5)
+        full = taken >= op.limit or room <= 0 or examined > EARLY_EXAMINED * op.limit
+        if full or (at > batch.now and not op.early):
+            next_due = at if next_due is None else next_due
+            break
+        if at > batch.now and why != UNREACHED:
+            next_due = at if next_due is None else next_due
+            continue
+        made = _claim_one(batch, key, at, op.lease_ms)
+        if made is not None:
+            claims.append(made)
+            taken += 1
+            room -= len(made.call.body)
+    batch.raise_mark(channel, batch.now if next_due is None else min(next_due, batch.now), keep=taken > 0)
+    return next_due
+
+
+def _line(batch: Batch, channel: int, start: int) -> Iterator[tuple[bytes, bytes]]:
+    prefix = b"D" + keys.u32(channel)
+    return batch.scan("index", prefix + keys.u64(start), keys.after_prefix(prefix))
+
+
+def _claim_one(batch: Batch, key: bytes, at: int, lease_ms: int) -> CallClaim | None:
+    gid, index = keys.read_call(key, 13)
+    state = load_state(batch, gid)
+    batch.delete("index", key)
+    if state is None:
+        return None
+    progress = state.calls[index]
+    progress.state, progress.next_at = "leased", batch.now + lease_ms
+    batch.put("index", keys.leased_call(progress.next_at, gid, index), b"")
+    _store_state(batch, gid, state)
+    call = load_calls(batch, gid).spec.calls[index]
+    return CallClaim(progress.channel, gid, index, call, progress.attempts, state.created_at)
+
+
+def requeue(batch: Batch, op: RequeueCalls) -> Progress:
+    done = 0
+    for key, _ in islice(batch.scan("index", b"i", b"j"), op.limit):
+        if keys.read_u64(key, 1) > batch.now and not op.all:
+            break
+        gid, index = keys.read_call(key, 9)
+        state = load_state(batch, gid)
+        batch.delete("index", key)
+        if state is not None:
+            _put_in_line(batch, gid, index, state.calls[index], batch.now, UNREACHED)
+            _store_state(batch, gid, state)
+        done += 1
+    return Progress(done, more=done >= op.limit)
+
+
+# --- what came of it ---------------------------------------------------------------------------------------------
+
+
+def finish(batch: Batch, op: FinishCalls) -> None:
+    for result in op.results:
+        state = load_state(batch, result.gid)
+        if state is None or result.index >= len(state.calls):
+            continue  # forgotten since: what it answered counts for nobody
+        progress = state.calls[result.index]
+        if progress.state == "done":
+            continue
+        if result.outcome == "success":
+            _succeed(batch, result, state, progress)
+        elif progress.state == "leased":
+            _try_again(batch, result, state, progress)
+        else:
+            continue  # stopped, or its lease was over: somebody else has it now
+        _store_state(batch, result.gid, state)
+
+
+def _succeed(batch: Batch, result: CallResult, state: CallsState, progress: CallProgress) -> None:
+    """Done, whatever it was taken for meanwhile: it must not be made again."""
+    _take_out(batch, result.gid, result.index, progress)
+    progress.state, progress.next_at, progress.finished_at = "done", 0, batch.now
+    progress.attempts += 1
+    progress.last_error, progress.last_outcome = "", "success"
+    _line_up(batch, result.gid, state)
+    if all(one.state in ("done", "stopped") for one in state.calls):
+        state.finished_at = batch.now
+
+
+def _try_again(batch: Batch, result: CallResult, state: CallsState, progress: CallProgress) -> None:
+    gid, index = result.gid, result.index
+    batch.delete("index", keys.leased_call(progress.next_at, gid, index))
+    if result.outcome == "released":
+        _put_in_line(batch, gid, index, progress, batch.now, UNREACHED)
+        return
+    progress.attempts += 1
+    progress.last_error, progress.last_outcome = result.error, result.outcome
+    if progress.attempts >= state.max_attempts:
+        _park(batch, gid, index, progress)
+        return
+    wait = state.retry_ms
+    if result.outcome != "ongoing":
+        progress.failures += 1
+        cap = max(batch.settings.calls.cap_ms, state.retry_ms)
+        wait = Backoff(state.retry_ms, cap, batch.settings.calls.jitter).wait_ms(progress.failures)
+    why = UNREACHED if result.outcome == "unreachable" else RETRY
+    _put_in_line(batch, gid, index, progress, batch.now + wait, why)
+
+
+def _park(batch: Batch, gid: str, index: int, progress: CallProgress) -> None:
+    progress.state, progress.next_at = "parked", 0
+    batch.put("index", b"X" + keys.call(gid, index), b"")
+    batch.counters.calls_waiting -= 1
+    batch.counters.calls_parked += 1
+    url = load_calls(batch, gid).spec.calls[index].url
+    batch.event("call_parked", gid, f"call to {url} given up after {progress.attempts} tries: {progress.last_error}")
+
+
+# --- an operator's word ------------------------------------------------------------------------------------------
+
+
+def _state_for(batch: Batch, gid: str) -> CallsState:
+    state = load_state(batch, gid)
+    if state is None or not state.calls:
+        raise NotFound(f"transaction {gid} has no calls that are under way", field="gid")
+    return state
+
+
+def resume(batch: Batch, op: ResumeCalls) -> OpResult | None:
+    state = _state_for(batch, op.gid)
+    parked = [index for index, progress in enumerate(state.calls) if progress.state == "parked"]
+    if not parked:
+        return OpResult(duplicate=True)
+    for index in parked:
+        progress = state.calls[index]
+        _take_out(batch, op.gid, index, progress)
+        progress.attempts = progress.failures = 0
+        batch.counters.calls_waiting += 1
+        _put_in_line(batch, op.gid, index, progress, batch.now, RETRY)
+    _store_state(batch, op.gid, state)
+    return None
+
+
+def stop(batch: Batch, op: StopCalls) -> OpResult | None:
+    state = _state_for(batch, op.gid)
+    left = [index for index, progress in enumerate(state.calls) if progress.state not in ("done", "stopped")]
+    if not left and any(progress.state == "stopped" for progress in state.calls):
+        return OpResult(duplicate=True)
+    if not left:
+        raise Conflict(f"the calls of transaction {op.gid} are all done; there is nothing to stop")
+    for index in left:
+        progress = state.calls[index]
+        _take_out(batch, op.gid, index, progress)
+        progress.state, progress.next_at, progress.finished_at = "stopped", 0, batch.now
+    state.finished_at = batch.now
+    _store_state(batch, op.gid, state)
+    return None
+
+
+def hurry(batch: Batch, gid: str, state: CallsState) -> int:
+    """Tries that wait after one that failed are due now; tells how many. What was delayed on purpose stays so."""
+    moved = 0
+    for index, progress in enumerate(state.calls):
+        if progress.state == "waiting" and progress.attempts and progress.next_at > batch.now:
+            batch.delete("index", keys.due_call(progress.channel, progress.next_at, gid, index))
+            _put_in_line(batch, gid, index, progress, batch.now, RETRY)
+            moved += 1
+    if moved:
+        _store_state(batch, gid, state)
+    return moved

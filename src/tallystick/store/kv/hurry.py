@@ -1,0 +1,49 @@
+"""Bringing forward what waits: checks that were made before, and tries of calls that failed before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from tallystick.core.errors import NotFound
+from tallystick.core.ops import OpResult
+from tallystick.core.transaction import Prepared
+from tallystick.store.kv import calls, checks, keys
+from tallystick.store.kv.batch import Batch
+from tallystick.store.protocol import Hurry, HurryAll, Progress
+
+EXAMINED = 10_000
+
+
+def one(batch: Batch, op: Hurry) -> OpResult | None:
+    record = batch.transaction(op.gid)
+    if record is None:
+        raise NotFound(f"transaction {op.gid} is not known here", field="gid")
+    if isinstance(record, Prepared):
+        moved = checks.hurry(batch, op.gid, record)
+    else:
+        state = calls.load_state(batch, op.gid)
+        moved = bool(state and calls.hurry(batch, op.gid, state))
+    return None if moved else OpResult(duplicate=True)
+
+
+def all_(batch: Batch, op: HurryAll) -> Progress:
+    """Transactions, not calls, are counted. `more` if there may be others."""
+    done = 0
+    gids = list(islice(_far_away(batch, batch.now + op.after_ms), EXAMINED))
+    for gid in dict.fromkeys(gids):
+        if done >= op.limit:
+            return Progress(done, more=True)
+        done += one(batch, Hurry(gid)) is None
+    return Progress(done, more=len(gids) >= EXAMINED)
+
+
+def _far_away(batch: Batch, after: int) -> Iterator[str]:
+    for channel in batch.catalog.channels.values():
+        kind = b"D" if channel.via == "call" else b"d"
+        prefix = kind + keys.u32(channel.id)
+        for key, why in batch.scan("index", prefix + keys.u64(after + 1), keys.after_prefix(prefix)):
+            if kind == b"d" and batch.get("index", b"k" + key[13:]) is not None:
+                yield key[13:].decode()
+            elif kind == b"D" and why != calls.FIRST:
+                yield keys.read_call(key, 13)[0]
