@@ -1,7 +1,8 @@
 """A real broker process for tests: `with running_broker(check_after="1s") as broker: broker.url`.
 
-Settings are those of the broker's configuration, as text, list or dict. The process keeps its port and its data
+Settings are those of the broker's configuration, as text, list or dict. The process keeps its ports and its data
 over `kill9()` and `restart()`, and is gone at the end whatever happens, even if the tests themselves are killed.
+It speaks gRPC only when asked to (`grpc=True`), at `broker.grpc`.
 """
 
 from __future__ import annotations
@@ -46,12 +47,20 @@ class BrokerProcess:
         self.data_dir = Path(settings.get("data_dir", directory / "data"))
         self.log = directory / "broker.log"
         self.port = int(settings.get("port", 0)) or _free_port()
-        self.settings: dict[str, Any] = {**settings, "data_dir": self.data_dir, "port": self.port}
+        self.grpc_port = int(settings.get("grpc_port", 0)) or _free_port()
+        places = {"data_dir": self.data_dir, "port": self.port, "grpc_port": self.grpc_port}
+        self.settings: dict[str, Any] = {"grpc": False, **settings, **places}
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def grpc(self) -> str:
+        """Where its gRPC port is, as gRPC clients name it."""
+        assert self.settings["grpc"], "the broker was not asked to speak gRPC"
+        return f"127.0.0.1:{self.grpc_port}"
 
     @property
     def pid(self) -> int:

@@ -40,6 +40,8 @@ QUERIES: dict[str, dict[str, list[str]]] = {
         "limit": ["0", "-1", "x", "1001", ""],
         "after": ["x", "0:zz", "9:00", "-1:", "2:6f.x", "0:00", ":", "0:", "0:64\0"],
     },
+    "/v1/calls": {"state": ["", "done", "WAITING"], "limit": ["0", "x", "1001"], "after": ["x", "6f00", "44", "zz"]},
+    "/v1/transactions/kept/calls": {"wait_ms": ["-1", "x", "60001"]},
     "/v1/groups/kept/offsets": {"topic": ["", "a b", "unknown", "../x"]},
 }
 PATHS = [
@@ -51,6 +53,14 @@ PATHS = [
     ("POST", "/v1/transactions/{}/commit"),
     ("POST", "/v1/transactions/{}/rollback"),
     ("POST", "/v1/transactions/{}/resume"),
+    ("POST", "/v1/transactions/{}/hurry"),
+    ("GET", "/v1/transactions/{}/calls"),
+    ("POST", "/v1/transactions/{}/calls/resume"),
+    ("POST", "/v1/transactions/{}/calls/stop"),
+    ("GET", "/v1/call-topics/{}"),
+    ("DELETE", "/v1/call-topics/{}"),
+    ("PUT", "/v1/call-topics/{}/subscribers"),
+    ("DELETE", "/v1/call-topics/{}/subscribers"),
     ("POST", "/v1/parts/{}"),
     ("GET", "/v1/groups/{}"),
     ("GET", "/v1/groups/{}/offsets?topic=kept"),

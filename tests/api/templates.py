@@ -69,11 +69,15 @@ _CHECK_FAULTS: dict[Path, list[Any]] = {
     ("after_ms",): [-1, 10**30, "1", 366 * 24 * 3600 * 1000 + 1],
     ("max_checks",): [0, -1, 10_001, "x", 1.5],
     ("on_exhausted",): ["explode", 7],
+    ("headers",): [7, "x", [], {"": "v"}, {"h": 7}],
+    ("timeout_ms",): [-1, 10**30, "1"],
     ("nonsense",): [1],
 }
 _URL_FAULTS: dict[Path, list[Any]] = {
     ("check",): [
+        {"via": "none"},
         {"via": "url"},
+        {"via": "url", "target": "http://127.0.0.1:1/", "headers": {"h": "a\r\nb: c"}},
         {"via": "database"},
         {"via": "database", "target": "unknown"},
         *({"via": "url", "target": url} for url in BAD_URLS),
@@ -92,15 +96,49 @@ _MESSAGES_FAULTS: dict[Path, list[Any]] = {
     ("messages", 0, "value"): [NOTHING, "x" * (MESSAGE_BYTES + 1)],
     ("nonsense",): [1],
 }
+_CALL = {"url": "http://127.0.0.1:1/x", "headers": {"h": "v"}, "timeout_ms": 1, "delay_ms": 60_000, "branch": "b"}
+_HEADER_FAULTS = [{"h": "a\r\nb: c"}, {"h\r\n": "v"}, {"Host": "x"}, {"Content-Length": "1"}, {"a b": "c"}, {"h": "\0"}]
+_CALL_FAULTS: dict[Path, list[Any]] = {
+    ("url",): [*BAD_URLS, "x" * 2_049, "grpc://example.com:1/s/m", 7, None, NOTHING],
+    ("headers",): [7, "x", [], {"": "v"}, {"h": 7}, {"h": TOO_LONG}, dict.fromkeys(MANY, "v"), *_HEADER_FAULTS],
+    ("protocol",): ["smtp", 7, None],
+    ("timeout_ms",): [-1, 10**30, "1", 1.5],
+    ("delay_ms",): NO_TIME,
+    ("branch",): ["a b", "x" * 65, "a/b", 7, None],
+    ("nonsense",): [1],
+}
+_CALLS_FAULTS: dict[Path, list[Any]] = {
+    ("calls",): [*NO_LIST, [7], [None], [{"url": f"http://127.0.0.1:{at}/"} for at in range(1, MESSAGES + 2)]],
+    **_under(("calls", 0), _CALL_FAULTS),
+    ("call_options",): [7, "x", [], {"concurrent": 7}, {"retry_ms": -1}, {"max_attempts": 0}, {"nonsense": 1}],
+    ("remark",): ["x" * 8_193, 7, None],
+}
+_JSON_CALLS_FAULTS = {
+    **_CALLS_FAULTS,
+    ("calls", 0, "url"): [*_CALL_FAULTS[("url",)], "topic://", "topic://unknown"],
+    ("calls", 0, "body"): ["x" * (MESSAGE_BYTES + 1)],
+    ("calls", 0, "body_base64"): ["?", 7, "A"],
+}
 _RECEIPTS = {("receipts",): [*NO_LIST, NOTHING, [7], [None], ["nonsense"], ["t/0/0"], ["t/x/0/1"], ["t/-1/0/1"]]}
 
 REQUESTS = [
     Request(
         "POST",
         "/v1/transactions",
-        {"gid": "new", "group": "shop", "messages": [_JSON_MESSAGE], "check": {"via": "group"}, "member": "m"},
+        {
+            "gid": "new",
+            "group": "shop",
+            "messages": [_JSON_MESSAGE],
+            "check": {"via": "group"},
+            "member": "m",
+            "calls": [_CALL],
+            "call_options": {"concurrent": True, "retry_ms": 1, "max_attempts": 2},
+            "remark": "r",
+        },
         {
             **_MESSAGES_FAULTS,
+            ("messages",): [*NO_LIST, [7], [None], [_JSON_MESSAGE] * (MESSAGES + 1)],
+            **_JSON_CALLS_FAULTS,
             **_URL_FAULTS,
             **_under(("check",), _CHECK_FAULTS),
             ("gid",): BAD_GIDS,
@@ -110,6 +148,22 @@ REQUESTS = [
     ),
     Request(
         "POST", "/v1/messages", {"gid": "new", "messages": [_JSON_MESSAGE]}, {**_MESSAGES_FAULTS, ("gid",): BAD_GIDS}
+    ),
+    Request(
+        "POST",
+        "/v1/messages",
+        {"gid": "new", "calls": [_CALL], "call_options": {"concurrent": True}},
+        {**_JSON_CALLS_FAULTS, ("gid",): [*BAD_GIDS, NOTHING, None]},
+    ),
+    Request(
+        "PUT",
+        "/v1/call-topics/new/subscribers",
+        {"url": "http://127.0.0.1:1/x", "remark": "r"},
+        {
+            ("url",): [*BAD_URLS, "x" * 2_049, 7, None, NOTHING],
+            ("remark",): ["x" * 8_193, 7, None],
+            ("nonsense",): [1],
+        },
     ),
     Request(
         "POST",
@@ -125,8 +179,9 @@ REQUESTS = [
     Request(
         "POST",
         "/v1/transactions/kept/commit",
-        {"parts": [{"part": "p", "count": 1}], "by": "producer"},
+        {"parts": [{"part": "p", "count": 1}], "by": "producer", "delay_ms": 0},
         {
+            ("delay_ms",): NO_TIME,
             ("parts",): [*NO_LIST, [7], [{"part": "p"}], [{"count": 1}]],
             ("parts", 0, "part"): BAD_GIDS,
             ("parts", 0, "count"): [-1, *NO_NUMBER],
@@ -261,9 +316,11 @@ OPERATIONS = [
     Request(
         "",
         "prepare",
-        {"gid": "new", "group": "shop", "messages": [_MESSAGE], "check": {"via": "group"}},
+        {"gid": "new", "group": "shop", "messages": [_MESSAGE], "check": {"via": "group"}, "calls": [_CALL]},
         {
             **_OP_MESSAGES,
+            **_CALLS_FAULTS,
+            ("calls", 0, "body"): [7, None, []],
             **_URL_FAULTS,
             **_under(("check",), _CHECK_FAULTS),
             **_GROUP_FAULTS,
@@ -285,8 +342,9 @@ OPERATIONS = [
     Request(
         "",
         "commit",
-        {"gid": "kept", "parts": [{"part": "p", "count": 1}]},
+        {"gid": "kept", "parts": [{"part": "p", "count": 1}], "delay_ms": 0},
         {
+            ("delay_ms",): NO_TIME,
             ("gid",): [*BAD_GIDS, None, NOTHING],
             ("parts",): [*NO_LIST, [7], [{"part": "p"}]],
             ("parts", 0, "count"): [-1, *NO_NUMBER],
@@ -314,7 +372,12 @@ OPERATIONS = [
             ("parts",): [*NO_LIST, [7], ["a b"], [None]],
         },
     ),
-    Request("", "send", {"gid": "new", "messages": [_MESSAGE]}, {**_OP_MESSAGES, ("gid",): BAD_GIDS}),
+    Request(
+        "",
+        "send",
+        {"gid": "new", "messages": [_MESSAGE], "calls": [_CALL]},
+        {**_OP_MESSAGES, **_CALLS_FAULTS, ("gid",): BAD_GIDS},
+    ),
     Request("", "ack", {"group": "g", "receipts": []}, {**_GROUP_FAULTS, **_TYPED_RECEIPTS}),
     Request(
         "",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from typing import Any
 
 import pytest
@@ -12,8 +10,9 @@ from hypothesis import strategies as st
 from web import site
 from yarl import URL
 
+from tallystick.broker.allowed import AllowedUrls, Resolver
 from tallystick.broker.config import LOOPBACK_URLS, Config
-from tallystick.broker.outbound import AllowedUrls, Outbound, OutboundFailed, _PinnedResolver
+from tallystick.broker.outbound import Outbound, OutboundFailed
 from tallystick.core.errors import ConfigError, NotAllowed
 
 LOOPBACK = AllowedUrls(LOOPBACK_URLS)
@@ -262,6 +261,7 @@ def test_whatever_is_allowed_leads_to_the_host_that_was_allowed(
     assert read.scheme == "http"
     assert read.host in ("127.0.0.1", "localhost", "::1")
     assert read.user is read.password is None
+    assert LOOPBACK.target(url, "url").host == read.host
 
 
 # --- names that lead somewhere -------------------------------------------------------------------------------------
@@ -296,25 +296,16 @@ async def test_an_address_in_disguise_reaches_nobody(host: str) -> None:
         assert there.requests == []
 
 
-async def resolved(patterns: list[str], monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
+async def resolved(patterns: list[str], *addresses: str) -> list[str]:
     """What is left of the addresses that a name server gives for `shop.internal`."""
-
-    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
-        kinds = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses]
-        return [
-            (kind, socket.SOCK_STREAM, 6, "", (address, port)) for kind, address in zip(kinds, addresses, strict=True)
-        ]
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
-    found = await _PinnedResolver(AllowedUrls(patterns)).resolve("shop.internal", 80)
-    return [one["host"] for one in found]
+    return await Resolver(AllowedUrls(patterns), lambda _: list(addresses)).addresses("shop.internal")
 
 
 @pytest.mark.parametrize(
     "address", ["10.0.0.5", "192.168.1.9", "172.16.0.1", "93.184.216.34", "fd00::5", "2606:4700::1"]
 )
-async def test_ordinary_addresses_are_reached_under_a_wildcard(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    assert await resolved(["http://*.internal:80"], monkeypatch, address) == [address]
+async def test_ordinary_addresses_are_reached_under_a_wildcard(address: str) -> None:
+    assert await resolved(["http://*.internal:80"], address) == [address]
 
 
 SPECIAL = [
@@ -337,11 +328,11 @@ SPECIAL = [
 
 
 @pytest.mark.parametrize("address", SPECIAL)
-async def test_special_addresses_need_to_be_named(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+async def test_special_addresses_need_to_be_named(address: str) -> None:
     with pytest.raises(OSError, match=r"shop\.internal leads to an address"):
-        await resolved(["http://*.internal:80"], monkeypatch, address)
-    assert await resolved(["http://shop.internal:80"], monkeypatch, address) == [address]
+        await resolved(["http://*.internal:80"], address)
+    assert await resolved(["http://shop.internal:80"], address) == [address]
 
 
-async def test_of_several_addresses_the_special_ones_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await resolved(["http://*.internal:80"], monkeypatch, "127.0.0.1", "10.0.0.5", "::1") == ["10.0.0.5"]
+async def test_of_several_addresses_the_special_ones_are_left_out() -> None:
+    assert await resolved(["http://*.internal:80"], "127.0.0.1", "10.0.0.5", "::1") == ["10.0.0.5"]

@@ -107,7 +107,7 @@ async def test_used_up_checks_park() -> None:
         await broker.becomes("t", checks=1)
         broker.clock.advance(60_000)
         view = await broker.becomes("t", state="parked")
-        assert "ClientConnector" in view.last_error
+        assert "Connect" in view.last_error
 
 
 async def test_a_host_gets_no_more_questions_at_once_than_its_share() -> None:

@@ -13,6 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from tallystick.broker.alerts import Alerts
+from tallystick.broker.calls.deliverer import Calls, CallSettings
+from tallystick.broker.calls.headers import check_headers
 from tallystick.broker.checkback.databases import Databases
 from tallystick.broker.checkback.scheduler import TICK_SECONDS, CheckBack
 from tallystick.broker.config import Config
@@ -21,12 +23,15 @@ from tallystick.broker.outbound import AllowedUrls, Outbound
 from tallystick.broker.sweeps import start_sweeps
 from tallystick.broker.waiters import ANY, Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
+from tallystick.core.calls import TOPIC_SCHEME, OutgoingCall
 from tallystick.core.clock import Clock, SystemClock
-from tallystick.core.errors import Draining, InvalidRequest, TallystickError, error_from_code
+from tallystick.core.errors import Draining, InvalidRequest, NotAllowed, TallystickError, error_from_code
 from tallystick.core.ops import Ack, AnswerChecks, ClientOp, Nack, OpResult, Prepare, PreparePart, Send
 from tallystick.core.wire import CheckPoll, CheckRequest, Delivery, ReceiveRequest, TopicView
 from tallystick.store.memory import open_memory
 from tallystick.store.protocol import (
+    Hurry,
+    HurryAll,
     Receive,
     Received,
     Result,
@@ -34,6 +39,7 @@ from tallystick.store.protocol import (
     Slice,
     Store,
     StoreOp,
+    Subscribe,
     TablePage,
     TableQuery,
 )
@@ -60,9 +66,9 @@ class Broker:
         self.clock = clock or SystemClock()
         self.limits = config.limits()
         self.metrics = Metrics()
-        allowed = AllowedUrls(config.allowed_urls)
+        self.allowed = AllowedUrls(config.allowed_urls)
         if config.alert_url:
-            allowed.check(config.alert_url, "alert_url")
+            self.allowed.check(config.alert_url, "alert_url")
         self._databases = Databases(config.databases, config.barrier_table)
         self.store = store or open_store(config)
         self._collector = StoreCollector(self.store)
@@ -72,7 +78,7 @@ class Broker:
         self.writer = Writer(
             self.store, self.clock, space, config.max_waiting_bytes, self._durable, self.metrics.commit_seconds
         )
-        self._outbound = Outbound(allowed)
+        self._outbound = Outbound(self.allowed)
         self._alerts = Alerts(config.alert_url, self._outbound, self.metrics)
         self.checkback = CheckBack(
             self.store,
@@ -85,7 +91,9 @@ class Broker:
             config.checks_per_target,
             config.max_long_polls,
         )
+        self.calls = Calls(self.store, self.writer, self.clock, self._outbound, self.metrics, _call_settings(config))
         self._tasks = [
+            asyncio.create_task(self.calls.run(), name="calls"),
             asyncio.create_task(self.checkback.run(), name="check-back"),
             asyncio.create_task(self._alerts.run(), name="alerts"),
             *start_sweeps(self.writer, self.clock),
@@ -100,6 +108,9 @@ class Broker:
         appended = self.store.drain_appended()
         if appended:
             self.waiters.appended({topic for topic, _ in appended})
+        called = self.store.drain_called()
+        if called:
+            self.calls.called(called)
         for event in self.store.drain_events():
             self._alerts.tell(event)
 
@@ -135,6 +146,7 @@ class Broker:
                 soonest = after if soonest is None else min(soonest, after)
             elif kind is Send:
                 self.limits.check_messages(op.messages, f"ops[{index}].messages")  # type: ignore[union-attr]
+                self._check_calls(op.calls, f"ops[{index}].calls")  # type: ignore[union-attr]
             elif kind is PreparePart:
                 most = self.limits.part_messages
                 self.limits.check_messages(op.messages, f"ops[{index}].messages", most)  # type: ignore[union-attr]
@@ -144,25 +156,53 @@ class Broker:
 
     def _check_prepare(self, op: Prepare, index: int) -> None:
         self.limits.check_messages(op.messages, f"ops[{index}].messages")
+        self._check_calls(op.calls, f"ops[{index}].calls")
         check = op.check
         if check.via == "group":
+            return
+        if check.via == "none":
+            self._check_unchecked(f"ops[{index}].check.via")
             return
         if not check.target:
             at = f"ops[{index}].check.target"
             raise InvalidRequest(f"{at}: a check-back by {check.via} needs its {check.via} here", field=at)
         if check.via == "url":
-            self._outbound.allowed.check(check.target, f"ops[{index}].check.target")
+            check_headers(check.headers, f"ops[{index}].check.headers")
+            self.allowed.check(check.target, f"ops[{index}].check.target")
         else:
             self._databases.check(check.target, f"ops[{index}].check.target")
+
+    def _check_unchecked(self, at: str) -> None:
+        if not self.config.allow_unchecked:
+            raise NotAllowed(
+                f"{at}: a transaction that nobody can be asked about would be committed blindly; name a check-back, "
+                "or let the operator set allow_unchecked",
+                field=at,
+            )
+
+    def _check_calls(self, calls: list[OutgoingCall], at: str) -> None:
+        if not calls:
+            return
+        self.limits.check_calls(calls, at)
+        for index, call in enumerate(calls):
+            check_headers(call.headers, f"{at}[{index}].headers")
+            if not call.url.startswith(TOPIC_SCHEME):
+                self.allowed.check(call.url, f"{at}[{index}].url")
 
     async def one(self, op: StoreOp) -> Result:
         """Carry out a single operation; a refusal is raised."""
         (result,) = await self.writer.submit([op])
         if isinstance(result, OpResult) and result.error:
             raise error_from_code(result.error, result.detail, result.field)
-        if isinstance(op, Resume):
+        if isinstance(op, Resume | Hurry | HurryAll):
             self.checkback.resumed()
         return result
+
+    async def subscribe(self, op: Subscribe) -> None:
+        """Add a URL to a call topic, if this broker may call it."""
+        if op.url:
+            self.allowed.check(op.url, "url")
+        await self.one(op)
 
     async def look(self, see: Callable[[Store], T]) -> T:
         return await self.writer.look(see)
@@ -270,9 +310,21 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.checkback.close()
+        await self.calls.close()
         await self.writer.stop()
         await self._outbound.close()
         self.store.close()
+
+
+def _call_settings(config: Config) -> CallSettings:
+    return CallSettings(
+        timeout_ms=config.call_timeout,
+        per_host=config.calls_per_host,
+        in_flight=config.calls_in_flight,
+        breaker_failures=config.call_breaker_failures,
+        probe_ms=config.call_probe,
+        probe_cap_ms=config.call_probe_cap,
+    )
 
 
 def _present(views: Iterable[TopicView | None]) -> list[TopicView]:

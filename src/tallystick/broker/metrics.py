@@ -37,6 +37,16 @@ class Metrics:
         self.check_seconds = Histogram(
             "tallystick_check_seconds", "Time from a check-back to its answer.", ["via"], registry=registry
         )
+        self.calls_made = Counter(
+            "tallystick_calls_made", "Calls made, by what came of them.", ["protocol", "outcome"], registry=registry
+        )
+        self.call_seconds = Histogram(
+            "tallystick_call_seconds", "Time from a call to its answer.", ["protocol"], registry=registry
+        )
+        self.calls_in_flight = Gauge("tallystick_calls_in_flight", "Calls under way.", registry=registry)
+        self.call_hosts_open = Gauge(
+            "tallystick_call_hosts_open", "Hosts that do not answer: their calls wait.", registry=registry
+        )
         self.commit_seconds = Histogram(
             "tallystick_group_commit_seconds",
             "Time of one group commit, fsync included.",
@@ -50,6 +60,10 @@ class Metrics:
         self.producers = Gauge(
             "tallystick_check_pollers", "Producer group members waiting for check-backs.", registry=registry
         )
+
+    def call_made(self, protocol: str, outcome: str, seconds: float) -> None:
+        self.calls_made.labels(protocol, outcome).inc()
+        self.call_seconds.labels(protocol).observe(seconds)
 
 
 class StoreCollector:
@@ -77,6 +91,8 @@ class StoreCollector:
         yield GaugeMetricFamily("tallystick_pending_oldest_seconds", "Age of the oldest of them.", value=age)
         yield GaugeMetricFamily("tallystick_parked_now", "Transactions that are parked now.", value=counts.parked)
         yield GaugeMetricFamily("tallystick_parts", "Prepared parts nobody has claimed.", value=counts.parts)
+        yield GaugeMetricFamily("tallystick_calls_waiting", "Calls that are not done yet.", value=counts.calls_waiting)
+        yield GaugeMetricFamily("tallystick_calls_parked", "Calls that are parked now.", value=counts.calls_parked)
         yield GaugeMetricFamily("tallystick_leases", "Messages under lease.", value=counts.leased)
 
     def _lag(self) -> Metric:

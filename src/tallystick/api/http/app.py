@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tallystick.api.dtm.http import PREFIX as DTM_PREFIX
+from tallystick.api.dtm.http import DtmHttp
 from tallystick.api.http.batch import Receive, Scope, Send, handle_batch
 from tallystick.api.http.problems import problem_response
 from tallystick.api.http.routes.context import CallerGone
@@ -24,11 +26,12 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class App:
-    """Sends the hot path to its own handler and everything else to Starlette."""
+    """Sends the hot path and dtm's API to their own handlers and everything else to Starlette."""
 
-    def __init__(self, open_broker: Callable[[], Broker]) -> None:
+    def __init__(self, open_broker: Callable[[], AbstractAsyncContextManager[Broker]]) -> None:
         self._open_broker = open_broker
         self.broker: Broker | None = None
+        self._dtm: DtmHttp | None = None
         self._starlette = Starlette(
             # The hot path is taken before Starlette sees it; its entry is here for the methods it does not have.
             routes=[
@@ -42,17 +45,19 @@ class App:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self.broker = app.state.broker = self._open_broker()
-        try:
+        async with self._open_broker() as self.broker:
+            app.state.broker = self.broker
+            self._dtm = DtmHttp(self.broker)
             yield
-        finally:
-            await self.broker.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == "/v1/batch" and scope["method"] == "POST":
             assert self.broker is not None  # noqa: S101 - requests come after the lifespan's start
             status = await handle_batch(self.broker, scope, receive, send)
             self.broker.metrics.requests.labels("/v1/batch", status).inc()
+        elif scope["type"] == "http" and scope["path"].startswith(DTM_PREFIX):
+            assert self._dtm is not None  # noqa: S101 - as above
+            await self._dtm(scope, receive, send)
         else:
             await self._starlette(scope, receive, send)
 

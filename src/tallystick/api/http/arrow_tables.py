@@ -18,6 +18,8 @@ _COLUMNS: dict[TableName, str] = {
     "op": "sequence int64, index int32, at time, gid text, outcome text, by text",
     "offsets": "group text, topic text, queue int32, offset int64, start int64, end int64, lag int64, leased int32",
     "delayed": "gid text, sequence int32, topic text, deliver_at time",
+    "calls": "gid text, index int32, branch text, url text, protocol text, state text, attempts int32, next_at time?, "
+    "last_error text?, finished_at time?, created_at time, size int32",
 }
 
 

@@ -27,16 +27,16 @@ async def handle_batch(broker: Broker, scope: Scope, receive: Receive, send: Sen
     """Answer one request; returns the status for the metrics."""
     try:
         headers = dict(scope["headers"])
-        body = await _read(receive, headers, broker.limits.request_bytes)
+        body = await read_raw(receive, headers, broker.limits.request_bytes)
         sent = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
         request = _decode(sent, body)
         results = await broker.batch(request.ops, len(body))
     except Exception as error:
         return await _refuse(send, error)
     if b"msgpack" in headers.get(b"accept", sent):
-        await _answer(send, 200, MSGPACK, _encode_msgpack(BatchResponse(results)))
+        await answer_raw(send, 200, MSGPACK, _encode_msgpack(BatchResponse(results)))
     else:
-        await _answer(send, 200, JSON, _encode_json(BatchResponse(results)))
+        await answer_raw(send, 200, JSON, _encode_json(BatchResponse(results)))
     return 200
 
 
@@ -51,7 +51,8 @@ def _decode(sent: bytes, body: bytes) -> BatchRequest:
     raise InvalidRequest(f"Content-Type: not one of {JSON} and {MSGPACK}", field="Content-Type")
 
 
-async def _read(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
+async def read_raw(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
+    """The body within a limit, for handlers that do without Starlette."""
     declared = headers.get(b"content-length")
     check_size(declared_size(declared.decode("latin-1") if declared else None), limit)
     event = await receive()
@@ -73,11 +74,11 @@ async def _read(receive: Receive, headers: dict[bytes, bytes], limit: int) -> by
 
 async def _refuse(send: Send, error: Exception) -> int:
     known = as_tallystick_error(error)
-    await _answer(send, known.status, PROBLEM, msgspec.json.encode(problem_of(known)), headers_of(known))
+    await answer_raw(send, known.status, PROBLEM, msgspec.json.encode(problem_of(known)), headers_of(known))
     return known.status
 
 
-async def _answer(send: Send, status: int, media_type: str, body: bytes, more: dict[str, str] | None = None) -> None:
+async def answer_raw(send: Send, status: int, media_type: str, body: bytes, more: dict[str, str] | None = None) -> None:
     headers = [(b"content-type", media_type.encode()), (b"content-length", str(len(body)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in (more or {}).items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -12,8 +12,9 @@ _ELSEWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - names of "eve
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
-    """Sockets bound to every address of `host`; port 0 picks a free one, the same for all of them.
+def bind(host: str, port: int, setting: str = "port") -> list[socket.socket]:
+    """Sockets bound to every address of `host`; port 0 picks a free one, the same for all of them. `setting` is
+    where the port comes from.
 
     They do not listen yet: until the broker is ready, a connection is refused instead of left waiting.
     """
@@ -30,7 +31,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
         port = bound[-1].getsockname()[1]
     if not bound or (failure is not None and failure.errno not in _NOT_HERE):
         close(bound)
-        raise cannot_listen(f"{host}:{port}", failure)
+        raise cannot_listen(f"{host}:{port}", failure, setting)
     return bound
 
 
@@ -39,10 +40,10 @@ def close(sockets: list[socket.socket]) -> None:
         one.close()
 
 
-def url_of(sockets: list[socket.socket], host: str) -> str:
-    """Where a program on this machine reaches the sockets."""
+def place_of(sockets: list[socket.socket], host: str) -> str:
+    """Where a program on this machine reaches the sockets: host:port."""
     name = _ELSEWHERE.get(host, host)
-    return f"http://{f'[{name}]' if ':' in name else name}:{sockets[0].getsockname()[1]}"
+    return f"{f'[{name}]' if ':' in name else name}:{sockets[0].getsockname()[1]}"
 
 
 def _addresses(host: str, port: int) -> list[tuple[int, str]]:
@@ -69,8 +70,8 @@ def _bound(family: int, place: tuple[str, int]) -> socket.socket:
     return made
 
 
-def cannot_listen(place: str, error: OSError | None) -> TallystickError:
+def cannot_listen(place: str, error: OSError | None, setting: str = "port") -> TallystickError:
     reason = os.strerror(error.errno) if error is not None and error.errno else "the name has no address"
     taken = error is not None and error.errno == errno.EADDRINUSE
     hint = "; stop the program that uses it, or choose another port" if taken else ""
-    return TallystickError(f"port: cannot listen on {place}: {reason}{hint}", field="port")
+    return TallystickError(f"{setting}: cannot listen on {place}: {reason}{hint}", field=setting)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
@@ -17,6 +20,9 @@ from tallystick.api.http import listening
 from tallystick.api.http.app import App
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import Config
+
+if TYPE_CHECKING:
+    from tallystick.api.dtm.grpc.server import GrpcServer
 
 log = logging.getLogger("tallystick")
 
@@ -51,9 +57,11 @@ class Server(uvicorn.Server):
     exit code 0. A start that fails is told once, by whoever called `serve`, not as a traceback in the log.
     """
 
-    def __init__(self, config: uvicorn.Config, app: App, on_listening: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: App, grpc: GrpcServer | None, on_listening: Callable[[], None]
+    ) -> None:
         super().__init__(config)
-        self._app = app
+        self._app, self._grpc = app, grpc
         self._on_listening = on_listening
         self.failure: OSError | None = None
 
@@ -73,6 +81,10 @@ class Server(uvicorn.Server):
             uvicorn_log.setLevel(logging.WARNING)
         self._on_listening()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Both ports at once: one after the other, what is under way could take twice the drain timeout.
+        await asyncio.gather(_stop(self._grpc), super().shutdown(sockets))
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._app.broker is not None and not self._app.broker.draining:
             log.info("draining: no new work, finishing what was accepted")
@@ -86,31 +98,44 @@ def serve(config: Config, on_ready: Callable[[str], None] | None = None) -> None
     """Run a broker until a signal ends it. `on_ready` gets its URL once it accepts connections."""
     set_up_logs(config)
     sockets = listening.bind(config.host, config.port)
+    reserved: list[socket.socket] = []
     try:
-        _run(config, sockets, on_ready)
+        if config.grpc:
+            reserved = listening.bind(config.host, config.grpc_port, "grpc_port")
+        _run(config, sockets, reserved, on_ready)
     finally:
-        listening.close(sockets)
+        listening.close(sockets + reserved)
 
 
-def _run(config: Config, sockets: list[socket.socket], on_ready: Callable[[str], None] | None) -> None:
+def _run(
+    config: Config, sockets: list[socket.socket], reserved: list[socket.socket], on_ready: Callable[[str], None] | None
+) -> None:
     failed: list[Exception] = []
 
-    def open_broker() -> Broker:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Broker]:
         try:
-            return Broker(config)
+            broker = await _open(config, grpc)
         except Exception as error:
             failed.append(error)
             raise
+        try:
+            yield broker
+        finally:
+            await _stop(grpc)
+            await broker.close()
 
     def tell() -> None:
-        url = listening.url_of(sockets, config.host)
+        url = f"http://{listening.place_of(sockets, config.host)}"
         where = f" in {config.data_dir}" if config.store == "rocksdb" else ""
-        log.info("store %s%s, listening on %s", app.broker.store.id if app.broker else "", where, url)
+        also = f", gRPC on {listening.place_of(reserved, config.host)}" if reserved else ""
+        log.info("store %s%s, listening on %s%s", app.broker.store.id if app.broker else "", where, url, also)
         if on_ready is not None:
             on_ready(url)
 
-    app = App(open_broker)
-    server = Server(_settings(app, config), app, tell)
+    grpc = _grpc_server(config, reserved)
+    app = App(opened)
+    server = Server(_settings(app, config), app, grpc, tell)
     # What is loaded now stays; and young garbage is rare here, because the structs of a request have no cycles.
     gc.collect()
     gc.freeze()
@@ -120,6 +145,33 @@ def _run(config: Config, sockets: list[socket.socket], on_ready: Callable[[str],
         raise failed[0]
     if server.failure is not None:
         raise listening.cannot_listen(f"{config.host}:{config.port}", server.failure)
+
+
+def _grpc_server(config: Config, reserved: list[socket.socket]) -> GrpcServer | None:
+    if not reserved:
+        return None
+    from tallystick.api.dtm.grpc.server import GrpcServer  # late: it is large, and may be switched off
+
+    return GrpcServer(config, reserved)
+
+
+async def _open(config: Config, grpc: GrpcServer | None) -> Broker:
+    broker = Broker(config)
+    if grpc is not None:
+        try:
+            await grpc.start(broker)
+        except BaseException as error:
+            await _stop(grpc)
+            await broker.close()
+            if isinstance(error, OSError):
+                raise listening.cannot_listen(f"{config.host}:{config.grpc_port}", error, "grpc_port") from error
+            raise
+    return broker
+
+
+async def _stop(grpc: GrpcServer | None) -> None:
+    if grpc is not None:
+        await grpc.stop()
 
 
 def _settings(app: App, config: Config) -> uvicorn.Config:

@@ -7,7 +7,10 @@ from typing import Any
 from msgspec import Struct
 
 from tallystick.api.http.people import BatchIn, MessagesIn, OutcomeIn, PartIn, TransactionIn, TrimIn
+from tallystick.api.http.routes.calls import SubscriberIn
 from tallystick.api.http.routes.groups import AckIn, NackIn, OffsetsIn, RenewIn
+from tallystick.broker.calls.deliverer import HostView
+from tallystick.core.calls import CallPage, CallsView, CallTopicView
 from tallystick.core.ops import AnswerChecks
 from tallystick.core.wire import (
     BatchRequest,
@@ -65,6 +68,14 @@ class SplitList(Struct):
     splits: list[Split]
 
 
+class CallTopicList(Struct):
+    topics: list[CallTopicView]
+
+
+class HostList(Struct):
+    hosts: list[HostView]
+
+
 class GroupList(Struct):
     groups: list[GroupView]
 
@@ -120,6 +131,55 @@ ENTRIES = [
         "Check a parked one again",
         None,
         TransactionView,
+    ),
+    Entry(
+        "POST",
+        "/v1/transactions/{gid}/hurry",
+        "transactions.hurry",
+        "Make its next check, or the next tries of its calls, now",
+        None,
+        TransactionView,
+    ),
+    Entry(
+        "GET",
+        "/v1/transactions/{gid}/calls",
+        "calls.show",
+        "The calls of a transaction; with wait_ms, once each has had its first answer",
+        None,
+        CallsView,
+        {"wait_ms": "how long to wait at most"},
+    ),
+    Entry("POST", "/v1/transactions/{gid}/calls/resume", "calls.resume", "Make parked calls again", None, CallsView),
+    Entry("POST", "/v1/transactions/{gid}/calls/stop", "calls.stop", "Make no more of its calls", None, CallsView),
+    Entry(
+        "GET",
+        "/v1/calls",
+        "calls.list_",
+        "List calls that are in line or parked",
+        None,
+        CallPage,
+        {"state": "waiting or parked", "limit": "page size", "after": "`next` of the page before"},
+    ),
+    Entry("GET", "/v1/call-hosts", "calls.hosts", "The hosts that are called, and whether they answer", None, HostList),
+    Entry("GET", "/v1/call-topics", "calls.list_topics", "List call topics", None, CallTopicList),
+    Entry("GET", "/v1/call-topics/{topic}", "calls.show_topic", "Who is called for a topic", None, CallTopicView),
+    Entry("DELETE", "/v1/call-topics/{topic}", "calls.drop_topic", "Delete a call topic"),
+    Entry(
+        "PUT",
+        "/v1/call-topics/{topic}/subscribers",
+        "calls.subscribe",
+        "Add a URL to a call topic",
+        SubscriberIn,
+        CallTopicView,
+    ),
+    Entry(
+        "DELETE",
+        "/v1/call-topics/{topic}/subscribers",
+        "calls.unsubscribe",
+        "Remove a URL from a call topic",
+        None,
+        None,
+        {"url": "the URL to remove"},
     ),
     Entry("POST", "/v1/parts/{part}", "transactions.put_part", "Prepare a part for a later commit", PartIn),
     Entry(
@@ -197,14 +257,14 @@ ENTRIES = [
         "GET",
         "/v1/tables/{table}",
         "tables.page",
-        "A page of transactions, half, op, offsets or delayed, as an Arrow stream; the next one in Tallystick-Next",
+        "A page of a table (see the reference of tables) as an Arrow stream; the next one in Tallystick-Next",
         None,
         None,
         {
             "limit": "rows at most",
             "after": "`Tallystick-Next` of the page before, or of a split",
             "before": "of a split",
-            "state": "prepared, parked, pending (both), committed or rolled_back",
+            "state": "prepared, parked, pending (both), committed or rolled_back; of calls: waiting or parked",
             "group": "of this group",
             "older_than_ms": "transactions made longer ago than this",
         },

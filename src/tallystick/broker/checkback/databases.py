@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
 
 from tallystick.barrier import adapt_sync, decide_many, run_sync
 from tallystick.barrier.addresses import DatabaseAddress
+from tallystick.broker.threads import on_a_thread
 from tallystick.core.errors import NotAllowed
 from tallystick.core.ops import Answer
 
 log = logging.getLogger("tallystick.broker.databases")
-
-T = TypeVar("T")
 
 
 class Databases:
@@ -37,7 +31,7 @@ class Databases:
 
     async def ask(self, name: str, gids: list[str], seconds: float) -> dict[str, Answer]:
         self.check(name, "check.target")
-        return await _on_a_thread(lambda: self._ask(name, gids, seconds))
+        return await on_a_thread(lambda: self._ask(name, gids, seconds), "tallystick-database")
 
     def _ask(self, name: str, gids: list[str], seconds: float) -> dict[str, Answer]:
         connection = self._addresses[name].connect(seconds)
@@ -46,19 +40,3 @@ class Databases:
         finally:
             connection.close()
         return {gid: "unknown" if said == "running" else said for gid, said in decided.items()}
-
-
-async def _on_a_thread(work: Callable[[], T]) -> T:
-    """Run blocking work on a thread of its own. The loop's executor has few, which look-ups of names need as well:
-    some databases that hang would use them up, and the end of the process would wait for them."""
-    answer: Future[T] = Future()
-
-    def run() -> None:
-        answer.set_running_or_notify_cancel()
-        try:
-            answer.set_result(work())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name="tallystick-database", daemon=True).start()
-    return await asyncio.wrap_future(answer)

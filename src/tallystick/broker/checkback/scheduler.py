@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Coroutine
 
+from tallystick.broker.calls.execute import MAX_TIMEOUT_MS
 from tallystick.broker.checkback.databases import Databases
 from tallystick.broker.checkback.members import Members
 from tallystick.broker.checkback.urls import ask_url
@@ -64,6 +65,7 @@ class CheckBack:
         self._next_look: dict[int, int] = {}
         self._asked: dict[str, _Asked] = {}
         self._busy: Counter[int] = Counter()  # per channel, checks under way (URLs and databases)
+        self._out: set[str] = set()  # gids that a URL is being asked about
         self._reachable: set[int] = set()  # channels that somebody could be asked in, since the last look for idle ones
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -111,7 +113,12 @@ class CheckBack:
             return self.members.capacity(channel.name)
         if channel.via == "database":
             return CLAIMS_AT_ONCE if not self._busy[channel.id] else 0
+        if channel.via == "none":
+            return CLAIMS_AT_ONCE
         return self._per_target - self._busy[channel.id]
+
+    def _channels(self) -> list[Channel]:
+        return [channel for channel in self._store.channels() if channel.via != "call"]
 
     async def _round(self) -> None:
         """One round costs what is due, plus one look-up for each channel that can be asked and may have something."""
@@ -119,7 +126,7 @@ class CheckBack:
         now = self._clock.now_ms()
         asking: dict[int, Channel] = {}
         by_room: defaultdict[int, list[int]] = defaultdict(list)
-        for channel in self._store.channels():
+        for channel in self._channels():
             room = min(self._room(channel), CLAIMS_AT_ONCE)
             if room > 0:
                 self._reachable.add(channel.id)
@@ -148,10 +155,12 @@ class CheckBack:
                 self._ask_group(channel, line)
             elif channel.via == "database":
                 self._start(self._ask_database(channel, line))
+            elif channel.via == "none":
+                # Whoever prepared these said that nobody is to be asked, and this broker's operator allowed it.
+                self._start(self._believe("none", {claim.request.gid: "committed" for claim in line}))
             else:
                 for claim in line:
-                    self._busy[channel.id] += 1
-                    self._start(self._ask_url(channel, claim))
+                    self._begin_url(channel, claim)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -185,12 +194,20 @@ class CheckBack:
 
     # --- by URL and by database ------------------------------------------------------------------------------
 
+    def _begin_url(self, channel: Channel, claim: Claim) -> None:
+        # A check with a long time of its own may outlive its claim: it is not made twice at once.
+        if claim.request.gid not in self._out:
+            self._out.add(claim.request.gid)
+            self._busy[channel.id] += 1
+            self._start(self._ask_url(channel, claim))
+
     async def _ask_url(self, channel: Channel, claim: Claim) -> None:
         gid = claim.request.gid
         began = time.perf_counter()
         self._metrics.checks_sent.labels("url").inc()
+        seconds = min(claim.timeout_ms or self._timeout_ms, MAX_TIMEOUT_MS) / 1000
         try:
-            said = await ask_url(self._outbound, claim.target, gid, self._timeout_ms / 1000)
+            said = await ask_url(self._outbound, claim.target, gid, seconds, claim.headers)
         except OutboundFailed as error:
             self._metrics.checks_failed.labels("url", error.kind).inc()
             await self._give_up({gid: str(error)}, permanent=error.permanent)
@@ -198,6 +215,7 @@ class CheckBack:
             self._metrics.check_seconds.labels("url").observe(time.perf_counter() - began)
             await self._believe("url", {gid: said})
         finally:
+            self._out.discard(gid)
             self._busy[channel.id] -= 1
             self._next_look.pop(channel.id, None)
             self._wake.set()
@@ -244,7 +262,7 @@ class CheckBack:
     async def _park_unreachable(self) -> None:
         """Park the oldest of the channels where nobody could be asked since this was done last. To have no room just
         now is not enough: a member is away while it looks for its answers."""
-        idle = [channel.id for channel in self._store.channels() if channel.id not in self._reachable]
+        idle = [channel.id for channel in self._channels() if channel.id not in self._reachable]
         self._reachable.clear()
         if idle:
             await self._writer.submit([ParkOld(idle, CLAIMS_AT_ONCE)])

@@ -1,13 +1,22 @@
-"""Asking a URL, in dtm's manner: GET with the gid; only a clear answer is an answer."""
+"""Asking a URL, in dtm's manner: GET with the gid, or a gRPC call with it; only a clear answer is an answer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import grpc
 import msgspec
 
-from tallystick.broker.outbound import MAX_ANSWER_BYTES, Answered, Outbound, OutboundFailed
+from tallystick.broker.answered import unsendable
+from tallystick.broker.calls.execute import grpc_marks
+from tallystick.broker.calls.grpc import GrpcAnswer
+from tallystick.broker.calls.headers import joined, metadata_of
+from tallystick.broker.calls.http import marks
+from tallystick.broker.outbound import Answered, Outbound, OutboundFailed
 from tallystick.core.ops import Answer
 
 RETRIES = 1  # within one check, for errors that a second try a moment later may not meet
+BRANCH, OP = "00", "msg"
 
 
 class _Body(msgspec.Struct):
@@ -21,6 +30,15 @@ _WORDS: dict[tuple[int, str], Answer] = {
     (409, "rolled_back"): "rolled_back",
     (409, "FAILURE"): "rolled_back",
 }
+# Codes with which a service says that it will never have an answer: wrong method, wrong request, no right to ask.
+_PERMANENT_CODES = (
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+)
+_CODE_KINDS = {grpc.StatusCode.UNAVAILABLE: "network", grpc.StatusCode.DEADLINE_EXCEEDED: "timeout"}
 
 
 def understand(answered: Answered) -> Answer:
@@ -31,8 +49,8 @@ def understand(answered: Answered) -> Answer:
         body = msgspec.json.decode(answered.body, type=_Body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         body = _Body()
-    if len(answered.body) >= MAX_ANSWER_BYTES:
-        body = _Body()  # perhaps cut off: what it would have said in the end is not known
+    if answered.cut:
+        body = _Body()  # what it would have said in the end is not known
     said = {_WORDS.get((answered.status, word)) for word in (body.outcome, body.dtm_result) if word}
     if len(said) == 1 and None not in said:
         answer = said.pop()
@@ -43,12 +61,39 @@ def understand(answered: Answered) -> Answer:
     raise OutboundFailed(f"status {answered.status} is no clear answer: {text!r}", "unclear", permanent)
 
 
-async def ask_url(outbound: Outbound, url: str, gid: str, seconds: float) -> Answer:
-    params = {"gid": gid, "trans_type": "msg", "branch_id": "00", "op": "msg"}
+def understand_grpc(answer: GrpcAnswer) -> Answer:
+    """Over gRPC there is nothing but the status: OK is as clear as it gets."""
+    if answer.code is grpc.StatusCode.OK:
+        return "committed"
+    if answer.code is grpc.StatusCode.ABORTED:
+        return "unknown" if answer.details == "ONGOING" else "rolled_back"
+    if answer.code is grpc.StatusCode.FAILED_PRECONDITION:
+        return "unknown"
+    kind = _CODE_KINDS.get(answer.code, "unclear")
+    reason = f"{answer.code.name} is no clear answer: {answer.details[:200]!r}"
+    raise OutboundFailed(reason, kind, permanent=answer.code in _PERMANENT_CODES)
+
+
+async def ask_url(
+    outbound: Outbound, url: str, gid: str, seconds: float, headers: Mapping[str, str] | None = None
+) -> Answer:
     for tries in range(RETRIES + 1):
         try:
-            return understand(await outbound.get(url, params, seconds))
+            return await _ask_once(outbound, url, gid, seconds, headers)
         except OutboundFailed as error:
             if error.permanent or error.kind != "network" or tries == RETRIES:
                 raise
     raise AssertionError("unreachable")
+
+
+async def _ask_once(
+    outbound: Outbound, url: str, gid: str, seconds: float, headers: Mapping[str, str] | None
+) -> Answer:
+    try:
+        if url.startswith("grpc://"):
+            metadata = [*grpc_marks(gid, BRANCH, OP), *metadata_of(headers)]
+            return understand_grpc(await outbound.grpc(url, metadata, b"", seconds))
+        sent = joined({"Content-Type": "application/json"}, headers)
+        return understand(await outbound.get(url, marks(gid, BRANCH, OP), seconds, sent))
+    except ValueError as error:  # headers that cannot be sent
+        raise unsendable(str(error)) from error

@@ -46,6 +46,9 @@ async def info(request: Request) -> Response:
             broker.config.dedup_retention,
             counts.oldest_pending_at,
             msgspec.structs.asdict(broker.limits),
+            counts.calls_waiting,
+            counts.calls_parked,
+            broker.config.grpc_port if broker.config.grpc else 0,
         ),
     )
 

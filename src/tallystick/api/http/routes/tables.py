@@ -12,6 +12,7 @@ from tallystick.api.http import arrow_tables
 from tallystick.api.http.bodies import respond
 from tallystick.api.http.people import BatchIn
 from tallystick.api.http.routes.context import body_of, broker_of, number
+from tallystick.core.calls import CallState
 from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.ids import new_gid
 from tallystick.core.names import check_app, check_name
@@ -20,7 +21,10 @@ from tallystick.core.wire import ARROW, LedgerView, TransactionState
 from tallystick.store.protocol import ForgetApp, TableName, TableQuery
 
 MOST_ROWS = 100_000
-STATES = (*get_args(TransactionState), "pending")
+STATES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(get_args(TableName), (*get_args(TransactionState), "pending")),
+    "calls": tuple(state for state in get_args(CallState) if state != "held"),  # of transactions that have an outcome
+}
 
 
 def _table_of(request: Request) -> TableName:
@@ -31,10 +35,10 @@ def _table_of(request: Request) -> TableName:
     return tables[name]
 
 
-def _state_of(request: Request) -> str | None:
+def _state_of(request: Request, table: TableName) -> str | None:
     state = request.query_params.get("state")
-    if state is not None and state not in STATES:
-        raise InvalidRequest(f"state: {state[:40]!r} is not one of {', '.join(STATES)}", field="state")
+    if state is not None and state not in STATES[table]:
+        raise InvalidRequest(f"state: {state[:40]!r} is not one of {', '.join(STATES[table])}", field="state")
     return state
 
 
@@ -47,7 +51,7 @@ async def page(request: Request) -> Response:
         number(request, "limit", 20_000, 1, MOST_ROWS),
         request.query_params.get("after"),
         request.query_params.get("before"),
-        _state_of(request),
+        _state_of(request, table),
         None if group is None else check_name(group, "group"),
         None if older_than is None else broker.clock.now_ms() - older_than,
     )
@@ -59,7 +63,8 @@ async def page(request: Request) -> Response:
 
 
 async def splits(request: Request) -> Response:
-    broker, table, state = broker_of(request), _table_of(request), _state_of(request)
+    broker, table = broker_of(request), _table_of(request)
+    state = _state_of(request, table)
     most = number(request, "n", 8, 1, 1_000)
     return respond(request, {"splits": await broker.look(lambda store: store.splits(table, state, most))})
 

@@ -10,15 +10,17 @@ from starlette.responses import Response
 
 from tallystick.api.http import arrow_in
 from tallystick.api.http.bodies import media_type, read_body, respond
-from tallystick.api.http.people import MessagesIn, OutcomeIn, PartIn, TransactionIn, outgoing
+from tallystick.api.http.people import MessagesIn, OutcomeIn, PartIn, TransactionIn, outgoing, outgoing_calls
 from tallystick.api.http.routes.context import body_of, broker_of, gid_of, number
 from tallystick.broker.broker import Broker
+from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import InvalidRequest, NotFound, TallystickError, error_from_code
 from tallystick.core.ids import new_gid
+from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid, check_name
 from tallystick.core.ops import ClientOp, Commit, DropParts, OpResult, Prepare, PreparePart, Rollback, Send
 from tallystick.core.wire import ARROW, TransactionPage, TransactionState, TransactionView
-from tallystick.store.protocol import OperatorResolve, Resume
+from tallystick.store.protocol import Hurry, OperatorResolve, Resume
 
 LONGEST_MS = 366 * 24 * 3600 * 1000
 
@@ -42,12 +44,16 @@ async def _view(broker: Broker, gid: str) -> TransactionView:
     return view
 
 
+def _weight(messages: list[OutgoingMessage], calls: list[OutgoingCall]) -> int:
+    return sum(len(message.value) for message in messages) + sum(len(call.body) for call in calls)
+
+
 async def prepare(request: Request) -> Response:
     sent, broker = await body_of(request, TransactionIn), broker_of(request)
     gid = sent.gid or new_gid(broker.store.id)
-    messages = outgoing(sent.messages)
-    weight = sum(len(message.value) for message in messages)
-    await _carry_out(broker, Prepare(gid, sent.group, messages, sent.check, sent.member), weight)
+    messages, calls = outgoing(sent.messages), outgoing_calls(sent.calls)
+    op = Prepare(gid, sent.group, messages, sent.check, sent.member, calls, sent.call_options, sent.remark)
+    await _carry_out(broker, op, _weight(messages, calls))
     return respond(request, await _view(broker, gid), 201)
 
 
@@ -73,7 +79,7 @@ async def commit(request: Request) -> Response:
     if sent.by == "operator":
         await broker.one(OperatorResolve(gid, "committed"))
     else:
-        await _carry_out(broker, Commit(gid, sent.parts))
+        await _carry_out(broker, Commit(gid, sent.parts, sent.delay_ms))
     return respond(request, await _view(broker, gid))
 
 
@@ -87,9 +93,17 @@ async def rollback(request: Request) -> Response:
 
 
 async def resume(request: Request) -> Response:
-    gid, broker = gid_of(request), broker_of(request)
-    await broker.one(Resume(gid))
-    return respond(request, await _view(broker, gid))
+    return await _tell(request, Resume(gid_of(request)))
+
+
+async def hurry(request: Request) -> Response:
+    return await _tell(request, Hurry(gid_of(request)))
+
+
+async def _tell(request: Request, op: Resume | Hurry) -> Response:
+    broker = broker_of(request)
+    await broker.one(op)
+    return respond(request, await _view(broker, op.gid))
 
 
 async def put_part(request: Request) -> Response:
@@ -119,10 +133,9 @@ async def drop_part(request: Request) -> Response:
 
 async def send(request: Request) -> Response:
     sent = await body_of(request, MessagesIn)
-    messages = outgoing(sent.messages)
-    result = await _carry_out(
-        broker_of(request), Send(messages, sent.gid), sum(len(message.value) for message in messages)
-    )
+    messages, calls = outgoing(sent.messages), outgoing_calls(sent.calls)
+    op = Send(messages, sent.gid, calls, sent.call_options, sent.remark)
+    result = await _carry_out(broker_of(request), op, _weight(messages, calls))
     answer: dict[str, Any] = {
         "duplicate": result.duplicate,
         "positions": [{"topic": at.topic, "queue": at.queue, "offset": at.offset} for at in result.positions],

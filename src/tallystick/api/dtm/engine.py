@@ -1,0 +1,211 @@
+"""dtm's operations on the broker, for whichever protocol they came by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from tallystick.api.dtm import errors, waiting
+from tallystick.api.dtm.errors import DtmError, DtmOngoing, refusal_of
+from tallystick.api.dtm.states import Known, known
+from tallystick.api.dtm.translate import (
+    GROUP,
+    Trans,
+    address_of,
+    check_type,
+    checked_gid,
+    commit_op,
+    gid_of,
+    prepare_op,
+    send_ops,
+    subscriber_url,
+    timeout_of,
+)
+from tallystick.broker.broker import Broker
+from tallystick.core.errors import (
+    AlreadyResolved,
+    Conflict,
+    DifferentContent,
+    NotFound,
+    OutcomeConflict,
+    TallystickError,
+    error_from_code,
+)
+from tallystick.core.ids import new_gid
+from tallystick.core.ops import ClientOp, OpResult, Rollback
+from tallystick.store.protocol import (
+    DropCallTopic,
+    Hurry,
+    HurryAll,
+    OperatorResolve,
+    Progress,
+    Resume,
+    ResumeCalls,
+    StopCalls,
+    StoreOp,
+    Subscribe,
+    Unsubscribe,
+)
+
+TRIES = 3  # a submit may meet a prepare or a check-back on its way; after one look more there is nothing left to meet
+WEIGHT = 1_024  # what an operation without bodies is reckoned as
+_DONE = OpResult()
+_OF_STATE = (AlreadyResolved.code, DifferentContent.code, OutcomeConflict.code)
+
+
+class Dtm:
+    """Every operation raises DtmFailure, DtmOngoing or DtmError, or has been carried out durably."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    def new_gid(self) -> str:
+        return new_gid(self.broker.store.id)
+
+    # --- transactions ----------------------------------------------------------------------------------------------
+
+    async def prepare(self, trans: Trans, weight: int = WEIGHT) -> None:
+        """Store the branches; nothing is called before the submit or the check-back. A repetition changes nothing."""
+        check_type(trans.trans_type)
+        op = prepare_op(trans)
+        if (await self._batch([op], weight)).error:
+            found = await self._known(op.gid)
+            if found.status != "prepared":
+                raise errors.cannot_prepare(found.status)
+            # As in dtm, what was stored first stands. But a gid of another producer is not this transaction.
+            if found.transaction.group != GROUP:
+                raise DtmError(f"gid {op.gid} belongs to a transaction that did not come through this API")
+
+    async def submit(self, trans: Trans, weight: int = WEIGHT) -> None:
+        """Commit what was prepared, or what this request brings; with `wait_result`, wait for one pass over it."""
+        check_type(trans.trans_type)
+        await self._submit(trans, weight)
+        if trans.wait_result:
+            await self._wait(trans)
+
+    async def _submit(self, trans: Trans, weight: int) -> None:
+        """One group commit in the usual case: whoever named a check-back has prepared, whoever did not has not."""
+        commit = commit_op(trans)
+        prepared = bool(trans.query_prepared)
+        for _ in range(TRIES):
+            result = await self._batch([commit] if prepared else send_ops(trans), weight)
+            if result.duplicate or result.error == OutcomeConflict.code:
+                return await self._submitted_before(commit.gid)
+            if not result.error:
+                return None
+            prepared = not prepared  # not known to the broker, or known after all
+        raise DtmOngoing(f"gid {commit.gid} is prepared and submitted by several at once; try again", retryable=True)
+
+    async def _submitted_before(self, gid: str) -> None:
+        """A repeated submit runs nothing again. It is refused where dtm refuses it: when everything is over."""
+        found = await self._known(gid)
+        by_check = found.transaction.resolved_by == "check"  # then this may be the first submit, and it is fulfilled
+        if found.status == "failed" or (found.status == "succeed" and not by_check):
+            raise errors.cannot_submit(found.status)
+
+    async def _wait(self, trans: Trans) -> None:
+        seconds = waiting.patience(len(trans.steps or ()), bool(trans.concurrent), timeout_of(trans))
+        try:
+            waiting.judge(await self.broker.calls.wait(gid_of(trans), seconds))
+        except NotFound:
+            return  # a transaction without calls has nothing to be waited for
+        except TallystickError as error:
+            raise refusal_of(error) from error
+
+    async def abort(self, trans: Trans) -> None:
+        check_type(trans.trans_type)
+        gid = gid_of(trans)
+        found = await self._known(gid)
+        if found.status != "prepared":
+            raise errors.cannot_abort(found.status)
+        result = await self._batch([Rollback(gid)])
+        if result.error or result.duplicate:
+            raise errors.cannot_abort((await self._known(gid)).status)
+
+    async def force_stop(self, gid: str | None) -> None:
+        """Nothing more is done for an unfinished transaction."""
+        gid = checked_gid(gid)
+        for _ in range(TRIES):
+            found = await self._known(gid)
+            if found.finished:
+                raise errors.cannot_stop(found.status)
+            stop = OperatorResolve(gid, "rolled_back") if found.status == "prepared" else StopCalls(gid)
+            try:
+                await self.broker.one(stop)
+                return
+            except Conflict:
+                continue  # submitted or finished since the look
+            except TallystickError as error:
+                raise refusal_of(error) from error
+        raise errors.cannot_stop((await self._known(gid)).status)
+
+    async def hurry(self, gid: str | None) -> None:
+        """The next check or the next tries are due now. dtm parks nothing, so what is parked here goes on as well."""
+        gid = checked_gid(gid)
+        found = await self._known(gid)
+        if found.transaction.state == "parked":
+            await self._one(Resume(gid))
+        elif found.calls is not None and any(call.state == "parked" for call in found.calls.calls):
+            await self._one(ResumeCalls(gid))
+        if not found.finished:
+            await self._one(Hurry(gid))
+
+    async def hurry_all(self, after_ms: int, limit: int) -> Progress:
+        progress = await self._one(HurryAll(after_ms, limit))
+        if not isinstance(progress, Progress):
+            raise TypeError(f"the store answered with {progress!r}")
+        return progress
+
+    def register_branch(self, trans_type: str | None) -> NoReturn:
+        """Branches come one by one only in transactions that this broker does not have."""
+        if trans_type == "msg":
+            raise DtmError("unknow trans type: msg")  # dtm's own words
+        raise errors.wrong_type(trans_type)
+
+    async def find(self, gid: str) -> Known | None:
+        return await self.broker.look(lambda store: known(store, gid))
+
+    async def _known(self, gid: str) -> Known:
+        found = await self.find(gid)
+        if found is None:
+            raise errors.unknown_gid(gid)
+        return found
+
+    # --- topics ----------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, url: str, remark: str = "") -> None:
+        place = address_of(url, "grpc", "url")[0] if url else ""
+        try:
+            await self.broker.subscribe(Subscribe(topic, place, remark))
+        except TallystickError as error:
+            raise refusal_of(error) from error
+
+    async def unsubscribe(self, topic: str, url: str) -> None:
+        await self._one(Unsubscribe(topic, subscriber_url(url)))
+
+    async def delete_topic(self, topic: str) -> None:
+        try:
+            await self.broker.one(DropCallTopic(topic))
+        except NotFound as error:
+            raise DtmError("storage: NotFound") from error
+        except TallystickError as error:
+            raise refusal_of(error) from error
+
+    # --- the broker ------------------------------------------------------------------------------------------------
+
+    async def _batch(self, ops: Sequence[ClientOp], weight: int = WEIGHT) -> OpResult:
+        """Carry out; gives the answer to the last operation if it is done or if its refusal is about the state of the
+        transaction, and raises everything else."""
+        try:
+            result = (await self.broker.batch(ops, weight))[-1] or _DONE
+            if result.error and result.error not in _OF_STATE and result.field != "gid":
+                raise error_from_code(result.error, result.detail, result.field)
+        except TallystickError as error:
+            raise refusal_of(error) from error
+        return result
+
+    async def _one(self, op: StoreOp) -> object:
+        try:
+            return await self.broker.one(op)
+        except TallystickError as error:
+            raise refusal_of(error) from error

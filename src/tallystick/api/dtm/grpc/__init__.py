@@ -1,0 +1,1 @@
+"""dtm's gRPC service."""

@@ -1,0 +1,206 @@
+"""dtm's HTTP API, plain ASGI: prepare and submit are paid by every transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.requests import Request
+
+from tallystick.api.dtm import views
+from tallystick.api.dtm.engine import Dtm
+from tallystick.api.dtm.errors import DtmError, refusal_of
+from tallystick.api.dtm.jsonrpc import JsonRpc
+from tallystick.api.dtm.requests import Asked
+from tallystick.api.dtm.states import STATUSES
+from tallystick.api.dtm.translate import TIMEOUT_TO_FAIL, checked_gid, decode_trans
+from tallystick.api.http.batch import Receive, Scope, Send, answer_raw, read_raw
+from tallystick.api.http.problems import RETRY_AFTER_SECONDS
+from tallystick.api.http.routes.context import CallerGone, while_connected
+from tallystick.broker.broker import Broker
+from tallystick.core.wire import JSON
+
+BASE = "/api/dtmsvr"
+PREFIX = "/api/"  # everything below it is dtm's
+SPOKEN = "v1.19.0"  # the version of dtm whose protocol this is
+MOST_LISTED = 1_000
+MOST_SECONDS = 366 * 24 * 3600
+_SUCCESS = b'{"dtm_result":"SUCCESS"}'
+_encode = msgspec.json.Encoder().encode
+
+Handler = Callable[[Asked], Awaitable[Any]]
+
+
+class DtmHttp:
+    """An ASGI application for every path that begins with PREFIX. A handler's answer is encoded as JSON; None is
+    dtm's SUCCESS."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._dtm = Dtm(broker)
+        self._json_rpc = JsonRpc(self._dtm)
+        read = ("GET",)
+        write = ("POST",)
+        # dtm's clients change topics and times by GET. POST does the same, for those who can choose.
+        either = ("GET", "POST")
+        self._routes: dict[tuple[str, str], Handler] = {}
+        self._add(write, "prepare", self._prepare)
+        self._add(write, "submit", self._submit)
+        self._add(write, "abort", self._abort)
+        self._add(write, "forceStop", self._force_stop)
+        self._add(write, "resetNextCronTime", self._reset_next)
+        self._add(either, "resetCronTime", self._reset_all)
+        self._add(read, "newGid", self._new_gid)
+        self._add(read, "query", self._query)
+        self._add(read, "all", self._all)
+        self._add(either, "subscribe", self._subscribe)
+        self._add(either, "unsubscribe", self._unsubscribe)
+        self._add(("DELETE",), "topic/", self._delete_topic)
+        self._add(read, "queryKV", self._query_kv)
+        self._add(read, "scanKV", self._scan_kv)
+        self._add(read, "version", self._version)
+        for name in ("registerBranch", "registerXaBranch", "registerTccBranch", "prepareWorkflow"):
+            self._add(write, name, self._register_branch)
+        self._routes["POST", "/api/json-rpc"] = self._answer_json_rpc
+
+    def _add(self, methods: tuple[str, ...], name: str, handler: Handler) -> None:
+        for method in methods:
+            self._routes[method, f"{BASE}/{name}"] = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route, rest = _route_of(scope["path"])
+        handler = self._routes.get((scope["method"], route))
+        if handler is not None:
+            status = await self._handle(handler, rest, scope, receive, send)
+        elif route == "/api/ping":
+            status = await _reply(send, 200, b'{"msg":"pong"}')
+        elif route == "/api/metrics" and scope["method"] == "GET":
+            status = await self._metrics(send)
+        else:
+            route = PREFIX  # never the path itself: a label for each would have no bound
+            text = f"there is no {scope['method']} {scope['path'][:200]} in dtm's API; the native API is at /docs"
+            status = await _reply(send, 404, _encode({"message": text}))
+        self._broker.metrics.requests.labels(route, status).inc()
+
+    async def _handle(self, handler: Handler, rest: str, scope: Scope, receive: Receive, send: Send) -> int:
+        try:
+            body = await read_raw(receive, dict(scope["headers"]), self._broker.limits.request_bytes)
+            answer = await handler(Asked(scope, receive, body, rest))
+        except CallerGone:
+            return await _reply(send, 499, b"{}")  # nobody reads it
+        except Exception as error:
+            return await _refuse(send, error)
+        return await _reply(send, 200, _SUCCESS if answer is None else _encode(answer))
+
+    # --- transactions ----------------------------------------------------------------------------------------------
+
+    async def _prepare(self, asked: Asked) -> None:
+        await self._dtm.prepare(decode_trans(asked.body), len(asked.body))
+
+    async def _submit(self, asked: Asked) -> None:
+        trans = decode_trans(asked.body)
+        submitting = self._dtm.submit(trans, len(asked.body))
+        if trans.wait_result:
+            await while_connected(Request(asked.scope, asked.receive), submitting)
+        else:
+            await submitting
+
+    async def _abort(self, asked: Asked) -> None:
+        await self._dtm.abort(decode_trans(asked.body))
+
+    async def _force_stop(self, asked: Asked) -> None:
+        await self._dtm.force_stop(asked.text("gid"))
+
+    async def _reset_next(self, asked: Asked) -> None:
+        await self._dtm.hurry(asked.text("gid"))
+
+    async def _reset_all(self, asked: Asked) -> object:
+        after = asked.number("timeout", 3 * TIMEOUT_TO_FAIL, MOST_SECONDS)
+        progress = await self._dtm.hurry_all(1000 * after, asked.number("limit", 100, 10_000))
+        return {"has_remaining": progress.more, "succeed_count": progress.done}
+
+    async def _new_gid(self, _: Asked) -> object:
+        return {"dtm_result": "SUCCESS", "gid": self._dtm.new_gid()}
+
+    async def _register_branch(self, asked: Asked) -> None:
+        self._dtm.register_branch(asked.text("trans_type"))
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    async def _query(self, asked: Asked) -> object:
+        if not asked.text("gid"):
+            raise DtmError("no gid specified")
+        gid, now, most = checked_gid(asked.text("gid")), self._broker.clock.now_ms(), self._broker.limits.request_bytes
+        return await self._broker.look(lambda store: views.query(store, gid, now, most))
+
+    async def _all(self, asked: Asked) -> object:
+        status, now = asked.text("status"), self._broker.clock.now_ms()
+        if status not in ("", *STATUSES):
+            raise DtmError(f"status: {status[:40]!r} is none of {', '.join(STATUSES)}")
+        if asked.text("transType") not in ("", "msg"):
+            return {"transactions": [], "next_position": ""}
+        wanted = views.Wanted(
+            asked.text("gid"),
+            status,
+            asked.number("createTimeStart", 0, 2**62),
+            asked.number("createTimeEnd", 0, 2**62),
+            asked.text("position"),
+            max(1, asked.number("limit", 100, MOST_LISTED)),
+        )
+        return await self._broker.look(lambda store: views.all_transactions(store, wanted, now))
+
+    async def _version(self, _: Asked) -> object:
+        return {"version": SPOKEN, "tallystick": version("tallystick")}
+
+    # --- topics ----------------------------------------------------------------------------------------------------
+
+    async def _subscribe(self, asked: Asked) -> None:
+        await self._dtm.subscribe(asked.text("topic"), asked.text("url"), asked.text("remark"))
+
+    async def _unsubscribe(self, asked: Asked) -> None:
+        await self._dtm.unsubscribe(asked.text("topic"), asked.text("url"))
+
+    async def _delete_topic(self, asked: Asked) -> None:
+        await self._dtm.delete_topic(asked.rest)
+
+    async def _query_kv(self, asked: Asked) -> object:
+        category, key = asked.text("cat"), asked.text("key")
+        return {"kv": await self._broker.look(lambda store: views.topics(store, category, key))}
+
+    async def _scan_kv(self, asked: Asked) -> object:
+        category, position = asked.text("cat"), asked.text("position")
+        limit = max(1, asked.number("limit", 100, MOST_LISTED))
+        return await self._broker.look(lambda store: views.scan_topics(store, category, position, limit))
+
+    # --- the rest --------------------------------------------------------------------------------------------------
+
+    async def _answer_json_rpc(self, asked: Asked) -> object:
+        return await self._json_rpc.answer(asked.body)
+
+    async def _metrics(self, send: Send) -> int:
+        await self._broker.count()
+        await answer_raw(send, 200, CONTENT_TYPE_LATEST, generate_latest(self._broker.metrics.registry))
+        return 200
+
+
+def _route_of(path: str) -> tuple[str, str]:
+    """The route's pattern, and what a path has in place of a parameter."""
+    topic = f"{BASE}/topic/"
+    return (topic, path[len(topic) :]) if path.startswith(topic) else (path, "")
+
+
+async def _reply(send: Send, status: int, body: bytes, more: dict[str, str] | None = None) -> int:
+    await answer_raw(send, status, JSON, body, more)
+    return status
+
+
+async def _refuse(send: Send, error: Exception) -> int:
+    refusal = refusal_of(error)
+    content = {"message": refusal.message}
+    if refusal.result:
+        content = {"dtm_result": refusal.result, **content}
+    more = {"Retry-After": RETRY_AFTER_SECONDS} if refusal.retryable else None
+    return await _reply(send, refusal.status, _encode(content), more)

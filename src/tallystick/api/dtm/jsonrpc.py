@@ -1,0 +1,88 @@
+"""dtm's JSON-RPC 2.0: the same operations in one envelope, always with HTTP status 200."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.api.dtm.engine import Dtm
+from tallystick.api.dtm.errors import refusal_of
+from tallystick.api.dtm.translate import Trans, trans_from
+from tallystick.api.http.problems import DECODING
+
+PARSE_ERROR, BAD_REQUEST, NO_METHOD = -32700, -32600, -32601
+Method = Callable[[Trans], Awaitable[dict[str, str] | None]]
+
+
+class Envelope(Struct):
+    jsonrpc: str | None = None
+    method: str | None = None
+    params: dict[str, Any] | None = None
+    id: str | None = None
+
+
+class Fault(Struct):
+    code: int
+    message: str
+
+
+class Reply(Struct):
+    """dtm always sends both `error` and `result`, one of them null."""
+
+    jsonrpc: str
+    id: str
+    error: Fault | None = None
+    result: dict[str, str] | None = None
+
+
+_decode = msgspec.json.Decoder(Envelope).decode
+
+
+class JsonRpc:
+    def __init__(self, dtm: Dtm) -> None:
+        self._dtm = dtm
+        self._methods: dict[str, Method] = {
+            "newGid": self._new_gid,
+            "prepare": self._prepare,
+            "submit": self._submit,
+            "abort": self._abort,
+            "registerBranch": self._register_branch,
+        }
+
+    async def answer(self, body: bytes) -> Reply:
+        try:
+            asked = _decode(body)
+        except DECODING as error:
+            return Reply("2.0", "", Fault(PARSE_ERROR, f"Parse json error: {error}"))
+        name = asked.id or ""
+        if not name or asked.jsonrpc != "2.0":
+            return Reply("2.0", name, Fault(BAD_REQUEST, 'Bad json request: id must not be empty and jsonrpc be "2.0"'))
+        method = self._methods.get(asked.method or "")
+        if method is None:
+            known = ", ".join(self._methods)
+            return Reply(
+                "2.0", name, Fault(NO_METHOD, f"Method not found: {(asked.method or '')[:80]!r} is none of {known}")
+            )
+        try:
+            return Reply("2.0", name, None, await method(trans_from(asked.params or {})))
+        except Exception as error:
+            refusal = refusal_of(error)
+            return Reply("2.0", name, Fault(refusal.jsonrpc_code, refusal.message))
+
+    async def _new_gid(self, _: Trans) -> dict[str, str]:
+        return {"dtm_result": "SUCCESS", "gid": self._dtm.new_gid()}
+
+    async def _prepare(self, trans: Trans) -> None:
+        await self._dtm.prepare(trans)
+
+    async def _submit(self, trans: Trans) -> None:
+        await self._dtm.submit(trans)
+
+    async def _abort(self, trans: Trans) -> None:
+        await self._dtm.abort(trans)
+
+    async def _register_branch(self, trans: Trans) -> None:
+        self._dtm.register_branch(trans.trans_type)

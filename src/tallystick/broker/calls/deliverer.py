@@ -1,0 +1,303 @@
+"""Making calls: claims what is due of the hosts that can be called, makes the calls, and has the results written.
+
+Every host has its own line in the store, its own share and its own circuit breaker here, so a dead one delays nobody.
+Which calls are due, in which order and when again, is the store's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import defaultdict
+
+from msgspec import Struct
+
+from tallystick.broker.calls.breaker import Breaker
+from tallystick.broker.calls.execute import MAX_TIMEOUT_MS, execute, protocol_of
+from tallystick.broker.calls.finishing import Finisher
+from tallystick.broker.calls.hosts import Host, HostView
+from tallystick.broker.calls.results import Verdict
+from tallystick.broker.calls.waiting import CallWaiters
+from tallystick.broker.metrics import Metrics
+from tallystick.broker.outbound import Outbound
+from tallystick.broker.writer import Writer
+from tallystick.core.backoff import Backoff
+from tallystick.core.calls import CallResult, CallsView
+from tallystick.core.clock import Clock
+from tallystick.core.errors import TallystickError
+from tallystick.store.protocol import CallClaim, ClaimCalls, ClaimedCalls, Progress, RequeueCalls, Result, Store
+
+__all__ = ["CallSettings", "Calls", "HostView"]
+
+log = logging.getLogger("tallystick.broker.calls")
+
+TICK_SECONDS = 0.1
+LOOK_AGAIN_MS = 5_000  # calls of other brokers on a shared store are not seen here: look at least this often
+# A claim must outlive the call: the longest wait here behind another one, then its own longest time.
+LEASE_MS = 2 * MAX_TIMEOUT_MS + 60_000
+REQUEUE_AT_ONCE = 1_000
+MAX_ERROR = 500
+
+
+class CallSettings(Struct, frozen=True):
+    timeout_ms: int = 10_000
+    per_host: int = 64
+    in_flight: int = 2_000
+    breaker_failures: int = 5
+    probe_ms: int = 1_000
+    probe_cap_ms: int = 5_000
+    max_bytes: int = 64 * 1024 * 1024
+    max_waiters: int = 10_000
+    drain_ms: int = 2_000
+
+
+class Calls:
+    """Made inside a running event loop. `run` goes on until it is cancelled; then `close`."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        clock: Clock,
+        outbound: Outbound,
+        metrics: Metrics,
+        settings: CallSettings,
+    ) -> None:
+        self._store, self._writer, self._clock = store, writer, clock
+        self._outbound, self._metrics, self._settings = outbound, metrics, settings
+        self._hosts: dict[int, Host] = {}
+        self._due: set[int] = set()  # channels to look at in the next round
+        self._wake = asyncio.Event()
+        self._looked_around_at = float("-inf")
+        # All that was claimed and whose result is not durable yet, with its size. A call that is in here is never
+        # begun again, even if the store should hand it out once more.
+        self._held: dict[tuple[str, int], int] = {}
+        self._held_bytes = 0
+        self._claiming: asyncio.Future[list[Result]] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._finisher = Finisher(writer, self._durable)
+        self._waiters = CallWaiters(writer, settings.max_waiters)
+        metrics.calls_in_flight.set_function(lambda: len(self._tasks))
+        metrics.call_hosts_open.set_function(lambda: sum(host.breaker.open for host in self._hosts.values()))
+
+    # --- what the rest of the broker asks and tells ----------------------------------------------------------
+
+    def called(self, channels: set[int]) -> None:
+        """Calls have come in line in these channels."""
+        self._due |= channels
+        self._wake.set()
+
+    async def wait(self, gid: str, seconds: float) -> CallsView:
+        """A transaction's calls, once each that could be tried has been, or when the time is up."""
+        return await self._waiters.wait(gid, seconds)
+
+    def hosts(self) -> list[HostView]:
+        return sorted((host.view() for host in self._hosts.values()), key=lambda view: view.name)
+
+    # --- the rounds ------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        await self._take_over()
+        while True:
+            # Not wait_for, which forgets a cancellation that comes together with the event: the end would hang.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._wake.wait()
+            self._wake.clear()
+            self._look_around()
+            taken, self._due = self._due, set()
+            try:
+                await self._round(taken)
+            except TallystickError as error:
+                self._due |= taken
+                log.warning("calls have to wait: %s", error)
+                await asyncio.sleep(TICK_SECONDS)
+
+    async def _take_over(self) -> None:
+        """Nobody else has this store open, so what is claimed there was claimed by a broker that is gone."""
+        more = True
+        while more:
+            try:
+                (progress,) = await self._writer.submit([RequeueCalls(REQUEUE_AT_ONCE, all=True)])
+                more = isinstance(progress, Progress) and progress.more
+            except TallystickError as error:
+                log.warning("calls of the time before the start have to wait: %s", error)
+                await asyncio.sleep(1)
+
+    def _look_around(self) -> None:
+        """Now and then, not at every wake-up: hosts whose time has come."""
+        if time.monotonic() - self._looked_around_at < TICK_SECONDS:
+            return
+        if not self._hosts:
+            self._learn_hosts()
+        self._looked_around_at = time.monotonic()
+        now = self._clock.now_ms()
+        self._due |= {host.channel for host in self._hosts.values() if host.wants_a_look(now)}
+
+    def _learn_hosts(self) -> None:
+        probe = Backoff(self._settings.probe_ms, self._settings.probe_cap_ms)
+        for channel in self._store.channels():
+            if channel.via == "call" and channel.id not in self._hosts:
+                breaker = Breaker(self._settings.breaker_failures, probe)
+                self._hosts[channel.id] = Host(channel.id, channel.name, self._settings.per_host, breaker)
+
+    async def _round(self, channels: set[int]) -> None:
+        """Claim for the hosts that have room, and begin what was claimed."""
+        now = self._clock.now_ms()
+        asking = self._with_room(channels, now)
+        room = self._settings.in_flight - len(self._held)
+        room_bytes = self._settings.max_bytes - self._held_bytes
+        if not asking or room <= 0 or room_bytes <= 0:
+            self._due |= {host.channel for host, _ in asking}  # room comes when results are durable
+            return
+        share = max(1, room // len(asking))
+        alike: defaultdict[tuple[int, bool], list[Host]] = defaultdict(list)
+        for host, wanted in asking[:room]:
+            early = host.catching_up or host.breaker.open
+            if host.breaker.open:
+                host.breaker.probe_begun()
+            alike[(min(wanted, share), early)].append(host)
+        self._due |= {host.channel for host, _ in asking[room:]}
+        ops = [
+            ClaimCalls([host.channel for host in hosts], limit, room_bytes // len(alike) + 1, LEASE_MS, early)
+            for (limit, early), hosts in alike.items()
+        ]
+        await self._claim(ops, [host for host, _ in asking[:room]], now)
+
+    def _with_room(self, channels: set[int], now: int) -> list[tuple[Host, int]]:
+        if not channels <= self._hosts.keys():
+            self._learn_hosts()
+        found = []
+        for channel in channels & self._hosts.keys():
+            host = self._hosts[channel]
+            wanted = host.room(now)
+            if wanted:
+                found.append((host, wanted))
+            else:
+                host.wait_for_room()
+        return found
+
+    async def _claim(self, ops: list[ClaimCalls], hosts: list[Host], now: int) -> None:
+        try:
+            self._claiming = self._writer.submit(ops)
+            # Shielded: what a claim brings must be given back, even if nobody is here to make it (see close).
+            answers = await asyncio.shield(self._claiming)
+        except TallystickError:
+            for host in hosts:
+                if host.breaker.open:
+                    host.breaker.probe_undone(now)
+            raise
+        self._claiming = None
+        lines: defaultdict[int, list[CallClaim]] = defaultdict(list)
+        for claimed in answers:
+            if isinstance(claimed, ClaimedCalls):
+                for claim in claimed.claims:
+                    lines[claim.channel].append(claim)
+                for channel, due in claimed.next_due.items():
+                    self._hosts[channel].looked(now, lines[channel], due, LOOK_AGAIN_MS)
+        for host in hosts:
+            self._take(host, lines[host.channel], now)
+
+    # --- claims and calls ------------------------------------------------------------------------------------
+
+    def _take(self, host: Host, claims: list[CallClaim], now: int) -> None:
+        new = [claim for claim in claims if (claim.gid, claim.index) not in self._held]
+        for claim in new:
+            self._held[claim.gid, claim.index] = len(claim.call.body)
+            self._held_bytes += len(claim.call.body)
+        if not host.breaker.open:
+            host.queue.extend(new)
+            self._begin_next(host)
+        elif new:
+            self._begin(host, new[0], probe=True)
+            self._release(new[1:])
+        else:
+            host.breaker.probe_undone(now)
+
+    def _begin_next(self, host: Host) -> None:
+        while host.may_begin:
+            self._begin(host, host.queue.popleft(), probe=False)
+        if host.runs_low:
+            self._due.add(host.channel)
+            self._wake.set()
+
+    def _begin(self, host: Host, claim: CallClaim, probe: bool) -> None:
+        host.in_flight += 1
+        task = asyncio.create_task(self._make(host, claim, probe))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _make(self, host: Host, claim: CallClaim, probe: bool) -> None:
+        began = time.perf_counter()
+        # What is told if the task is cancelled: it may have reached the service, nobody knows.
+        verdict = Verdict("unreachable", "the broker stopped before the answer came", reached=False)
+        try:
+            verdict = await execute(self._outbound, claim.gid, claim.call, self._settings.timeout_ms)
+        except Exception:
+            log.exception("call %s/%s of %s met an error of ours", claim.gid, claim.index, host.name)
+            verdict = Verdict("error", "internal error; the broker's log has the details", reached=False)
+        finally:
+            self._made(host, claim, probe, verdict, time.perf_counter() - began)
+
+    def _made(self, host: Host, claim: CallClaim, probe: bool, verdict: Verdict, seconds: float) -> None:
+        host.in_flight -= 1
+        self._metrics.call_made(protocol_of(claim.call), verdict.outcome, seconds)
+        self._finisher.add(CallResult(claim.gid, claim.index, verdict.outcome, verdict.error[:MAX_ERROR]))
+        if self._closing:
+            return
+        now = self._clock.now_ms()
+        if verdict.reached:
+            if host.answered():
+                log.info("%s answers again", host.name)
+        elif verdict.outcome == "unreachable":
+            if host.unreachable(now, probe):
+                log.warning("%s does not answer, its calls wait: %s", host.name, verdict.error)
+                self._give_back(host)
+        elif probe:
+            host.breaker.probe_undone(now)  # it could not be sent, which tells nothing about the host
+        self._begin_next(host)
+
+    def _give_back(self, host: Host) -> None:
+        self._release(list(host.queue))
+        host.queue.clear()
+        host.more = True
+
+    def _release(self, claims: list[CallClaim]) -> None:
+        """Claimed and not tried: back in line."""
+        for claim in claims:
+            self._finisher.add(CallResult(claim.gid, claim.index, "released"))
+
+    def _durable(self, results: list[CallResult]) -> None:
+        for result in results:
+            self._held_bytes -= self._held.pop((result.gid, result.index), 0)
+        self._waiters.finished({result.gid for result in results})
+        if self._due:
+            self._wake.set()
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Nothing new is begun; calls that are out get a little time, then their results are written."""
+        self._closing = True
+        self._waiters.close()
+        await self._give_back_claims()
+        for host in self._hosts.values():
+            self._give_back(host)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._settings.drain_ms / 1000)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._finisher.close(self._settings.drain_ms / 1000)
+
+    async def _give_back_claims(self) -> None:
+        """What a claim brings that was under way when `run` was cancelled."""
+        if self._claiming is None:
+            return
+        with contextlib.suppress(TallystickError):
+            for claimed in await self._claiming:
+                if isinstance(claimed, ClaimedCalls):
+                    self._release([one for one in claimed.claims if (one.gid, one.index) not in self._held])

@@ -1,0 +1,106 @@
+"""One host that calls go to: how many it may have at once, and what waits here for it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec import Struct
+
+from tallystick.broker.calls.breaker import Breaker
+from tallystick.store.protocol import CallClaim
+
+FIRST_WINDOW = 8
+MAX_SEEN = 200_000
+
+
+class HostView(Struct):
+    """A host as an operator sees it. `open`: it does not answer, and only a probe is sent now and then."""
+
+    name: str
+    in_flight: int = 0
+    open: bool = False
+    failures: int = 0
+    next_probe_at: int = 0
+
+
+class Host:
+    """The share of a host begins small and grows with each answer, so that hosts which take connections and never
+    answer can hold little of what all hosts share."""
+
+    def __init__(self, channel: int, name: str, per_host: int, breaker: Breaker) -> None:
+        self.channel, self.name, self.breaker = channel, name, breaker
+        self._per_host = per_host
+        self._window = min(FIRST_WINDOW, per_host)
+        self.in_flight = 0
+        # Claimed and not begun: the next calls begin at once when others end, without a group commit in between.
+        self.queue: deque[CallClaim] = deque()
+        self.next_look = 0
+        self.more = True  # whether the store may have something that is due
+        self.catching_up = False
+        self._seen: set[tuple[str, int]] = set()
+
+    def room(self, now: int) -> int:
+        """How many calls may be claimed now."""
+        if self.breaker.open:
+            return 1 if self.breaker.may_probe(now) else 0
+        return max(0, 2 * self._window - self.in_flight - len(self.queue))
+
+    @property
+    def may_begin(self) -> bool:
+        return bool(self.queue) and self.in_flight < self._window and not self.breaker.open
+
+    @property
+    def runs_low(self) -> bool:
+        """Few enough are here that it is worth a claim to bring more."""
+        return self.more and not self.breaker.open and len(self.queue) <= self._window // 2
+
+    def wait_for_room(self) -> None:
+        """There is something for it that cannot be taken now: it is looked for when a call ends, or with a probe."""
+        self.more = True
+        if self.breaker.open:
+            self.next_look = 0
+
+    def wants_a_look(self, now: int) -> bool:
+        return now >= self.next_look and (not self.breaker.open or self.breaker.may_probe(now))
+
+    def looked(self, now: int, claims: list[CallClaim], next_due: int | None, again_ms: int) -> None:
+        """What a claim has found: whether there is more to come, and when."""
+        self.more = next_due is not None and next_due <= now
+        self.next_look = now + again_ms if next_due is None else max(now, min(next_due, now + again_ms))
+        if self.catching_up:
+            self._caught_up(claims)
+            self.more = self.more or self.catching_up
+
+    def _caught_up(self, claims: list[CallClaim]) -> None:
+        """Those that waited for the host are through when none comes any more, or one that could not be made again
+        comes back: each is taken early once, then it waits as it must."""
+        keys = {(claim.gid, claim.index) for claim in claims}
+        if not keys or keys & self._seen or len(self._seen) > MAX_SEEN:
+            self.catching_up = False
+            self._seen = set()
+        else:
+            self._seen |= keys
+
+    def answered(self) -> bool:
+        """Tells whether the host is back."""
+        back = self.breaker.answered()
+        self._window = min(self._per_host, self._window + 1)
+        if back:
+            self.catching_up = self.more = True
+            self._seen = set()
+            self.next_look = 0
+        return back
+
+    def unreachable(self, now: int, probe: bool) -> bool:
+        """Tells whether the host has just been given up."""
+        self._window = max(1, self._window // 2)
+        gone = self.breaker.unreachable(now, probe)
+        if self.breaker.open:
+            self.catching_up = False
+            self._window = min(FIRST_WINDOW, self._per_host)
+            self.next_look = 0
+        return gone
+
+    def view(self) -> HostView:
+        breaker = self.breaker
+        return HostView(self.name, self.in_flight, breaker.open, breaker.failures, breaker.next_probe_at)

@@ -1,0 +1,117 @@
+"""What an answer means for a call. Status first; the body may only make a success less than one."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import grpc
+import msgspec
+
+from tallystick.broker.answered import Answered, OutboundFailed
+from tallystick.core.calls import CallOutcome
+
+MAX_TEXT = 200
+_UNREACHABLE_STATUS = (502, 503, 504)  # a gateway speaks for a service that it cannot reach
+_WORDS: dict[str, CallOutcome] = {"FAILURE": "failure", "ONGOING": "ongoing"}
+_WORD_IN_A_PIECE = re.compile(rb'"dtm_result"\s*:\s*"(FAILURE|ONGOING)"')
+FAILURE_CODE, ONGOING_CODE = -32901, -32902
+
+
+class Verdict(NamedTuple):
+    outcome: CallOutcome
+    error: str = ""
+    reached: bool = True  # whether the service's host had its say: what the circuit breaker wants to know
+
+
+SUCCESS = Verdict("success")
+
+
+class _Body(msgspec.Struct):
+    dtm_result: str | None = None
+
+
+class _Error(msgspec.Struct):
+    code: int | float = 0
+    message: str = ""
+
+
+class _Reply(msgspec.Struct):
+    jsonrpc: str
+    error: _Error | None = None
+
+
+def of_http(answered: Answered) -> Verdict:
+    """2xx is a success unless the body says otherwise; 409, 425 and a gateway's 502, 503, 504 have their meaning;
+    everything else, redirects too, is an error."""
+    status = answered.status
+    if 200 <= status < 300:
+        word = _word(answered)
+        return SUCCESS if word is None else Verdict(word, _shown(answered))
+    if status == 409:
+        return Verdict("failure", _shown(answered))
+    if status == 425:
+        return Verdict("ongoing", _shown(answered))
+    if status in _UNREACHABLE_STATUS:
+        return Verdict("unreachable", _shown(answered), reached=False)
+    return Verdict("error", _shown(answered))
+
+
+def _word(answered: Answered) -> CallOutcome | None:
+    """FAILURE or ONGOING, as the whole text or as `dtm_result`; nothing else in a body counts."""
+    body = answered.body
+    if not body:
+        return None
+    if answered.cut:
+        found = _WORD_IN_A_PIECE.search(body)
+        return _WORDS[found.group(1).decode()] if found else None
+    try:
+        said = msgspec.json.decode(body, type=_Body | str)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _WORDS.get(body[:MAX_TEXT].decode(errors="replace").strip()) if len(body) < MAX_TEXT else None
+    return _WORDS.get((said if isinstance(said, str) else said.dtm_result) or "")
+
+
+def of_json_rpc(answered: Answered) -> Verdict:
+    """The status as for HTTP; within a 2xx the error's code decides, and what is no JSON-RPC is no success."""
+    verdict = of_http(answered)
+    if not 200 <= answered.status < 300:
+        return verdict
+    try:
+        reply = msgspec.json.decode(answered.body, type=_Reply)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Verdict("error", f"no JSON-RPC answer: {_text(answered.body)}")
+    if reply.error is None:
+        return verdict
+    shown = f"error {reply.error.code}: {reply.error.message[:MAX_TEXT]}"
+    outcomes: dict[float, CallOutcome] = {FAILURE_CODE: "failure", ONGOING_CODE: "ongoing"}
+    return Verdict(outcomes.get(reply.error.code, "error"), shown)
+
+
+def of_grpc(code: grpc.StatusCode, details: str) -> Verdict:
+    if code is grpc.StatusCode.OK:
+        return SUCCESS
+    shown = f"{code.name}: {details[:MAX_TEXT]}"
+    if code is grpc.StatusCode.ABORTED:
+        return Verdict("ongoing" if details == "ONGOING" else "failure", shown)
+    if code is grpc.StatusCode.FAILED_PRECONDITION:
+        return Verdict("ongoing", shown)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return Verdict("unreachable", shown, reached=False)
+    return Verdict("error", shown)
+
+
+def of_failure(failed: OutboundFailed) -> Verdict:
+    """No answer, or none that could be read."""
+    if failed.kind in ("network", "timeout"):
+        return Verdict("unreachable", str(failed), reached=False)
+    return Verdict("error", str(failed), reached=failed.kind == "protocol")
+
+
+def _shown(answered: Answered) -> str:
+    return f"status {answered.status}: {_text(answered.body)}".rstrip(": ")
+
+
+def _text(body: bytes) -> str:
+    """The beginning of a body, fit to be shown in one line."""
+    return " ".join(body[: 4 * MAX_TEXT].decode(errors="replace").split())[:MAX_TEXT]
