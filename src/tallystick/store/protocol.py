@@ -37,6 +37,7 @@ class StoreSettings(Struct, frozen=True):
     max_leased: int = 10_000
     calls: Backoff = Backoff(first_ms=1_000, cap_ms=300_000)
     max_call_attempts: int = 1_000
+    call_alert_after: int = 3
 
 
 # --- operations that only a broker makes -----------------------------------------------------------------------
@@ -269,7 +270,7 @@ class Received(Struct):
 
 
 class Event(Struct):
-    """Something an operator may want to hear of: parked, conflict, exhausted, dead_letter, call_parked."""
+    """Something an operator may want to hear of; `kind` is one word, such as parked or call_failing."""
 
     kind: str
     subject: str

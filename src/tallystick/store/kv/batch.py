@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tallystick.core.errors import NotFound
 from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
 from tallystick.store.kv import keys
 from tallystick.store.kv.appender import Appender
+from tallystick.store.kv.call_records import CallsRecord, CallsState, decode_calls, decode_state
 from tallystick.store.kv.catalog import Catalog
 from tallystick.store.kv.engine import Area, Changes, Engine
 from tallystick.store.protocol import Event, StoreSettings
@@ -32,6 +34,9 @@ class Batch:
         self.called: set[int] = set()  # channels that calls were lined up in
         self.outcomes: list[tuple[str, Resolved]] = []
         self.log = Appender(catalog, now)
+        self._calls_states: dict[str, CallsState | None] = {}
+        self._calls_records: dict[str, CallsRecord] = {}
+        self._changed_calls: set[str] = set()
 
     # --- keys ------------------------------------------------------------------------------------------------
 
@@ -111,6 +116,35 @@ class Batch:
             mark.longest = after
             self.put("index", b"w" + keys.u32(channel), encode(mark))
 
+    # --- calls -----------------------------------------------------------------------------------------------
+
+    def calls_state(self, gid: str) -> CallsState | None:
+        """Read once a batch: many calls of one transaction may be claimed or finished together."""
+        if gid not in self._calls_states:
+            stored = self.get("index", b"x" + gid.encode())
+            self._calls_states[gid] = None if stored is None else decode_state(stored)
+        return self._calls_states[gid]
+
+    def keep_calls_state(self, gid: str, state: CallsState) -> None:
+        """To be stored at the end of the batch."""
+        self._calls_states[gid] = state
+        self._changed_calls.add(gid)
+
+    def calls_record(self, gid: str) -> CallsRecord:
+        if gid not in self._calls_records:
+            stored = self.get("tx", keys.calls(gid))
+            if stored is None:
+                raise NotFound(f"transaction {gid} has no calls here", field="gid")
+            self._calls_records[gid] = decode_calls(stored)
+        return self._calls_records[gid]
+
+    def forget_calls(self, gid: str) -> None:
+        self._calls_states[gid] = None
+        self._changed_calls.discard(gid)
+        self._calls_records.pop(gid, None)
+        self.delete("index", b"x" + gid.encode())
+        self.delete("tx", keys.calls(gid))
+
     def event(self, kind: str, subject: str, detail: str = "") -> None:
         self.events.append(Event(kind, subject, detail))
 
@@ -119,6 +153,8 @@ class Batch:
     def finish(self) -> Changes:
         """Everything that only the end of the batch can know: offsets, the outcomes' audit record, counters."""
         self.log.seal(self)
+        for gid in self._changed_calls:
+            self.put("index", b"x" + gid.encode(), encode(self._calls_states[gid]))
         if self.outcomes:
             self.counters.outcomes += 1
             record = [(gid, tombstone.outcome, tombstone.by) for gid, tombstone in self.outcomes]

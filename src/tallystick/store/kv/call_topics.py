@@ -15,7 +15,7 @@ from tallystick.core.calls import (
 from tallystick.core.errors import Conflict, InvalidRequest, NotFound, TooLarge
 from tallystick.core.names import check_name
 from tallystick.store.kv.batch import Batch, encode
-from tallystick.store.kv.channels import channel_for, check_room
+from tallystick.store.kv.channels import check_room
 from tallystick.store.protocol import DropCallTopic, Subscribe, Unsubscribe
 
 
@@ -83,7 +83,6 @@ def spec_of(batch: Batch, asked: list[OutgoingCall], options: CallOptions | None
         raise InvalidRequest("calls: two calls have the same branch", field="calls")
     for call in calls:
         check_room(batch, "call", call.url, "")
-        channel_for(batch, "call", call.url, "")
     chosen = options or CallOptions()
     return CallSpec(
         calls,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from tallystick.core.calls import CallSpec, CallState, CallsView, CallView, OutgoingCall, state_of_all
 from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.transaction import Prepared, Resolved
-from tallystick.store.kv import calls, keys, views
+from tallystick.store.kv import keys, views
 from tallystick.store.kv.batch import Batch
-from tallystick.store.kv.calls import CallProgress, CallsState
+from tallystick.store.kv.call_records import CallProgress, CallsState
 
 _PUBLIC: dict[str, CallState] = {
     "behind": "waiting",
@@ -47,8 +47,8 @@ def _held(batch: Batch, gid: str, record: Prepared, spec: CallSpec) -> CallsView
 
 
 def _settled(batch: Batch, gid: str, record: Resolved) -> CallsView:
-    stored = calls.load_calls(batch, gid)
-    state = calls.load_state(batch, gid)
+    stored = batch.calls_record(gid)
+    state = batch.calls_state(gid)
     shown = [
         call_view(gid, index, call, "dropped", record.created_at, state) for index, call in enumerate(stored.spec.calls)
     ]
@@ -90,7 +90,7 @@ def call_view(
 def body(batch: Batch, gid: str, index: int) -> bytes:
     record = batch.transaction(gid)
     pushed = record.pushed if isinstance(record, Prepared) else None
-    spec = pushed or calls.load_calls(batch, gid).spec
+    spec = pushed or batch.calls_record(gid).spec
     if not 0 <= index < len(spec.calls):
         raise NotFound(f"transaction {gid} has {len(spec.calls)} calls, there is no call {index}", field="index")
     return spec.calls[index].body
@@ -129,7 +129,7 @@ def _keys(batch: Batch, places: tuple[tuple[bytes, int], ...], start: bytes) -> 
 
 
 def _view_at(batch: Batch, gid: str, index: int) -> CallView | None:
-    state = calls.load_state(batch, gid)
+    state = batch.calls_state(gid)
     if state is None:
         return None
-    return call_view(gid, index, calls.load_calls(batch, gid).spec.calls[index], "dropped", state.created_at, state)
+    return call_view(gid, index, batch.calls_record(gid).spec.calls[index], "dropped", state.created_at, state)

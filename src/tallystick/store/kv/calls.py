@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
-from msgspec import Struct
 
 from tallystick.core.backoff import Backoff
-from tallystick.core.calls import CallOutcome, CallResult, CallSpec
+from tallystick.core.calls import CallResult, CallSpec
 from tallystick.core.errors import Conflict, NotFound
 from tallystick.core.ops import OpResult, Outcome
 from tallystick.store.kv import keys
 from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.call_records import CallProgress, CallsRecord, CallsState
 from tallystick.store.kv.channels import channel_for
 from tallystick.store.protocol import (
     CallClaim,
@@ -34,55 +34,6 @@ from tallystick.store.protocol import (
 FIRST, RETRY, UNREACHED = b"", b"r", b"u"
 # A claim of calls whose host is back looks at this many times its limit: it must not read a long line of others.
 EARLY_EXAMINED = 20
-
-
-class CallProgress(Struct, array_like=True, gc=False):
-    """Where one call stands; `behind`: not in line, because one before it is not done."""
-
-    channel: int
-    state: str = "behind"  # behind, waiting, leased, done, parked, stopped
-    attempts: int = 0
-    failures: int = 0  # the waits grow with these; a service that says `ongoing` has not failed
-    next_at: int = 0  # waiting: its place in line; leased: the end of the lease; behind: not before
-    last_error: str = ""
-    finished_at: int = 0
-    last_outcome: CallOutcome | None = None
-
-
-class CallsState(Struct, array_like=True, gc=False):
-    """The state of a transaction's calls; without any, those of one that was rolled back."""
-
-    created_at: int
-    concurrent: bool
-    retry_ms: int
-    max_attempts: int
-    calls: list[CallProgress]
-    finished_at: int = 0
-
-
-class CallsRecord(Struct, array_like=True, gc=False):
-    spec: CallSpec
-    check_target: str
-
-
-decode_state = msgspec.msgpack.Decoder(CallsState).decode
-decode_calls = msgspec.msgpack.Decoder(CallsRecord).decode
-
-
-def load_state(batch: Batch, gid: str) -> CallsState | None:
-    stored = batch.get("index", b"x" + gid.encode())
-    return None if stored is None else decode_state(stored)
-
-
-def load_calls(batch: Batch, gid: str) -> CallsRecord:
-    stored = batch.get("tx", keys.calls(gid))
-    if stored is None:
-        raise NotFound(f"transaction {gid} has no calls here", field="gid")
-    return decode_calls(stored)
-
-
-def _store_state(batch: Batch, gid: str, state: CallsState) -> None:
-    batch.put("index", b"x" + gid.encode(), encode(state))
 
 
 # --- the outcome -------------------------------------------------------------------------------------------------
@@ -106,7 +57,7 @@ def settle(
         bare = [msgspec.structs.replace(call, body=b"") for call in spec.calls]
         spec = msgspec.structs.replace(spec, calls=bare)
     batch.put("tx", keys.calls(gid), encode(CallsRecord(spec, check_target)))
-    _store_state(batch, gid, state)
+    batch.keep_calls_state(gid, state)
 
 
 def _line_up(batch: Batch, gid: str, state: CallsState) -> None:
@@ -182,15 +133,15 @@ def _line(batch: Batch, channel: int, start: int) -> Iterator[tuple[bytes, bytes
 
 def _claim_one(batch: Batch, key: bytes, at: int, lease_ms: int) -> CallClaim | None:
     gid, index = keys.read_call(key, 13)
-    state = load_state(batch, gid)
+    state = batch.calls_state(gid)
     batch.delete("index", key)
     if state is None:
         return None
     progress = state.calls[index]
     progress.state, progress.next_at = "leased", batch.now + lease_ms
     batch.put("index", keys.leased_call(progress.next_at, gid, index), b"")
-    _store_state(batch, gid, state)
-    call = load_calls(batch, gid).spec.calls[index]
+    batch.keep_calls_state(gid, state)
+    call = batch.calls_record(gid).spec.calls[index]
     return CallClaim(progress.channel, gid, index, call, progress.attempts, state.created_at)
 
 
@@ -200,11 +151,11 @@ def requeue(batch: Batch, op: RequeueCalls) -> Progress:
         if keys.read_u64(key, 1) > batch.now and not op.all:
             break
         gid, index = keys.read_call(key, 9)
-        state = load_state(batch, gid)
+        state = batch.calls_state(gid)
         batch.delete("index", key)
         if state is not None:
             _put_in_line(batch, gid, index, state.calls[index], batch.now, UNREACHED)
-            _store_state(batch, gid, state)
+            batch.keep_calls_state(gid, state)
         done += 1
     return Progress(done, more=done >= op.limit)
 
@@ -214,7 +165,7 @@ def requeue(batch: Batch, op: RequeueCalls) -> Progress:
 
 def finish(batch: Batch, op: FinishCalls) -> None:
     for result in op.results:
-        state = load_state(batch, result.gid)
+        state = batch.calls_state(result.gid)
         if state is None or result.index >= len(state.calls):
             continue  # forgotten since: what it answered counts for nobody
         progress = state.calls[result.index]
@@ -226,7 +177,7 @@ def finish(batch: Batch, op: FinishCalls) -> None:
             _try_again(batch, result, state, progress)
         else:
             continue  # stopped, or its lease was over: somebody else has it now
-        _store_state(batch, result.gid, state)
+        batch.keep_calls_state(result.gid, state)
 
 
 def _succeed(batch: Batch, result: CallResult, state: CallsState, progress: CallProgress) -> None:
@@ -235,7 +186,8 @@ def _succeed(batch: Batch, result: CallResult, state: CallsState, progress: Call
     progress.state, progress.next_at, progress.finished_at = "done", 0, batch.now
     progress.attempts += 1
     progress.last_error, progress.last_outcome = "", "success"
-    _line_up(batch, result.gid, state)
+    if not state.concurrent:
+        _line_up(batch, result.gid, state)
     if all(one.state in ("done", "stopped") for one in state.calls):
         state.finished_at = batch.now
 
@@ -256,6 +208,8 @@ def _try_again(batch: Batch, result: CallResult, state: CallsState, progress: Ca
         progress.failures += 1
         cap = max(batch.settings.calls.cap_ms, state.retry_ms)
         wait = Backoff(state.retry_ms, cap, batch.settings.calls.jitter).wait_ms(progress.failures)
+        if progress.failures == batch.settings.call_alert_after:
+            _tell(batch, "call_failing", gid, index, progress)
     why = UNREACHED if result.outcome == "unreachable" else RETRY
     _put_in_line(batch, gid, index, progress, batch.now + wait, why)
 
@@ -265,15 +219,20 @@ def _park(batch: Batch, gid: str, index: int, progress: CallProgress) -> None:
     batch.put("index", b"X" + keys.call(gid, index), b"")
     batch.counters.calls_waiting -= 1
     batch.counters.calls_parked += 1
-    url = load_calls(batch, gid).spec.calls[index].url
-    batch.event("call_parked", gid, f"call to {url} given up after {progress.attempts} tries: {progress.last_error}")
+    _tell(batch, "call_parked", gid, index, progress)
+
+
+def _tell(batch: Batch, kind: str, gid: str, index: int, progress: CallProgress) -> None:
+    call = batch.calls_record(gid).spec.calls[index]
+    said = f"call {call.branch} to {call.url} has failed, try {progress.attempts}: {progress.last_error}"
+    batch.event(kind, gid, said)
 
 
 # --- an operator's word ------------------------------------------------------------------------------------------
 
 
 def _state_for(batch: Batch, gid: str) -> CallsState:
-    state = load_state(batch, gid)
+    state = batch.calls_state(gid)
     if state is None or not state.calls:
         raise NotFound(f"transaction {gid} has no calls that are under way", field="gid")
     return state
@@ -290,7 +249,7 @@ def resume(batch: Batch, op: ResumeCalls) -> OpResult | None:
         progress.attempts = progress.failures = 0
         batch.counters.calls_waiting += 1
         _put_in_line(batch, op.gid, index, progress, batch.now, RETRY)
-    _store_state(batch, op.gid, state)
+    batch.keep_calls_state(op.gid, state)
     return None
 
 
@@ -306,7 +265,7 @@ def stop(batch: Batch, op: StopCalls) -> OpResult | None:
         _take_out(batch, op.gid, index, progress)
         progress.state, progress.next_at, progress.finished_at = "stopped", 0, batch.now
     state.finished_at = batch.now
-    _store_state(batch, op.gid, state)
+    batch.keep_calls_state(op.gid, state)
     return None
 
 
@@ -319,5 +278,5 @@ def hurry(batch: Batch, gid: str, state: CallsState) -> int:
             _put_in_line(batch, gid, index, progress, batch.now, RETRY)
             moved += 1
     if moved:
-        _store_state(batch, gid, state)
+        batch.keep_calls_state(gid, state)
     return moved

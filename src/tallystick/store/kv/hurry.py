@@ -22,7 +22,7 @@ def one(batch: Batch, op: Hurry) -> OpResult | None:
     if isinstance(record, Prepared):
         moved = checks.hurry(batch, op.gid, record)
     else:
-        state = calls.load_state(batch, op.gid)
+        state = batch.calls_state(op.gid)
         moved = bool(state and calls.hurry(batch, op.gid, state))
     return None if moved else OpResult(duplicate=True)
 

@@ -17,8 +17,9 @@ from tallystick.core.calls import CallView
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
-from tallystick.store.kv import call_views, calls, keys, views
+from tallystick.store.kv import call_views, keys, views
 from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.call_records import decode_calls, decode_state
 from tallystick.store.kv.delayed import decode_delayed
 from tallystick.store.kv.engine import Area
 from tallystick.store.kv.reader import Reader
@@ -181,10 +182,10 @@ def _call_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Ro
     spec = batch.engine.get("tx", keys.calls(gid))
     if stored is None or spec is None:
         return
-    state = calls.decode_state(stored)
+    state = decode_state(stored)
     if query.created_before is not None and state.created_at >= query.created_before:
         return
-    for index, call in enumerate(calls.decode_calls(spec).spec.calls):
+    for index, call in enumerate(decode_calls(spec).spec.calls):
         view = call_views.call_view(gid, index, call, "dropped", state.created_at, state)
         if only in (None, index) and query.state in (None, view.state):
             yield _call_row(view), 256

@@ -6,7 +6,7 @@ from itertools import islice
 
 import msgspec
 
-from tallystick.store.kv import calls, keys
+from tallystick.store.kv import keys
 from tallystick.store.kv.batch import Batch
 from tallystick.store.protocol import ExpireTombstones, Progress
 
@@ -35,13 +35,12 @@ def expire(batch: Batch, op: ExpireTombstones) -> Progress:
 
 def _forget(batch: Batch, gid: str) -> None:
     """Unless it has calls that are not done: then it is kept, and looked at again after another retention."""
-    state = calls.load_state(batch, gid)
+    state = batch.calls_state(gid)
     if state is not None:
         if not state.finished_at:
             batch.put("index", b"z" + keys.u64(batch.now + batch.settings.dedup_retention_ms) + gid.encode(), b"")
             return
-        batch.delete("index", b"x" + gid.encode())
-        batch.delete("tx", keys.calls(gid))
+        batch.forget_calls(gid)
     batch.delete("tx", keys.transaction(gid))
 
 

@@ -28,8 +28,8 @@ def prepare(batch: Batch, op: Prepare) -> OpResult | None:
     check, defaults = op.check, batch.settings.checks
     check_room(batch, check.via, check.target, op.group)
     # Refused now rather than at the commit, when the business change can no longer be taken back.
-    topics.require(batch, [message.topic for message in op.messages])
     pushed = call_topics.spec_of(batch, op.calls, op.call_options, op.remark)
+    topics.require(batch, [message.topic for message in op.messages])
     after = defaults.after_ms if check.after_ms is None else check.after_ms
     channel = channel_for(batch, check.via, check.target, op.group)
     record = Prepared(
@@ -162,8 +162,8 @@ def send(batch: Batch, op: Send) -> OpResult | None:
         raise InvalidRequest(
             f"gid {op.gid} belongs to a prepared transaction; commit that instead of sending", field="gid"
         )
+    pushed = call_topics.spec_of(batch, op.calls, op.call_options, op.remark)
     topics.require(batch, [message.topic for message in op.messages])
     if op.gid is None:
         return OpResult(positions=append(batch, "", op.messages))
-    pushed = call_topics.spec_of(batch, op.calls, op.call_options, op.remark)
     return OpResult(positions=resolve(batch, op.gid, None, "committed", "sender", op.messages, pushed=pushed))
