@@ -159,7 +159,12 @@ def mariadb_server(**settings: str) -> Iterator[Server]:
         small = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "16M", "skip_name_resolve": "1"}
         options = [f"--{name}={value}" for name, value in {**small, **settings}.items()]
         command = [_program("mariadbd"), "--no-defaults", f"--datadir={data}", f"--init-file={start}"]
-        place = ["--bind-address=127.0.0.1", f"--port={port}", f"--socket={directory / 'socket'}", f"--tmpdir={scratch}"]
+        place = [
+            "--bind-address=127.0.0.1",
+            f"--port={port}",
+            f"--socket={directory / 'socket'}",
+            f"--tmpdir={scratch}",
+        ]
         with _running(user, [*command, *place, *options], directory, signal.SIGTERM) as process:
             server = Server("mysql", "127.0.0.1", port, directory, process, pymysql.connect)
             _wait_until_ready(server, DATABASE)
@@ -248,9 +253,7 @@ def _running(user: str, command: list[Any], directory: Path, stop: signal.Signal
 
 def _wait_until_ready(server: Server, database: str) -> None:
     errors = (psycopg.OperationalError, pymysql.err.OperationalError)
-    _until_ready(
-        server.engine, server.process, server.directory, lambda: server.execute("select 1", database), *errors
-    )
+    _until_ready(server.engine, server.process, server.directory, lambda: server.execute("select 1", database), *errors)
 
 
 def _until_ready(

@@ -70,7 +70,7 @@ _CHECK_FAULTS: dict[Path, list[Any]] = {
     ("max_checks",): [0, -1, 10_001, "x", 1.5],
     ("on_exhausted",): ["explode", 7],
     ("headers",): [7, "x", [], {"": "v"}, {"h": 7}],
-    ("timeout_ms",): [-1, 10**30, "1"],
+    ("timeout_ms",): [-1, 0, 600_001, 10**30, "1"],
     ("nonsense",): [1],
 }
 _URL_FAULTS: dict[Path, list[Any]] = {
@@ -102,7 +102,7 @@ _CALL_FAULTS: dict[Path, list[Any]] = {
     ("url",): [*BAD_URLS, "x" * 2_049, "grpc://example.com:1/s/m", 7, None, NOTHING],
     ("headers",): [7, "x", [], {"": "v"}, {"h": 7}, {"h": TOO_LONG}, dict.fromkeys(MANY, "v"), *_HEADER_FAULTS],
     ("protocol",): ["smtp", 7, None],
-    ("timeout_ms",): [-1, 10**30, "1", 1.5],
+    ("timeout_ms",): [-1, 0, 600_001, 10**30, "1", 1.5],
     ("delay_ms",): NO_TIME,
     ("branch",): ["a b", "x" * 65, "a/b", 7, None],
     ("nonsense",): [1],

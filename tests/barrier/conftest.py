@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from parties import KINDS, Place, kind_params, prepare_database
 
-from servers import mariadb, postgres
+from servers import mariadb, postgres, redis
 
-__all__ = ["mariadb", "postgres"]
+__all__ = ["mariadb", "postgres", "redis"]
 
 _SERVERS = {"postgresql": "postgres", "mysql": "mariadb"}
 

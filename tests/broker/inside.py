@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 # What runs for the broker's whole life.
 LIFELONG = {
+    "calls",
     "check-back",
     "alerts",
     "sweep PromoteDelayed",

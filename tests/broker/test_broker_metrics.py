@@ -69,10 +69,15 @@ async def test_a_new_broker_shows_every_total_as_nothing() -> None:
                 "parked",
                 "exhausted",
                 "dead_letter",
+                "call_parked",
                 "alerts_failed",
             )
         }
         assert set(shown) - totals == {
+            "calls_in_flight",
+            "call_hosts_open",
+            "calls_waiting",
+            "calls_parked",
             "store_failed",
             "pending",
             "parked_now",

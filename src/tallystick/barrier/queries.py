@@ -56,6 +56,12 @@ def _insert_outcomes(sql: Dialect, table: str, rows: str, params: dict[str, obje
     )
 
 
+def insert_branch(sql: Dialect, table: str, key: dict[str, str], op: str, reason: str) -> Statement:
+    """The row of a branch; `key` is what all rows of one branch share: trans_type, gid, branch_id and barrier_id."""
+    row = f"(:trans_type, :gid, :branch_id, :op, :barrier_id, :reason, {sql.barrier_now}, {sql.barrier_now})"
+    return _insert_outcomes(sql, table, f"values {row}", {**key, "op": op, "reason": reason})
+
+
 def select_outcome(sql: Dialect, table: str, gid: str) -> Statement:
     """For use inside a transaction that may have an old snapshot."""
     return Statement(

@@ -11,7 +11,7 @@ from tallystick.store.protocol import Event
 
 log = logging.getLogger("tallystick.broker.alerts")
 
-ALERTING = ("parked", "exhausted", "dead_letter", "conflict")
+ALERTING = ("parked", "exhausted", "dead_letter", "conflict", "call_failing", "call_parked")
 MAX_WAITING = 1_000
 
 

@@ -16,6 +16,7 @@ from tallystick.core.backoff import Backoff
 from tallystick.core.durations import milliseconds
 from tallystick.core.errors import ConfigError
 from tallystick.core.limits import MIB, Limits
+from tallystick.core.message import MAX_TIMEOUT_MS
 from tallystick.core.transaction import CheckDefaults
 from tallystick.store.protocol import DAY_MS, StoreSettings
 
@@ -76,6 +77,7 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     call_retry_first: Duration = 1_000
     call_retry_cap: Duration = 300_000
     call_max_attempts: Positive = 1_000
+    call_alert_after: Positive = 3
     calls_per_host: Positive = 64
     calls_in_flight: Positive = 2_000
     call_breaker_failures: Positive = 5
@@ -116,6 +118,7 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
             max_leased=self.max_leased,
             calls=Backoff(self.call_retry_first, self.call_retry_cap),
             max_call_attempts=self.call_max_attempts,
+            call_alert_after=self.call_alert_after,
         )
 
 
@@ -213,6 +216,9 @@ def _validated(values: dict[str, Any], origins: dict[str, str]) -> Config:
     for first, cap in (("call_retry_first", "call_retry_cap"), ("call_probe", "call_probe_cap")):
         if not 0 < getattr(config, first) <= getattr(config, cap):
             raise ConfigError(f"{first}: must be more than 0 and not larger than {cap}", field=first)
+    for name in ("call_timeout", "check_timeout"):
+        if getattr(config, name) > MAX_TIMEOUT_MS:
+            raise ConfigError(f"{name}: at most {MAX_TIMEOUT_MS // 60_000} minutes", field=name)
     if not config.call_timeout:
         raise ConfigError("call_timeout: without time for an answer every call would fail", field="call_timeout")
     if config.max_pending_age > config.dedup_retention and config.dedup_retention:

@@ -20,6 +20,7 @@ _TOTALS = {
     "parked": "Transactions parked because nobody could tell their outcome.",
     "exhausted": "Transactions rolled back because their checks were used up.",
     "dead_letter": "Messages moved to a dead-letter topic.",
+    "call_parked": "Calls parked because their tries were used up.",
 }
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from tallystick.core.message import Milliseconds
+from tallystick.core.message import Milliseconds, Timeout
 from tallystick.core.names import HeaderName, HeaderValue
 
 Protocol = Literal["http", "json-rpc", "grpc"]
@@ -32,7 +32,7 @@ class OutgoingCall(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
     body: bytes = b""
     headers: dict[HeaderName, HeaderValue] | None = None
     protocol: Protocol = "http"
-    timeout_ms: Milliseconds | None = None
+    timeout_ms: Timeout | None = None
     delay_ms: Milliseconds = 0
     branch: Branch = ""
 

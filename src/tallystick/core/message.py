@@ -10,6 +10,8 @@ from tallystick.core.names import HeaderName, HeaderValue, Key, Tag, TopicName
 
 # Milliseconds since the epoch, to the end of the year 9999: the last that dates in Python, Arrow and Spark can hold.
 Timestamp = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+MAX_TIMEOUT_MS = 600_000
+Timeout = Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_MS)]  # milliseconds that a service may take to answer
 Milliseconds = Annotated[int, Meta(ge=0, le=366 * 24 * 3600 * 1000)]
 
 

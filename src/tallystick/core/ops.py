@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from tallystick.core.calls import CallOptions, OutgoingCall, Remark
-from tallystick.core.message import Milliseconds, OutgoingMessage
+from tallystick.core.message import Milliseconds, OutgoingMessage, Timeout
 from tallystick.core.names import AppId, Gid, GroupName, HeaderName, HeaderValue, MemberName, PartId, TopicName
 
 Outcome = Literal["committed", "rolled_back"]
@@ -41,7 +41,7 @@ class Check(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True,
     max_checks: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     on_exhausted: OnExhausted | None = None
     headers: dict[HeaderName, HeaderValue] | None = None
-    timeout_ms: Milliseconds | None = None
+    timeout_ms: Timeout | None = None
 
 
 class Prepare(Struct, tag="prepare", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):

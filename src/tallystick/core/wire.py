@@ -46,6 +46,7 @@ class BrokerInfo(Struct):
     limits: dict[str, int]
     calls_waiting: int = 0
     calls_parked: int = 0
+    grpc_port: int = 0  # 0: none, or one that the system chose
 
 
 class TopicSpec(Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -15,6 +15,7 @@ from tallystick.api.dtm.translate import (
     check_type,
     checked_gid,
     commit_op,
+    delay_of,
     gid_of,
     prepare_op,
     send_ops,
@@ -32,7 +33,7 @@ from tallystick.core.errors import (
     error_from_code,
 )
 from tallystick.core.ids import new_gid
-from tallystick.core.ops import ClientOp, OpResult, Rollback
+from tallystick.core.ops import ClientOp, Commit, OpResult, Rollback
 from tallystick.store.protocol import (
     DropCallTopic,
     Hurry,
@@ -88,13 +89,24 @@ class Dtm:
         commit = commit_op(trans)
         prepared = bool(trans.query_prepared)
         for _ in range(TRIES):
-            result = await self._batch([commit] if prepared else send_ops(trans), weight)
+            result = await (self._batch([commit], weight) if prepared else self._send(trans, commit, weight))
             if result.duplicate or result.error == OutcomeConflict.code:
                 return await self._submitted_before(commit.gid)
             if not result.error:
                 return None
             prepared = not prepared  # not known to the broker, or known after all
         raise DtmOngoing(f"gid {commit.gid} is prepared and submitted by several at once; try again", retryable=True)
+
+    async def _send(self, trans: Trans, commit: Commit, weight: int) -> OpResult:
+        """What the request brings. Where that cannot be taken, a prepare may have been: then its branches count, and a
+        local transaction that is committed by now must not be refused."""
+        try:
+            return await self._batch(send_ops(trans), weight)
+        except DtmError as refused:
+            result = await self._batch([commit])
+            if result.error == NotFound.code:
+                raise refused from None
+            return result
 
     async def _submitted_before(self, gid: str) -> None:
         """A repeated submit runs nothing again. It is refused where dtm refuses it: when everything is over."""
@@ -104,11 +116,14 @@ class Dtm:
             raise errors.cannot_submit(found.status)
 
     async def _wait(self, trans: Trans) -> None:
-        seconds = waiting.patience(len(trans.steps or ()), bool(trans.concurrent), timeout_of(trans))
+        gid = gid_of(trans)
+        found = await self._known(gid)
+        if found.calls is None:
+            return
+        # As in dtm, what was delayed is not waited for: the caller is told that it has not happened yet.
+        seconds = 0.0 if delay_of(trans) else waiting.patience(found.calls, timeout_of(trans))
         try:
-            waiting.judge(await self.broker.calls.wait(gid_of(trans), seconds))
-        except NotFound:
-            return  # a transaction without calls has nothing to be waited for
+            waiting.judge(await self.broker.calls.wait(gid, seconds))
         except TallystickError as error:
             raise refusal_of(error) from error
 

@@ -16,6 +16,7 @@ _PLACES = [
     (re.compile(r"\bops\[\d+\]\.calls\b"), "steps"),
     (re.compile(r"\bops\[\d+\]\.check\.(?:target|via)\b"), "query_prepared"),
     (re.compile(r"\bops\[\d+\]\."), ""),
+    (re.compile(r"^after: "), "position: "),
 ]
 
 

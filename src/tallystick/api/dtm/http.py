@@ -16,7 +16,7 @@ from tallystick.api.dtm.errors import DtmError, refusal_of
 from tallystick.api.dtm.jsonrpc import JsonRpc
 from tallystick.api.dtm.requests import Asked
 from tallystick.api.dtm.states import STATUSES
-from tallystick.api.dtm.translate import TIMEOUT_TO_FAIL, checked_gid, decode_trans
+from tallystick.api.dtm.translate import TIMEOUT_TO_FAIL, decode_trans, known_form
 from tallystick.api.http.batch import Receive, Scope, Send, answer_raw, read_raw
 from tallystick.api.http.problems import RETRY_AFTER_SECONDS
 from tallystick.api.http.routes.context import CallerGone, while_connected
@@ -133,17 +133,20 @@ class DtmHttp:
     async def _query(self, asked: Asked) -> object:
         if not asked.text("gid"):
             raise DtmError("no gid specified")
-        gid, now, most = checked_gid(asked.text("gid")), self._broker.clock.now_ms(), self._broker.limits.request_bytes
+        gid, now, most = known_form(asked.text("gid")), self._broker.clock.now_ms(), self._broker.limits.request_bytes
+        if gid is None:
+            return {"transaction": None, "branches": []}
         return await self._broker.look(lambda store: views.query(store, gid, now, most))
 
     async def _all(self, asked: Asked) -> object:
         status, now = asked.text("status"), self._broker.clock.now_ms()
         if status not in ("", *STATUSES):
             raise DtmError(f"status: {status[:40]!r} is none of {', '.join(STATUSES)}")
-        if asked.text("transType") not in ("", "msg"):
+        gid = known_form(asked.text("gid")) if asked.text("gid") else ""
+        if gid is None or asked.text("transType") not in ("", "msg"):
             return {"transactions": [], "next_position": ""}
         wanted = views.Wanted(
-            asked.text("gid"),
+            gid,
             status,
             asked.number("createTimeStart", 0, 2**62),
             asked.number("createTimeEnd", 0, 2**62),

@@ -13,6 +13,7 @@ from tallystick.api.dtm.errors import DtmError, wrong_type
 from tallystick.api.http.problems import DECODING, undecodable
 from tallystick.core.calls import PROTOCOLS, TOPIC_SCHEME, CallOptions, OutgoingCall, Protocol
 from tallystick.core.errors import TallystickError
+from tallystick.core.message import MAX_TIMEOUT_MS
 from tallystick.core.names import HeaderName, HeaderValue, check_gid
 from tallystick.core.ops import Check, Commit, Prepare, Send
 
@@ -29,9 +30,11 @@ MOST_CHECKS = (
 MOST_REMARK = 8_192
 
 Seconds = Annotated[int, Meta(ge=0, le=366 * 24 * 3600)]
+TimeoutSeconds = Annotated[int, Meta(ge=0, le=MAX_TIMEOUT_MS // 1000)]
 Address = Annotated[str, Meta(max_length=2048)]
 
 _STRIPPED = str.maketrans("", "", "\r\n;")  # what dtm takes out of a gid
+_PROTOCOLS: dict[str, Protocol] = {name: name for name in PROTOCOLS}
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -55,7 +58,7 @@ class Trans(Struct):
     wait_result: bool | None = None
     timeout_to_fail: Seconds | None = None
     retry_interval: Seconds | None = None
-    request_timeout: Seconds | None = None
+    request_timeout: TimeoutSeconds | None = None
     branch_headers: dict[HeaderName, HeaderValue | None] | None = None
     concurrent: bool | None = None
 
@@ -119,6 +122,14 @@ def checked_gid(gid: str | None) -> str:
         return check_gid(gid.translate(_STRIPPED))
     except TallystickError as error:
         raise DtmError(error.detail) from error
+
+
+def known_form(gid: str) -> str | None:
+    """A gid to be looked for; None if no transaction can have it."""
+    try:
+        return checked_gid(gid)
+    except DtmError:
+        return None
 
 
 def check_type(trans_type: str | None) -> None:
@@ -185,14 +196,14 @@ def address_of(url: str, protocol: str, at: str) -> tuple[str, Protocol]:
     if url.startswith(TOPIC_SCHEME):
         return url, spoken
     if url.startswith(("http://", "https://")):  # over HTTP even if the transaction came by gRPC
-        return url, "json-rpc" if spoken == "json-rpc" and "method" in url else "http"
+        return url, "http" if spoken == "grpc" else spoken
     if spoken == "grpc" or url.startswith("grpc://"):
         return grpc_url(url, at), "grpc"
     raise DtmError(f"{at}: {url[:200]!r} does not begin with http://, https:// or {TOPIC_SCHEME}")
 
 
 def _known(protocol: str) -> Protocol:
-    known = next((one for one in PROTOCOLS if one == protocol), None)
+    known = _PROTOCOLS.get(protocol)
     if known is None:
         raise DtmError(f"protocol: {protocol[:40]!r} is none of {', '.join(PROTOCOLS)}")
     return known

@@ -11,9 +11,9 @@ SPARE_SECONDS = 2.0  # beyond the calls' own time: for a broker that is busy
 RETRIED = "the transaction stays submitted and its branches are retried until they succeed"
 
 
-def patience(calls: int, concurrent: bool, timeout_ms: int) -> float:
+def patience(view: CallsView, timeout_ms: int) -> float:
     """How long one pass may take: each call its time, one after the other or all at once."""
-    return min(LONGEST_SECONDS, SPARE_SECONDS + timeout_ms / 1000 * (1 if concurrent else max(1, calls)))
+    return min(LONGEST_SECONDS, SPARE_SECONDS + timeout_ms / 1000 * (1 if view.concurrent else len(view.calls)))
 
 
 def judge(view: CallsView) -> None:

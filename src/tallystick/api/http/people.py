@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from tallystick.core.calls import Branch, CallOptions, OutgoingCall, Protocol, Remark, Url
 from tallystick.core.errors import InvalidRequest
-from tallystick.core.message import Milliseconds, OutgoingMessage, StoredMessage, Timestamp
+from tallystick.core.message import Milliseconds, OutgoingMessage, StoredMessage, Timeout, Timestamp
 from tallystick.core.names import Gid, GroupName, HeaderName, HeaderValue, Key, MemberName, Tag, TopicName
 from tallystick.core.ops import Check, Offset, PartIndex, PartRef
 
@@ -56,7 +56,7 @@ class CallIn(Struct, forbid_unknown_fields=True):
     body_base64: str | UnsetType = UNSET
     headers: dict[HeaderName, HeaderValue] | None = None
     protocol: Protocol = "http"
-    timeout_ms: Milliseconds | None = None
+    timeout_ms: Timeout | None = None
     delay_ms: Milliseconds = 0
     branch: Branch = ""
 

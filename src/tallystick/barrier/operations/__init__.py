@@ -8,6 +8,7 @@ from tallystick.barrier.operations.barrier import (
     mark_committed,
     require_marked,
 )
+from tallystick.barrier.operations.branch import branch_once
 from tallystick.barrier.operations.clean import CleanKind, clean
 from tallystick.barrier.operations.inbox import advance_offset, first_time, read_offset
 from tallystick.barrier.operations.outbox import (
@@ -27,6 +28,7 @@ __all__ = [
     "OutboxRow",
     "OutboxState",
     "advance_offset",
+    "branch_once",
     "clean",
     "create_all",
     "decide",

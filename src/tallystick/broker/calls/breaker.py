@@ -20,7 +20,9 @@ class Breaker:
         self._probes = 0
 
     def may_probe(self, now: int) -> bool:
-        return self.open and not self._probing and now >= self.next_probe_at
+        # A wait longer than the longest is left over from a clock that has been set back since.
+        waits = 0 < self.next_probe_at - now <= self._probe.cap_ms
+        return self.open and not self._probing and not waits
 
     def probe_begun(self) -> None:
         self._probing = True

@@ -15,7 +15,7 @@ from collections import defaultdict
 from msgspec import Struct
 
 from tallystick.broker.calls.breaker import Breaker
-from tallystick.broker.calls.execute import MAX_TIMEOUT_MS, execute, protocol_of
+from tallystick.broker.calls.execute import execute, protocol_of
 from tallystick.broker.calls.finishing import Finisher
 from tallystick.broker.calls.hosts import Host, HostView
 from tallystick.broker.calls.results import Verdict
@@ -27,6 +27,7 @@ from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, CallsView
 from tallystick.core.clock import Clock
 from tallystick.core.errors import TallystickError
+from tallystick.core.message import MAX_TIMEOUT_MS
 from tallystick.store.protocol import CallClaim, ClaimCalls, ClaimedCalls, Progress, RequeueCalls, Result, Store
 
 __all__ = ["CallSettings", "Calls", "HostView"]
@@ -75,6 +76,7 @@ class Calls:
         # begun again, even if the store should hand it out once more.
         self._held: dict[tuple[str, int], int] = {}
         self._held_bytes = 0
+        self._ended: set[tuple[str, int]] = set()  # whose result became durable while a claim was under way
         self._claiming: asyncio.Future[list[Result]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -182,6 +184,7 @@ class Calls:
 
     async def _claim(self, ops: list[ClaimCalls], hosts: list[Host], now: int) -> None:
         try:
+            self._ended.clear()
             self._claiming = self._writer.submit(ops)
             # Shielded: what a claim brings must be given back, even if nobody is here to make it (see close).
             answers = await asyncio.shield(self._claiming)
@@ -205,6 +208,9 @@ class Calls:
 
     def _take(self, host: Host, claims: list[CallClaim], now: int) -> None:
         new = [claim for claim in claims if (claim.gid, claim.index) not in self._held]
+        # Its lease seemed to be over, and its result came right behind the claim: the store knows whether it is done.
+        self._release([claim for claim in new if (claim.gid, claim.index) in self._ended])
+        new = [claim for claim in new if (claim.gid, claim.index) not in self._ended]
         for claim in new:
             self._held[claim.gid, claim.index] = len(claim.call.body)
             self._held_bytes += len(claim.call.body)
@@ -245,10 +251,13 @@ class Calls:
     def _made(self, host: Host, claim: CallClaim, probe: bool, verdict: Verdict, seconds: float) -> None:
         host.in_flight -= 1
         self._metrics.call_made(protocol_of(claim.call), verdict.outcome, seconds)
-        self._finisher.add(CallResult(claim.gid, claim.index, verdict.outcome, verdict.error[:MAX_ERROR]))
+        now = self._clock.now_ms()
+        if probe and verdict.outcome == "unreachable" and not self._counts(host, claim, now):
+            self._release([claim])
+        else:
+            self._finisher.add(CallResult(claim.gid, claim.index, verdict.outcome, verdict.error[:MAX_ERROR]))
         if self._closing:
             return
-        now = self._clock.now_ms()
         if verdict.reached:
             if host.answered():
                 log.info("%s answers again", host.name)
@@ -259,6 +268,9 @@ class Calls:
         elif probe:
             host.breaker.probe_undone(now)  # it could not be sent, which tells nothing about the host
         self._begin_next(host)
+
+    def _counts(self, host: Host, claim: CallClaim, now: int) -> bool:
+        return host.counts_as_a_try(claim, now, self._store.settings.calls.wait_ms(claim.attempts))
 
     def _give_back(self, host: Host) -> None:
         self._release(list(host.queue))
@@ -273,6 +285,8 @@ class Calls:
     def _durable(self, results: list[CallResult]) -> None:
         for result in results:
             self._held_bytes -= self._held.pop((result.gid, result.index), 0)
+            if self._claiming is not None:
+                self._ended.add((result.gid, result.index))
         self._waiters.finished({result.gid for result in results})
         if self._due:
             self._wake.set()

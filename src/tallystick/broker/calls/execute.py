@@ -9,8 +9,6 @@ from tallystick.broker.calls.results import Verdict, of_failure, of_grpc
 from tallystick.broker.outbound import Outbound
 from tallystick.core.calls import OutgoingCall, Protocol
 
-MAX_TIMEOUT_MS = 600_000  # a call that may take longer would outlive its claim
-
 
 def protocol_of(call: OutgoingCall) -> Protocol:
     """How a call is made. The URL decides before the transaction does: one of dtm's gRPC transactions may have branches
@@ -22,7 +20,7 @@ def protocol_of(call: OutgoingCall) -> Protocol:
 
 async def execute(outbound: Outbound, gid: str, call: OutgoingCall, timeout_ms: int) -> Verdict:
     """Make the call; whatever happens is a verdict. `timeout_ms` is for calls that have none of their own."""
-    seconds = min(call.timeout_ms or timeout_ms, MAX_TIMEOUT_MS) / 1000
+    seconds = (call.timeout_ms or timeout_ms) / 1000
     try:
         return await _MAKERS[protocol_of(call)](outbound, gid, call, seconds)
     except OutboundFailed as failed:

@@ -51,9 +51,9 @@ class Finisher:
     async def _write(self, taken: list[CallResult]) -> bool:
         try:
             await self._writer.submit([FinishCalls(taken)], _BYTES_EACH * len(taken))
-        except TallystickError as error:
+        except Exception as error:  # whatever it is, nothing may be lost here
             log.warning("results of %d calls have to wait: %s", len(taken), error)
-            if not error.retryable:
+            if not (isinstance(error, TallystickError) and error.retryable):
                 # Something in it that the store cannot take. Each by itself, and the first one last, so that what is
                 # wrong with one is no harm to the others.
                 self._at_once = 1

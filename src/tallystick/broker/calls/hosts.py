@@ -32,18 +32,22 @@ class Host:
         self._per_host = per_host
         self._window = min(FIRST_WINDOW, per_host)
         self.in_flight = 0
-        # Claimed and not begun: the next calls begin at once when others end, without a group commit in between.
+        # Claimed and not begun: of a host that answers, the next calls begin at once when others end, without a
+        # group commit in between.
         self.queue: deque[CallClaim] = deque()
-        self.next_look = 0
+        self._ahead = 0
+        self.next_look = self._longest_wait = 0
         self.more = True  # whether the store may have something that is due
-        self.catching_up = False
+        # Also at the start: what waits because the host could not be reached by a broker before this one is tried now.
+        self.catching_up = True
         self._seen: set[tuple[str, int]] = set()
+        self._counted: dict[tuple[str, int], int] = {}
 
     def room(self, now: int) -> int:
         """How many calls may be claimed now."""
         if self.breaker.open:
             return 1 if self.breaker.may_probe(now) else 0
-        return max(0, 2 * self._window - self.in_flight - len(self.queue))
+        return max(0, self._window + self._ahead - self.in_flight - len(self.queue))
 
     @property
     def may_begin(self) -> bool:
@@ -61,12 +65,15 @@ class Host:
             self.next_look = 0
 
     def wants_a_look(self, now: int) -> bool:
-        return now >= self.next_look and (not self.breaker.open or self.breaker.may_probe(now))
+        # As with probes: a wait longer than the longest means that the clock has been set back.
+        waits = 0 < self.next_look - now <= self._longest_wait
+        return not waits and (not self.breaker.open or self.breaker.may_probe(now))
 
     def looked(self, now: int, claims: list[CallClaim], next_due: int | None, again_ms: int) -> None:
         """What a claim has found: whether there is more to come, and when."""
         self.more = next_due is not None and next_due <= now
         self.next_look = now + again_ms if next_due is None else max(now, min(next_due, now + again_ms))
+        self._longest_wait = again_ms
         if self.catching_up:
             self._caught_up(claims)
             self.more = self.more or self.catching_up
@@ -84,8 +91,9 @@ class Host:
     def answered(self) -> bool:
         """Tells whether the host is back."""
         back = self.breaker.answered()
-        self._window = min(self._per_host, self._window + 1)
+        self._window = self._ahead = min(self._per_host, self._window + 1)
         if back:
+            self._counted.clear()
             self.catching_up = self.more = True
             self._seen = set()
             self.next_look = 0
@@ -93,13 +101,25 @@ class Host:
 
     def unreachable(self, now: int, probe: bool) -> bool:
         """Tells whether the host has just been given up."""
-        self._window = max(1, self._window // 2)
+        self._window, self._ahead = max(1, self._window // 2), 0
         gone = self.breaker.unreachable(now, probe)
         if self.breaker.open:
             self.catching_up = False
             self._window = min(FIRST_WINDOW, self._per_host)
             self.next_look = 0
         return gone
+
+    def counts_as_a_try(self, claim: CallClaim, now: int, wait_ms: int) -> bool:
+        """Whether a probe that failed is one of the call's own tries. Probes come more often than a call would be
+        tried by itself, so only those count that are `wait_ms` apart: an outage must not use up its tries."""
+        key = (claim.gid, claim.index)
+        last = self._counted.get(key)
+        if last is not None and now - last < wait_ms:
+            return False
+        if len(self._counted) >= MAX_SEEN:
+            self._counted.clear()
+        self._counted[key] = now
+        return True
 
     def view(self) -> HostView:
         breaker = self.breaker

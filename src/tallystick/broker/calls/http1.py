@@ -19,6 +19,7 @@ from tallystick.broker.answered import MAX_ANSWER_BYTES, Answered, OutboundFaile
 # Servers close connections that are idle, many after 5 s, some after 2. A request that meets the closing may have been
 # processed or not, so connections are given up well before that.
 IDLE_SECONDS = 1.5
+_BEGINNING = b"HTTP/"
 MAX_HEAD_BYTES = 64 * 1024
 MAX_RECEIVED_BYTES = 1024 * 1024  # of one answer, with everything that is not its body: chunk sizes, 1xx answers, ...
 
@@ -96,8 +97,10 @@ class Connection(asyncio.Protocol):
         if self._waiting is None:
             self._transport.abort()  # an answer to no question: what comes next on this connection cannot be trusted
             return
-        self._received += len(data)
         try:
+            if not self._received and not _BEGINNING.startswith(data[: len(_BEGINNING)]):
+                raise httptools.HttpParserError("it does not begin as one")  # the parser would take RTSP's as well
+            self._received += len(data)
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(garbled(f"no HTTP answer: {type(error).__name__}: {error}"))

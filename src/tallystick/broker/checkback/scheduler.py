@@ -13,7 +13,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Coroutine
 
-from tallystick.broker.calls.execute import MAX_TIMEOUT_MS
 from tallystick.broker.checkback.databases import Databases
 from tallystick.broker.checkback.members import Members
 from tallystick.broker.checkback.urls import ask_url
@@ -205,7 +204,7 @@ class CheckBack:
         gid = claim.request.gid
         began = time.perf_counter()
         self._metrics.checks_sent.labels("url").inc()
-        seconds = min(claim.timeout_ms or self._timeout_ms, MAX_TIMEOUT_MS) / 1000
+        seconds = (claim.timeout_ms or self._timeout_ms) / 1000
         try:
             said = await ask_url(self._outbound, claim.target, gid, seconds, claim.headers)
         except OutboundFailed as error:

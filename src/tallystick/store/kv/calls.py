@@ -34,6 +34,7 @@ from tallystick.store.protocol import (
 FIRST, RETRY, UNREACHED = b"", b"r", b"u"
 # A claim of calls whose host is back looks at this many times its limit: it must not read a long line of others.
 EARLY_EXAMINED = 20
+NEVER = 2**62
 
 
 # --- the outcome -------------------------------------------------------------------------------------------------
@@ -49,7 +50,9 @@ def settle(
     if outcome == "committed":
         for call in spec.calls:
             channel = channel_for(batch, "call", call.url, "").id
-            state.calls.append(CallProgress(channel, next_at=created_at + max(call.delay_ms, delay_ms)))
+            delay = max(call.delay_ms, delay_ms)
+            # Without a delay any time will do: a clock that was set back since must not hold the call up.
+            state.calls.append(CallProgress(channel, next_at=created_at + delay if delay else 0))
         batch.counters.calls_waiting += len(spec.calls)
         _line_up(batch, gid, state)
     else:
@@ -140,15 +143,21 @@ def _claim_one(batch: Batch, key: bytes, at: int, lease_ms: int) -> CallClaim | 
     progress = state.calls[index]
     progress.state, progress.next_at = "leased", batch.now + lease_ms
     batch.put("index", keys.leased_call(progress.next_at, gid, index), b"")
+    batch.catalog.first_lease_end = min(batch.catalog.first_lease_end, progress.next_at)
     batch.keep_calls_state(gid, state)
     call = batch.calls_record(gid).spec.calls[index]
     return CallClaim(progress.channel, gid, index, call, progress.attempts, state.created_at)
 
 
 def requeue(batch: Batch, op: RequeueCalls) -> Progress:
+    if batch.now < batch.catalog.first_lease_end and not op.all:
+        return Progress(0)
     done = 0
-    for key, _ in islice(batch.scan("index", b"i", b"j"), op.limit):
-        if keys.read_u64(key, 1) > batch.now and not op.all:
+    batch.catalog.first_lease_end = NEVER
+    for key, _ in islice(batch.scan("index", b"i", b"j"), op.limit + 1):
+        until = keys.read_u64(key, 1)
+        if done >= op.limit or (until > batch.now and not op.all):
+            batch.catalog.first_lease_end = until
             break
         gid, index = keys.read_call(key, 9)
         state = batch.calls_state(gid)

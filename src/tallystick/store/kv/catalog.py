@@ -94,6 +94,9 @@ class Catalog:
         self.visible_low: dict[bytes, int] = {}  # per group and topic, where a scan for visible leases may begin
         self.round_robin: dict[int, int] = {}  # per topic, the turn of the next message without a key
         self.receive_turns: dict[int, int] = {}  # per topic, the queue at which the next receive begins
+        # No lease of a call ends before this. A look at those that ended walks over all that were ever finished since
+        # the engine last cleaned up, so it is made when one can have ended, not with every claim.
+        self.first_lease_end = 0
         self.recent = Recent()
         self.counters = Counters()
         self._load(engine)

@@ -54,4 +54,4 @@ class GrpcServer:
         if self._server is not None:
             await self._server.stop(self._config.drain_timeout / 1000)
         if self._service is not None:
-            await self._service.finish()
+            await self._service.close()

@@ -73,8 +73,10 @@ class Service:
         task.add_done_callback(self._under_way.discard)
         return await asyncio.shield(task)
 
-    async def finish(self) -> None:
-        """Wait for what clients that have gone away had begun."""
+    async def close(self) -> None:
+        """Give up what is still waited for by nobody. What the writer was given, it carries out all the same."""
+        for task in self._under_way:
+            task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     # --- the methods -------------------------------------------------------------------------------------------

@@ -1,0 +1,164 @@
+"""`wait_result`, and what each answer of a branch means."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from dtm_faces import Face, HttpFace, Looker, jrpc_msg, msg, new_name
+
+from busi import ERROR, FAILURE, ONGOING, SUCCESS, Busi, Reply
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_answer_comes_when_every_branch_has_succeeded(face: Face, look: Looker, busi: Busi) -> None:
+    gid = new_name("wait")
+    busi.script(gid, "01", Reply(hold=0.5))
+    busi.script(gid, "02", Reply(hold=0.5))
+    before = time.monotonic()
+    assert face.submit(msg(gid, busi, wait_result=True)).ok
+    assert time.monotonic() - before >= 1.0
+    assert look.status(gid) == "succeed"
+
+
+@pytest.mark.parametrize(
+    ("reply", "failure", "why"),
+    [
+        (ERROR, False, "status 500: something broke"),
+        (FAILURE, True, 'status 409: {"dtm_result":"FAILURE"}'),
+        (ONGOING, True, "answered ONGOING"),
+        (Reply(200, '{"dtm_result":"FAILURE"}'), True, "FAILURE"),
+    ],
+    ids=["error", "failure", "ongoing", "failure-in-a-200"],
+)
+def test_a_branch_that_did_not_succeed_is_named_with_its_reason(
+    face: Face, look: Looker, busi: Busi, reply: Reply, failure: bool, why: str
+) -> None:
+    gid = new_name("wait")
+    busi.script(gid, "02", reply)
+    outcome = face.submit(msg(gid, busi, wait_result=True, retry_interval=3))
+    assert (outcome.ok, outcome.failure) == (False, failure)
+    assert f"branch 02 ({busi.url}/TransIn)" in outcome.message
+    assert why in outcome.message
+    assert look.status(gid) == "submitted"  # a msg has no way back: it goes on
+    look.wait(gid, "succeed")
+
+
+def test_branches_by_json_rpc_are_told_apart_as_well(face: Face, busi: Busi) -> None:
+    for reply, failure in ((ERROR, False), (FAILURE, True), (ONGOING, True)):
+        gid = new_name("wait")
+        busi.script(gid, "01", reply)
+        outcome = face.submit(jrpc_msg(gid, busi, wait_result=True))
+        assert (outcome.ok, outcome.failure) == (False, failure)
+
+
+def test_concurrent_branches_are_waited_for_together(face: Face, busi: Busi) -> None:
+    gid = new_name("wait")
+    paths = [f"/{number}" for number in range(5)]
+    for number in range(5):
+        busi.script(gid, f"{number + 1:02d}", Reply(hold=0.5))
+    before = time.monotonic()
+    assert face.submit(msg(gid, busi, *paths, wait_result=True, concurrent=True)).ok
+    assert 0.5 <= time.monotonic() - before < 2.0
+
+
+def test_a_service_that_does_not_answer_ends_the_wait_in_its_time(face: Face, look: Looker, busi: Busi) -> None:
+    gid = new_name("wait")
+    busi.script(gid, "01", Reply(hold=3.0))
+    before = time.monotonic()
+    outcome = face.submit(msg(gid, busi, wait_result=True, request_timeout=1))
+    assert not outcome.ok
+    assert "branch 01" in outcome.message
+    assert "no answer within 1 s" in outcome.message
+    assert time.monotonic() - before < 3.0
+    assert look.status(gid) == "submitted"
+
+
+def test_a_service_that_is_not_there_is_named(face: Face, busi: Busi) -> None:
+    outcome = face.submit(msg(new_name("wait"), busi, "http://127.0.0.1:9/gone", wait_result=True))
+    assert not outcome.ok
+    assert "branch 01 (http://127.0.0.1:9/gone)" in outcome.message
+
+
+def test_a_delayed_msg_is_not_waited_for(face: Face, look: Looker, busi: Busi) -> None:
+    """As in dtm: what is to come later has not succeeded. The transaction is submitted nevertheless."""
+    gid = new_name("wait")
+    before = time.monotonic()
+    outcome = face.submit(msg(gid, busi, wait_result=True, custom_data='{"delay":2}', request_timeout=1))
+    assert (outcome.ok, outcome.failure) == (False, True)
+    assert outcome.message.startswith("wait result not return success: branch 01")
+    assert time.monotonic() - before < 1.0
+    look.wait(gid, "succeed")
+
+
+def test_a_prepared_msg_is_waited_for_and_a_repetition_waits_for_the_same(face: Face, look: Looker, busi: Busi) -> None:
+    gid = new_name("wait")
+    trans = msg(gid, busi, wait_result=True)
+    busi.script(gid, "01", ERROR)
+    assert face.prepare(trans).ok
+    assert not face.submit(trans).ok
+    look.wait(gid, "succeed")
+    assert [call.branch for call in busi.calls(gid)] == ["01", "01", "02"]
+
+
+def test_a_msg_without_branches_has_nothing_to_wait_for(face: Face) -> None:
+    assert face.submit({"gid": new_name("wait"), "trans_type": "msg", "wait_result": True}).ok
+
+
+# --- what an answer means ----------------------------------------------------------------------------------------
+
+DONE = [
+    Reply(200, '{"dtm_result":"SUCCESS"}'),
+    Reply(200, ""),
+    Reply(200, '{"balance": 3, "note": "no FAILURE here"}'),
+    Reply(200, "text that mentions FAILURE and ONGOING"),
+    Reply(201, "made"),
+    Reply(202, ""),
+    Reply(204, ""),
+]
+AGAIN = [
+    Reply(200, '{"dtm_result":"FAILURE"}'),
+    Reply(200, '{"dtm_result":"ONGOING"}'),
+    Reply(200, "FAILURE"),
+    Reply(200, "ONGOING"),
+    Reply(301, "", headers=(("Location", "/elsewhere"),)),
+    Reply(302, "", headers=(("Location", "/elsewhere"),)),
+    Reply(304, ""),
+    Reply(400, '{"dtm_result":"SUCCESS"}'),
+    Reply(404, "not found"),
+    Reply(409, '{"dtm_result":"SUCCESS"}'),
+    Reply(425, ""),
+    Reply(429, "slow down"),
+    Reply(500, '{"dtm_result":"SUCCESS"}'),
+    Reply(502, ""),
+    Reply(503, ""),
+]
+
+
+def _name(reply: Reply) -> str:
+    return f"{reply.status}-{reply.body[:24]}"
+
+
+@pytest.mark.parametrize("reply", DONE, ids=_name)
+def test_an_answer_that_ends_a_branch(http: HttpFace, look: Looker, busi: Busi, reply: Reply) -> None:
+    gid = new_name("done")
+    busi.script(gid, "01", reply, ERROR)
+    assert http.submit(msg(gid, busi, "/TransIn", wait_result=True)).ok
+    assert look.status(gid) == "succeed"
+    assert len(busi.calls(gid)) == 1
+
+
+@pytest.mark.parametrize("reply", AGAIN, ids=_name)
+def test_an_answer_after_which_a_branch_is_called_again(http: HttpFace, look: Looker, busi: Busi, reply: Reply) -> None:
+    gid = new_name("again")
+    busi.script(gid, "01", reply, SUCCESS)
+    outcome = http.submit(msg(gid, busi, "/TransIn", wait_result=True))
+    assert not outcome.ok
+    assert outcome.failure == (reply.status in (409, 425) or reply.body in ("FAILURE", "ONGOING") or _in_200(reply))
+    look.wait(gid, "succeed")
+    assert [call.path for call in busi.calls(gid)] == ["/TransIn", "/TransIn"]  # nothing went to a redirect's place
+
+
+def _in_200(reply: Reply) -> bool:
+    return reply.status == 200 and "dtm_result" in reply.body
