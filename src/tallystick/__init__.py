@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from tallystick.client import (
         AsyncClient,
         AsyncTransaction,
+        CallOptions,
+        CallsNotFinished,
         CheckBack,
         Client,
         Fetched,
@@ -18,12 +20,15 @@ if TYPE_CHECKING:
         Stats,
         Transaction,
         outgoing,
+        outgoing_call,
     )
 
 __all__ = [
     "AsyncClient",
     "AsyncTransaction",
     "BrokerUnavailable",
+    "CallOptions",
+    "CallsNotFinished",
     "CheckBack",
     "Client",
     "Fetched",
@@ -36,6 +41,7 @@ __all__ = [
     "TransactionFailed",
     "errors",
     "outgoing",
+    "outgoing_call",
 ]
 
 

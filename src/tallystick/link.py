@@ -67,8 +67,8 @@ class Link:
     def put(self, *path: str, **content: Any) -> Any:
         return self._ask("PUT", _path(*path), content)
 
-    def delete(self, *path: str) -> None:
-        self._ask("DELETE", _path(*path), None)
+    def delete(self, *path: str, **query: Any) -> None:
+        self._ask("DELETE", _path(*path) + _query(query), None)
 
     def ready(self) -> str:
         """Why the broker takes no work, or an empty string if it does."""

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from tallystick.core.errors import TallystickError
 
@@ -81,17 +82,18 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
-class LocalBroker(Process):
-    """`with LocalBroker(directory, check_after="1s") as broker: broker.url`. Settings are those of the configuration;
-    the port stays the same when it is started again, so that clients find it."""
+class LocalService(Process):
+    """`with LocalService(role, command, log) as service: service.url`. A process that serves on a loopback port of its
+    own, which stays the same when it is started again; `{port}` in the command is that port."""
 
-    def __init__(self, directory: Path, **settings: object) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        given = {"data_dir": directory / "data", "port": port, **settings}
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-        super().__init__("broker", module("tallystick", "serve", *flags), directory / "broker.log")
+    def __init__(self, role: str, command: list[str], log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        super().__init__(role, [word.replace("{port}", str(self.port)) for word in command], log)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Start it and wait until it takes work; an error with its log if it does not get there."""
@@ -100,17 +102,17 @@ class LocalBroker(Process):
         while not self._ready():
             if not self.alive or time.monotonic() > deadline:
                 last = "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
-                raise TallystickError(f"the broker did not get ready:\n{last}")
+                raise TallystickError(f"the {self.role} did not get ready:\n{last}")
             time.sleep(0.02)
 
     def _ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=1) as answer:  # noqa: S310 - our own URL
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            found = probe.connect_ex(("127.0.0.1", self.port)) == 0
+            # While nobody listens, a socket that was given this very port by chance connects to itself.
+            return found and probe.getsockname() != probe.getpeername()
 
-    def __enter__(self) -> LocalBroker:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -120,7 +122,42 @@ class LocalBroker(Process):
         self.kill()
 
 
-def _free_port() -> int:
+class LocalBroker(LocalService):
+    """`LocalBroker(directory, check_after="1s")`: a broker; its settings are those of the configuration. It speaks
+    gRPC only if `grpc=True` asks for it: that port is not its own otherwise."""
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        given = {"data_dir": directory / "data", "port": "{port}", "grpc": False, **settings}
+        flags = [_flag(name.replace("_", "-"), value) for name, value in given.items()]
+        super().__init__("broker", module("tallystick", "serve", *flags), directory / "broker.log")
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=1) as answer:  # noqa: S310 - our own URL
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def _flag(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name}={value}"
+
+
+class LocalRedis(LocalService):
+    """A Redis server (`redis-server` on PATH) that has every change on the disk before it says so: what it has
+    acknowledged outlasts `kill()`."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        given = {"dir": str(directory), "appendonly": "yes", "appendfsync": "always", "save": "", **settings}
+        options = [word for name, value in given.items() for word in (f"--{name}", value)]
+        command = ["redis-server", "--bind", "127.0.0.1", "--port", "{port}", *options]
+        super().__init__("redis", command, directory / "redis.log")
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

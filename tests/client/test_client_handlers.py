@@ -103,7 +103,8 @@ def commit(bank: Bank, gid: str) -> None:
         adapter.commit()
 
 
-def test_committed_rolled_back_and_running(ask: Ask, any_bank: Bank) -> None:
+def test_committed_rolled_back_and_running(ask: Ask, any_bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "WAIT_SECONDS", 1.0)  # which a running transaction is waited for, in vain
     commit(any_bank, "gid-committed")
     answer = ask("?gid=gid-committed&trans_type=msg&branch_id=00&op=msg")
     assert (answer.status_code, answer.json()) == (200, {"outcome": "committed", "dtm_result": "SUCCESS"})

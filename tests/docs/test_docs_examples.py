@@ -28,7 +28,12 @@ SAYS = {
 }
 
 # Examples of several programs, and the tests that run them: too long for here.
-LARGE = {"spark_pipeline": "tests/spark/test_spark_pipeline.py"}
+LARGE = {
+    "cache_consistency": "tests/examples/test_examples_cache_consistency.py",
+    "cross_bank_transfer": "tests/examples/test_examples_cross_bank_transfer.py",
+    "flash_sale": "tests/examples/test_examples_flash_sale.py",
+    "spark_pipeline": "tests/spark/test_spark_pipeline.py",
+}
 
 Started = dict[str, subprocess.Popen[str]]
 

@@ -81,6 +81,7 @@ def _environment(page: Page, broker: BrokerProcess, request: pytest.FixtureReque
         "TALLYSTICK_URL": broker.url,
         # For a page that starts its own broker: where the others are told to look for it.
         "TALLYSTICK_PORT": str(broker.port),
+        "TALLYSTICK_GRPC_PORT": str(broker.grpc_port),
         "TALLYSTICK_MIN_FREE_BYTES": "0",
         "EXAMPLES": str(ROOT / "examples"),
     }

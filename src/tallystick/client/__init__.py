@@ -1,6 +1,7 @@
 """The client that services use to send and receive messages."""
 
 from tallystick.client.async_client import AsyncClient
+from tallystick.client.calls import CallOptions, CallsNotFinished, outgoing_call
 from tallystick.client.client import Client
 from tallystick.client.message import Message, outgoing
 from tallystick.client.reading import Fetched
@@ -12,6 +13,8 @@ from tallystick.client.transaction import AsyncTransaction, Transaction
 __all__ = [
     "AsyncClient",
     "AsyncTransaction",
+    "CallOptions",
+    "CallsNotFinished",
     "CheckBack",
     "Client",
     "Fetched",
@@ -20,4 +23,5 @@ __all__ = [
     "Stats",
     "Transaction",
     "outgoing",
+    "outgoing_call",
 ]

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from tallystick.client import reading
 from tallystick.client.api_base import ApiBase, was_duplicate
+from tallystick.client.calls import CallOptions, wait_seconds
+from tallystick.client.calls_wait import wait_for_calls
 from tallystick.client.settings import CheckBack
+from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import NotFound
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid, check_name
@@ -35,11 +38,16 @@ class TransactionsApi(ApiBase):
         gid: str,
         messages: Sequence[OutgoingMessage],
         *,
+        calls: Sequence[OutgoingCall] = (),
+        call_options: CallOptions | None = None,
         check: CheckBack | None = None,
         check_after: float | None = None,
         source: str = "",
     ) -> bool:
-        """Store half messages; True if they were there already. Somebody must be able to answer a check-back."""
+        """Store half messages and calls; True if they were there already. Somebody must be able to answer a check-back.
+
+        Messages are made with `outgoing`, calls with `outgoing_call`.
+        """
         settings = self._core.settings
         runtime = self._core.runtime()
         group = settings.needs_group("prepare")
@@ -47,8 +55,9 @@ class TransactionsApi(ApiBase):
             source, settings.check_after if check_after is None else check_after
         )
         broker = runtime.brokers.only or await runtime.brokers.of_gid(gid)
-        op = Prepare(check_gid(gid), group, broker.check(list(messages)), how, runtime.member)
-        return was_duplicate(await broker.ops.run(op, settings.timeout))
+        options = None if call_options is None else call_options.on_the_wire()
+        op = Prepare(check_gid(gid), group, list(messages), how, runtime.member, list(calls), options)
+        return was_duplicate(await broker.ops.run(broker.check(op), settings.timeout))
 
     async def prepare_part(
         self,
@@ -64,9 +73,18 @@ class TransactionsApi(ApiBase):
         op = PreparePart(check_gid(part, "part"), list(messages), index, ttl_ms)
         return was_duplicate(await self._on_gid(check_gid(gid), op))
 
-    async def commit(self, gid: str, parts: Sequence[PartRef] = ()) -> bool:
-        """Give a transaction the outcome `committed`; True if it had it already."""
-        return was_duplicate(await self._on_gid(gid, Commit(check_gid(gid), list(parts))))
+    async def commit(self, gid: str, parts: Sequence[PartRef] = (), *, wait: bool | float = False) -> bool:
+        """Give a transaction the outcome `committed`; True if it had it already.
+
+        With `wait` (True: 60 s, or seconds) this stays until each of its calls was answered once, and raises
+        `CallsNotFinished` unless all of them are done.
+        """
+        seconds = wait_seconds(wait)
+        duplicate = was_duplicate(await self._on_gid(gid, Commit(check_gid(gid), list(parts))))
+        if seconds:
+            broker = await self._core.runtime().brokers.of_gid(gid)
+            await wait_for_calls(broker, gid, seconds, surely_there=False)
+        return duplicate
 
     async def rollback(self, gid: str, parts: Sequence[str] = ()) -> bool:
         """Give a transaction the outcome `rolled_back`; True if it had it already."""

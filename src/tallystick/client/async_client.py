@@ -5,34 +5,37 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from tallystick.barrier.adapters import adapt
 from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.client import cleanup
+from tallystick.client.api_calls import CallsApi
 from tallystick.client.api_messages import MessagesApi
 from tallystick.client.api_transactions import TransactionsApi
 from tallystick.client.block import Block, ModeName, PrepareOrder
+from tallystick.client.calls import CallOptions
 from tallystick.client.consuming import GRACE_SECONDS
 from tallystick.client.core import CLOSE_SECONDS, REDRIVE_SECONDS, ClientCore
 from tallystick.client.script import play_async
-from tallystick.client.settings import DEFAULT_URL, CheckBack, OpenConnection, checked_settings
+from tallystick.client.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection, checked_settings
 from tallystick.client.stats import Stats
 from tallystick.client.subscribing import Subscribing
 from tallystick.client.subscription import Subscription
 from tallystick.client.transaction import AsyncTransaction
 
 
-class AsyncClient(TransactionsApi, MessagesApi, Subscribing):
+class AsyncClient(TransactionsApi, MessagesApi, CallsApi, Subscribing):
     """Transactions, messages and consumers, on the event loop that it is used on.
 
     `urls` is one address, several with commas between them, or a list. `group` is the producer group, whose members
     answer check-backs for each other. `timeout` bounds every call; `commit_wait` how long a block stays for the
     broker's word after its local commit. `check` and `check_after` say how and when the broker asks for the outcome of
     a transaction. `database` opens a connection to the service's own database: with it the client answers check-backs
-    and re-drives the outbox from the start, and not only after its first transaction.
+    and re-drives the outbox from the start, and not only after its first transaction. `deciders` answer check-backs of
+    transactions that were prepared with `source=` their name.
     """
 
     _asynchronous = True
@@ -48,6 +51,7 @@ class AsyncClient(TransactionsApi, MessagesApi, Subscribing):
         check: CheckBack | None = None,
         check_after: float | None = None,
         database: OpenConnection | None = None,
+        deciders: Mapping[str, Decider] | None = None,
         barrier_table: str = BARRIER_TABLE,
         max_in_flight: int = 6,
     ) -> None:
@@ -62,7 +66,7 @@ class AsyncClient(TransactionsApi, MessagesApi, Subscribing):
             barrier_table=barrier_table,
             max_in_flight=max_in_flight,
         )
-        self._core = ClientCore(settings, database)
+        self._core = ClientCore(settings, database, deciders)
         self._subscriptions: list[Subscription] = []
         self._stop_asked: asyncio.Event | None = None
 
@@ -99,16 +103,26 @@ class AsyncClient(TransactionsApi, MessagesApi, Subscribing):
         check: CheckBack | None = None,
         gid: str | None = None,
         wait: bool = True,
+        call_options: CallOptions | None = None,
     ) -> AsyncTransaction:
         """A block whose local transaction and messages happen together or not at all.
 
         `mode` is `check-back` (half messages wait in the broker), `outbox` (messages wait in the database) or
         `consumer-dedup` (messages go to the consumer, which waits for their outcome). With `prepare="early"` the block
         calls `await tx.prepare()` after its sends and before its changes. With `wait=False` it does not stay for the
-        broker's word after the local commit.
+        broker's word after the local commit. `call_options` says how the calls of the block are made.
         """
         adapter = adapt(connection)
-        block = Block(self._core, adapter, mode=mode, prepare=prepare, check=check, gid=gid, wait=wait)
+        block = Block(
+            self._core,
+            adapter,
+            mode=mode,
+            prepare=prepare,
+            check=check,
+            gid=gid,
+            wait=wait,
+            call_options=call_options,
+        )
         return AsyncTransaction(block, None if adapter.is_async else self._core.runtime().turn)
 
     async def redrive(self, open_connection: OpenConnection, *, every: float = REDRIVE_SECONDS) -> None:

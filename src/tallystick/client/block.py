@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import AlreadyDecided
+from tallystick.client.calls import CallOptions, outgoing_call
+from tallystick.client.calls_wait import wait_for_calls
 from tallystick.client.message import outgoing
 from tallystick.client.modes import MODES, CheckBackMode, Mode
 from tallystick.client.producer import Pinned
 from tallystick.client.script import Local, Script
 from tallystick.client.settings import CheckBack
+from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import InvalidRequest, OutcomeUnknown, TransactionFailed
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid
@@ -44,16 +47,20 @@ class Block:
         check: CheckBack | None,
         gid: str | None,
         wait: bool,
+        call_options: CallOptions | None = None,
     ) -> None:
         self.core = core
         self.adapter = adapter
         self.messages: list[OutgoingMessage] = []
+        self.calls: list[OutgoingCall] = []
+        self.call_options = None if call_options is None else call_options.on_the_wire()
         self.pinned: Pinned | None = None
         self.wait = wait
         self.own_gid = gid is not None
         self.known_gid = None if gid is None else check_gid(gid)
         self._check = check or core.settings.check
         self._wire_check: Check | None = None
+        self._mode_name = mode
         self._mode = _mode(mode)
         if self.own_gid and not self._mode.takes_own_gid:
             raise InvalidRequest(f"gid: in {mode} mode every attempt needs a gid of its own, made here", field="gid")
@@ -61,13 +68,33 @@ class Block:
         self.marked_early = False
         self._open = False
         self._sealed = False
+        self._ended = False
 
     # What the user's code does in the block
 
     def add(self, topic: str, value: Any, **options: Any) -> None:
-        if self._sealed:
-            raise InvalidRequest("the half messages are prepared already; send before tx.prepare()")
+        self._must_be_open("send")
         self.messages.append(outgoing(topic, value, **options))
+
+    def add_call(self, url: str, body: Any, **options: Any) -> None:
+        self._must_be_open("call")
+        if not self._mode.takes_calls:
+            raise InvalidRequest(
+                f"mode: no calls in {self._mode_name} mode; use mode='check-back' (the default) or 'outbox'",
+                field="mode",
+            )
+        self.calls.append(outgoing_call(url, body, **options))
+
+    def _must_be_open(self, what: str) -> None:
+        if self._ended:
+            raise InvalidRequest(f"the transaction has ended; {what} before tx.commit()")
+        if self._sealed:
+            raise InvalidRequest(f"the half messages are prepared already; {what} before tx.prepare()")
+
+    @property
+    def sends(self) -> bool:
+        """Whether there is anything to tell a broker."""
+        return bool(self.messages or self.calls)
 
     @property
     def gid(self) -> str:
@@ -89,15 +116,15 @@ class Block:
         """Half messages first, then the local transaction with its mark: a check-back that comes now waits for it."""
         if not self._early or not isinstance(self._mode, CheckBackMode):
             raise InvalidRequest("tx.prepare() is for transaction(conn, prepare='early')", field="prepare")
-        if self._sealed:
+        if self._sealed or self._ended:
             raise InvalidRequest("tx.prepare() was called already", field="prepare")
         self._sealed = True
-        if self.messages:
+        if self.sends:
             yield from self._describe_check()
             yield from self._mode.prepare(self)
         yield Local.BEGIN
         self._open = True
-        if self.messages:
+        if self.sends:
             try:
                 yield from self._mode.mark_early(self)
             except AlreadyDecided as decided:
@@ -113,13 +140,25 @@ class Block:
             yield Local.ROLLBACK
             self._open = False
 
+    def commit(self) -> Script[None]:
+        """End the block's work before the end of the block."""
+        if self._ended:
+            raise InvalidRequest("the transaction has ended already; tx.commit() is called once")
+        yield from self.end()
+
+    def leave(self, failure: BaseException | None) -> Script[None]:
+        """The block is left. Whatever came of a `commit` before, there is nothing to add to it."""
+        if not self._ended:
+            yield from self.give_up() if failure is not None else self.end()
+
     def end(self) -> Script[None]:
         """The block came to its end without an exception."""
+        self._ended = True
         if self._early and not self._sealed:
             yield from self.give_up()
             raise InvalidRequest("prepare='early' needs tx.prepare() before the changes", field="prepare")
         try:
-            if self.messages:
+            if self.sends:
                 yield from self._mode.before_commit(self)
         except BaseException as failure:
             yield from self.give_up()
@@ -176,6 +215,11 @@ class Block:
     def _withdraw(self) -> Script[None]:
         if self.pinned is not None:
             yield from self._mode.withdraw(self, self.pinned)
+
+    async def wait_for_calls(self, seconds: float) -> None:
+        """After the end: stay until each call was answered once."""
+        if self.calls and self.pinned is not None:
+            await wait_for_calls(self.pinned.broker, self.pinned.gid, seconds)
 
     # What the modes ask for
 

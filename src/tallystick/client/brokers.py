@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterator
+from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -16,10 +17,12 @@ from tallystick.client.transport import Transport
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ids import new_gid, store_of_gid
 from tallystick.core.limits import Limits
-from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Prepare, Send
 from tallystick.core.wire import BrokerInfo
 
 log = logging.getLogger("tallystick.client")
+
+T = TypeVar("T", Prepare, Send)
 
 PROBE_SECONDS = 1.0
 
@@ -97,11 +100,13 @@ class Broker:
             return (await self.info()).dedup_retention_ms
         return self._dedup_retention_ms
 
-    def check(self, messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
+    def check(self, op: T) -> T:
         """Refuse here what the broker said it would refuse."""
         if self.limits is not None:
-            self.limits.check_messages(messages, "messages")
-        return messages
+            self.limits.check_messages(op.messages, "messages")
+            if op.calls:
+                self.limits.check_calls(op.calls, "calls")
+        return op
 
     async def close(self, timeout: float) -> int:
         if self._probe is not None:

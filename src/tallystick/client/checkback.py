@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from tallystick.barrier.operations.barrier import Decision, decide_many
 from tallystick.client import reading
 from tallystick.client.brokers import Broker, Brokers
-from tallystick.client.databases import Databases, run_on_new
+from tallystick.client.databases import Databases, ask_decider, run_on_new
 from tallystick.client.remembered import RememberedOutcomes
 from tallystick.client.settings import Settings
 from tallystick.client.stats import Stats
@@ -128,18 +128,26 @@ class Answerer:
 
     async def _decide(self, source: str, gids: list[str]) -> Answers:
         try:
-            opener = await self._databases.find(source, self._workers)
-            if opener is None:
-                return _all_unknown(gids, f"this process does not know the database {source}")
-            operation = decide_many(gids, table=self._settings.barrier_table)
-            decisions = await run_on_new(self._workers, opener, operation)
+            decisions = await self._decisions(source, gids)
         except Exception as failure:
             # An error is never an outcome: the broker is told why, and asks again.
             log.warning("the barrier of %s cannot be read: %s", source, failure)
             return _all_unknown(gids, f"{type(failure).__name__}: {failure}")
         finally:
             self._turns[source].release()
+        if decisions is None:
+            return _all_unknown(gids, f"this process does not know the database {source}")
         return {gid: self._as_answer(gid, decisions[gid]) for gid in gids}
+
+    async def _decisions(self, source: str, gids: list[str]) -> dict[str, Decision] | None:
+        """None if the source is not known here."""
+        decider = self._databases.decider(source)
+        if decider is not None:
+            return await ask_decider(self._workers, decider, gids)
+        opener = await self._databases.find(source, self._workers)
+        if opener is None:
+            return None
+        return await run_on_new(self._workers, opener, decide_many(gids, table=self._settings.barrier_table))
 
     def _as_answer(self, gid: str, decision: Decision) -> tuple[Answer, str]:
         if decision == "running":

@@ -8,7 +8,7 @@ import logging
 import signal
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,11 +17,12 @@ from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.client import cleanup, forks
 from tallystick.client.async_client import AsyncClient
 from tallystick.client.block import Block, ModeName, PrepareOrder
+from tallystick.client.calls import CallOptions
 from tallystick.client.consuming import GRACE_SECONDS
 from tallystick.client.core import CLOSE_SECONDS
 from tallystick.client.portal import Portal
 from tallystick.client.script import play_sync
-from tallystick.client.settings import DEFAULT_URL, CheckBack, OpenConnection
+from tallystick.client.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection
 from tallystick.client.stats import Stats
 from tallystick.client.subscribing import Subscribing
 from tallystick.client.subscription import Subscription
@@ -56,7 +57,8 @@ class Client(Subscribing):
     answer check-backs for each other. `timeout` bounds every call; `commit_wait` how long a block stays for the
     broker's word after its local commit. `check` and `check_after` say how and when the broker asks for the outcome of
     a transaction. `database` opens a connection to the service's own database: with it the client answers check-backs
-    and re-drives the outbox from the start, and not only after its first transaction.
+    and re-drives the outbox from the start, and not only after its first transaction. `deciders` answer check-backs of
+    transactions that were prepared with `source=` their name.
 
     A process that was forked from this one gets a client with connections of its own at its first use.
     """
@@ -74,6 +76,7 @@ class Client(Subscribing):
         check: CheckBack | None = None,
         check_after: float | None = None,
         database: OpenConnection | None = None,
+        deciders: Mapping[str, Decider] | None = None,
         barrier_table: str = BARRIER_TABLE,
         max_in_flight: int = 6,
     ) -> None:
@@ -86,6 +89,7 @@ class Client(Subscribing):
             check=check,
             check_after=check_after,
             database=database,
+            deciders=deciders,
             barrier_table=barrier_table,
             max_in_flight=max_in_flight,
         )
@@ -96,7 +100,7 @@ class Client(Subscribing):
         self._stop_asked = threading.Event()
         forks.watch(self)
         _open.add(self)
-        if database is not None:
+        if self._core.databases:
             self._call(self._core.start)
 
     # Life
@@ -155,16 +159,26 @@ class Client(Subscribing):
         check: CheckBack | None = None,
         gid: str | None = None,
         wait: bool = True,
+        call_options: CallOptions | None = None,
     ) -> Transaction:
         """A block whose local transaction and messages happen together or not at all.
 
         `mode` is `check-back` (half messages wait in the broker), `outbox` (messages wait in the database) or
         `consumer-dedup` (messages go to the consumer, which waits for their outcome). With `prepare="early"` the block
         calls `tx.prepare()` after its sends and before its changes. With `wait=False` it does not stay for the
-        broker's word after the local commit.
+        broker's word after the local commit. `call_options` says how the calls of the block are made.
         """
         adapter = adapt_sync(connection)
-        block = Block(self._core, adapter, mode=mode, prepare=prepare, check=check, gid=gid, wait=wait)
+        block = Block(
+            self._core,
+            adapter,
+            mode=mode,
+            prepare=prepare,
+            check=check,
+            gid=gid,
+            wait=wait,
+            call_options=call_options,
+        )
         return Transaction(block, self._call)
 
     def clean(self, connection: Any, *, older_than: float, groups: Sequence[str] | None = None) -> dict[str, int]:
@@ -189,6 +203,11 @@ class Client(Subscribing):
     outcome = synchronous(AsyncClient.outcome)
     poll_checks = synchronous(AsyncClient.poll_checks)
     answer_checks = synchronous(AsyncClient.answer_checks)
+
+    # Calls
+    call = synchronous(AsyncClient.call)
+    send_calls = synchronous(AsyncClient.send_calls)
+    calls = synchronous(AsyncClient.calls)
 
     # Messages
     send = synchronous(AsyncClient.send)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tallystick.client import cleanup, forks
-from tallystick.client.databases import Databases
+from tallystick.client.databases import GIVEN, Databases, source_of
 from tallystick.client.producer import Pinned
 from tallystick.client.runtime import Runtime
-from tallystick.client.settings import OpenConnection, Settings
+from tallystick.client.settings import Decider, OpenConnection, Settings
 from tallystick.client.stats import Stats
 from tallystick.core.errors import TallystickError
 from tallystick.core.ids import new_gid
@@ -22,12 +22,15 @@ CLOSE_SECONDS = 5.0
 class ClientCore:
     """Settings, known databases and counts; and the runtime of each event loop that the client is used on."""
 
-    def __init__(self, settings: Settings, database: OpenConnection | None) -> None:
+    def __init__(
+        self, settings: Settings, database: OpenConnection | None, deciders: Mapping[str, Decider] | None = None
+    ) -> None:
         self.settings = settings
-        self.databases = Databases(database)
+        self.databases = Databases(database, deciders)
         self.stats = Stats()
         self.answering = False
         self.closed = False
+        self._given_source: str | None = None
         self._latest: Runtime | None = None
         self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
         forks.watch(self)
@@ -90,6 +93,13 @@ class ClientCore:
     async def start_answering(self) -> None:
         self.runtime().answerer.start()
         self.answering = True
+
+    async def given_source(self) -> str | None:
+        """The name of the database that the client was told of at its start; None if there is none."""
+        opener = self.databases.opener(GIVEN)
+        if opener is not None and self._given_source is None:
+            self._given_source = await source_of(self.runtime().workers, opener)
+        return self._given_source
 
     async def send_outbox_row(self, source: str, pinned: Pinned, op: Send, *, wait: bool) -> None:
         opener = self.databases.opener(source)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
 from tallystick.barrier.adapters import adapt_async, adapt_sync
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
+from tallystick.barrier.errors import BarrierError
 from tallystick.barrier.faults import Contention, driver_error
+from tallystick.barrier.operations.barrier import Decision
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
-from tallystick.client.settings import OpenConnection
+from tallystick.client.settings import Decider, OpenConnection
 from tallystick.client.workers import Workers
 from tallystick.core.errors import TallystickError
+from tallystick.core.names import check_name
 
 T = TypeVar("T")
 
@@ -30,7 +33,8 @@ class Databases:
     asks for a source that is not known here, to learn its own.
     """
 
-    def __init__(self, given: OpenConnection | None) -> None:
+    def __init__(self, given: OpenConnection | None, deciders: Mapping[str, Decider] | None = None) -> None:
+        self._deciders = {check_name(source, "deciders"): decider for source, decider in (deciders or {}).items()}
         self._by_source: dict[str, OpenConnection] = {} if given is None else {GIVEN: given}
         self._given_named = False
         self.outboxes: list[OpenConnection] = [] if given is None else [given]
@@ -49,6 +53,10 @@ class Databases:
     def opener(self, source: str) -> OpenConnection | None:
         return self._by_source.get(source)
 
+    def decider(self, source: str) -> Decider | None:
+        """What answers for a source that is no SQL database."""
+        return self._deciders.get(source)
+
     async def find(self, source: str, workers: Workers) -> OpenConnection | None:
         """The way into a database that another process named; None if this process has not heard of it.
 
@@ -61,7 +69,7 @@ class Databases:
         return self._by_source.get(source)
 
     def __bool__(self) -> bool:
-        return bool(self._by_source)
+        return bool(self._by_source or self._deciders)
 
 
 class DatabaseBusy(TallystickError):
@@ -85,6 +93,32 @@ async def run_on_new(workers: Workers, open_connection: OpenConnection, operatio
         open_connection,
         lambda adapter: run_sync(adapter, operation),
         lambda adapter: run_async(adapter, operation),
+    )
+
+
+async def ask_decider(workers: Workers, decider: Decider, gids: Sequence[str]) -> dict[str, Decision]:
+    """What a decider says of each: on a thread, or here if it is asynchronous."""
+    if inspect.iscoroutinefunction(decider.decide):
+        return {gid: _checked(decider, await decider.decide(gid)) for gid in gids}
+    return await asyncio.wrap_future(workers.submit(lambda _: {gid: decide_sync(decider, gid) for gid in gids}))
+
+
+def decide_sync(decider: Decider, gid: str) -> Decision:
+    """What a decider says, where nothing can be awaited."""
+    decision = decider.decide(gid)
+    if inspect.iscoroutine(decision):
+        decision.close()
+    return _checked(decider, decision)
+
+
+def _checked(decider: Decider, said: object) -> Decision:
+    """Nothing but these words is an answer; least of all something that happens to be true."""
+    for decision in get_args(Decision):
+        if said == decision:
+            return cast(Decision, decision)
+    raise BarrierError(
+        f"{type(decider).__name__}.decide() returned {said!r:.200}, not one of {', '.join(get_args(Decision))}; "
+        "an asynchronous decider needs an asynchronous handler"
     )
 
 

@@ -4,6 +4,8 @@
     app.wsgi_app = handlers.wsgi(open_connection, app.wsgi_app, "/tallystick/check")   # Flask
     application = handlers.wsgi(open_connection, get_wsgi_application(), "/tallystick/check")   # Django
 
+In the place of `open_connection` may stand a decider, such as `RedisDecider(redis)`: what knows outcomes by itself.
+
 The broker asks `GET ...?gid=...` and is told the outcome from the barrier, in dtm's words too: 200 committed, 409
 rolled back, 425 not known yet. An error of any kind is a 500 and never an outcome.
 """
@@ -22,9 +24,10 @@ from tallystick.barrier.adapters import adapt_sync
 from tallystick.barrier.names import BARRIER_TABLE, checked_table
 from tallystick.barrier.operations.barrier import Decision, decide
 from tallystick.barrier.runner import run_sync
-from tallystick.client.databases import run_on_new
+from tallystick.barrier.statement import Operation
+from tallystick.client.databases import ask_decider, decide_sync, run_on_new
 from tallystick.client.remembered import RememberedOutcomes
-from tallystick.client.settings import OpenConnection
+from tallystick.client.settings import Decider, OpenConnection
 from tallystick.client.workers import Workers
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid
@@ -53,19 +56,40 @@ Answer = tuple[int, bytes]
 class _Checks:
     """What both kinds of handler know."""
 
-    def __init__(self, open_connection: OpenConnection, table: str) -> None:
-        self.open_connection = open_connection
-        self.table = checked_table(table)
+    def __init__(self, truth: OpenConnection | Decider, table: str) -> None:
+        self._truth = truth
+        self._table = checked_table(table)
         self.remembered = RememberedOutcomes()
 
-    def remember(self, gid: str, decision: Decision) -> Answer:
+    def decide(self, gid: str) -> Answer:
+        if isinstance(self._truth, Decider):
+            return self._remember(gid, decide_sync(self._truth, gid))
+        adapter = adapt_sync(self._truth())
+        try:
+            return self._remember(gid, run_sync(adapter, self._operation(gid)))
+        finally:
+            adapter.close()
+
+    async def decide_on(self, workers: Workers, gid: str) -> Answer:
+        if isinstance(self._truth, Decider):
+            return self._remember(gid, (await ask_decider(workers, self._truth, [gid]))[gid])
+        return self._remember(gid, await run_on_new(workers, self._truth, self._operation(gid)))
+
+    def _operation(self, gid: str) -> Operation[Decision]:
+        return decide(gid, wait=WAIT_SECONDS, table=self._table)
+
+    def _remember(self, gid: str, decision: Decision) -> Answer:
         if decision != "running":
             self.remembered.put(gid, decision)
         return _told(decision)
 
 
 def asgi(
-    open_connection: OpenConnection, app: AsgiApp | None = None, path: str = "", *, table: str = BARRIER_TABLE
+    open_connection: OpenConnection | Decider,
+    app: AsgiApp | None = None,
+    path: str = "",
+    *,
+    table: str = BARRIER_TABLE,
 ) -> AsgiApp:
     """An ASGI application that answers check-backs; with `app`, only at `path`, and `app` gets everything else.
 
@@ -81,8 +105,7 @@ def asgi(
                 return known
             if not threads:
                 threads.append(Workers("tallystick-check", THREADS))
-            operation = decide(gid, wait=WAIT_SECONDS, table=checks.table)
-            return checks.remember(gid, await run_on_new(threads[0], open_connection, operation))
+            return await checks.decide_on(threads[0], gid)
         except Exception as failure:
             return _failed(failure)
 
@@ -99,7 +122,11 @@ def asgi(
 
 
 def wsgi(
-    open_connection: OpenConnection, app: WsgiApp | None = None, path: str = "", *, table: str = BARRIER_TABLE
+    open_connection: OpenConnection | Decider,
+    app: WsgiApp | None = None,
+    path: str = "",
+    *,
+    table: str = BARRIER_TABLE,
 ) -> WsgiApp:
     """A WSGI application that answers check-backs; with `app`, only at `path`, and `app` gets everything else."""
     checks = _Checks(open_connection, table)
@@ -107,14 +134,7 @@ def wsgi(
     def answer(method: str, query: str) -> Answer:
         try:
             gid, known = _asked(checks, method, query)
-            if known is not None:
-                return known
-            adapter = adapt_sync(open_connection())
-            try:
-                decision = run_sync(adapter, decide(gid, wait=WAIT_SECONDS, table=checks.table))
-            finally:
-                adapter.close()
-            return checks.remember(gid, decision)
+            return checks.decide(gid) if known is None else known
         except Exception as failure:
             return _failed(failure)
 

@@ -108,7 +108,7 @@ def outgoing(
     _check_text(key, "key", _KEY_CHARACTERS)
     _check_text(tag, "tag", _TAG_CHARACTERS)
     if headers:
-        _check_headers(headers)
+        check_headers(headers)
     return message
 
 
@@ -132,7 +132,7 @@ def _check_text(text: str | None, field: str, most: int) -> None:
         raise InvalidRequest(f"{field}: {len(text)} characters, the limit is {most}", field=field)
 
 
-def _check_headers(headers: dict[str, str]) -> None:
+def check_headers(headers: dict[str, str]) -> None:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidRequest(f"headers: {name!r} and its value must be text", field="headers")

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
 from tallystick.barrier.operations.barrier import mark_committed, require_marked
 from tallystick.barrier.operations.outbox import outbox_put
 from tallystick.client import signs
+from tallystick.client.outbox_row import encode_row
 from tallystick.client.producer import Pinned
 from tallystick.client.script import InDatabase, OnBroker, Script
-from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Prepare, Send
 
 if TYPE_CHECKING:
     from tallystick.client.block import Block
 
-encode_outbox = msgspec.msgpack.Encoder().encode
-decode_outbox = msgspec.msgpack.Decoder(list[OutgoingMessage]).decode
-
 
 class Mode(Protocol):
     finished_by: str  # who finishes what this process cannot
     takes_own_gid: bool  # whether the user may name the transaction
+    takes_calls: bool
 
     def before_commit(self, block: Block) -> Script[None]: ...
     def after_commit(self, block: Block, pinned: Pinned) -> Script[None]: ...
@@ -39,6 +35,7 @@ class CheckBackMode:
 
     finished_by = "the check-back"
     takes_own_gid = True
+    takes_calls = True
 
     def before_commit(self, block: Block) -> Script[None]:
         if not block.pinned:
@@ -57,7 +54,8 @@ class CheckBackMode:
             yield OnBroker(block.core.start_answering)
 
         def first_op(gid: str) -> Prepare:
-            return Prepare(gid, group, block.messages, check, block.core.runtime().member)
+            member = block.core.runtime().member
+            return Prepare(gid, group, block.messages, check, member, block.calls, block.call_options)
 
         block.pinned = yield OnBroker(lambda: block.core.runtime().producer.begin(first_op, block.known_gid))
 
@@ -80,6 +78,7 @@ class OutboxMode:
 
     finished_by = "the outbox re-driver"
     takes_own_gid = True
+    takes_calls = True
 
     def __init__(self) -> None:
         self._source = ""
@@ -87,21 +86,23 @@ class OutboxMode:
     def before_commit(self, block: Block) -> Script[None]:
         self._source = block.outbox_source()
         block.pinned = pinned = yield OnBroker(lambda: block.core.runtime().producer.choose(block.known_gid))
-        pinned.broker.check(block.messages)
+        op = pinned.broker.check(self._send(block, pinned))
         if block.own_gid:
             # The outbox forgets a gid once its messages are sent, and the broker would then drop those of a second
             # use without a word. The barrier does not forget.
             yield InDatabase(mark_committed(pinned.gid, table=block.core.settings.barrier_table))
-        payload = encode_outbox(block.messages)
-        yield InDatabase(outbox_put(pinned.gid, pinned.broker.address, payload))
+        yield InDatabase(outbox_put(pinned.gid, pinned.broker.address, encode_row(op)))
 
     def after_commit(self, block: Block, pinned: Pinned) -> Script[None]:
-        op = Send(block.messages, pinned.gid)
+        op = self._send(block, pinned)
         yield OnBroker(lambda: block.core.send_outbox_row(self._source, pinned, op, wait=block.wait))
 
     def withdraw(self, block: Block, pinned: Pinned) -> Script[None]:
         """Nothing to do: the row went with the local transaction."""
         yield from ()
+
+    def _send(self, block: Block, pinned: Pinned) -> Send:
+        return Send(block.messages, pinned.gid, block.calls, block.call_options)
 
 
 class ConsumerDedupMode:
@@ -110,6 +111,8 @@ class ConsumerDedupMode:
     finished_by = "the outbox re-driver"
     # A second attempt under the gid of a first, rolled back one would meet that one's outcome at the consumer.
     takes_own_gid = False
+    # A call has no consumer that could keep it until its outcome comes.
+    takes_calls = False
 
     def __init__(self) -> None:
         self._source = ""
@@ -120,8 +123,7 @@ class ConsumerDedupMode:
         prepared = Send(signs.prepared(block.messages, pinned.gid), pinned.gid)
         yield OnBroker(lambda: pinned.broker.ops.run(prepared, block.core.settings.timeout))
         commit = self._outcome(block, pinned, "commit")
-        payload = encode_outbox(commit.messages)
-        yield InDatabase(outbox_put(str(commit.gid), pinned.broker.address, payload))
+        yield InDatabase(outbox_put(str(commit.gid), pinned.broker.address, encode_row(commit)))
 
     def after_commit(self, block: Block, pinned: Pinned) -> Script[None]:
         op = self._outcome(block, pinned, "commit")

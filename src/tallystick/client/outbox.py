@@ -13,7 +13,7 @@ from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
 from tallystick.client.brokers import Broker, Brokers
 from tallystick.client.databases import DatabaseBusy, Databases, run_on_new
-from tallystick.client.modes import decode_outbox
+from tallystick.client.outbox_row import decode_row
 from tallystick.client.producer import Pinned, Producer
 from tallystick.client.settings import OpenConnection
 from tallystick.client.stats import Stats
@@ -128,11 +128,11 @@ class Outbox:
     async def _send_row(self, row: OutboxRow) -> bool:
         broker = await self._brokers.of_row(row.gid, row.broker)
         try:
-            messages = decode_outbox(row.payload)
-            if await self._too_old(broker, min(message.born_at for message in messages)):
+            op, born_at = decode_row(row.payload, row.gid)
+            if await self._too_old(broker, born_at):
                 self._leave_to_operator(row)
                 return False
-            await broker.ops.run(Send(messages, row.gid), self._timeout, retry=False)
+            await broker.ops.run(op, self._timeout, retry=False)
         except (TallystickError, msgspec.MsgspecError) as error:
             # One row that nobody takes holds up no other.
             log.warning("outbox row %s could not be sent to %s: %s", row.gid, broker.address, error)

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from tallystick.client.brokers import Broker
 from tallystick.client.message import Message, from_chunks, from_delivery
+from tallystick.core.calls import CallsView
 from tallystick.core.errors import BrokerUnavailable
 from tallystick.core.message import Chunk
 from tallystick.core.names import check_gid, check_name
@@ -83,6 +84,13 @@ async def offsets(broker: Broker, name: str, of_topic: str, timeout: float) -> G
 async def transaction(broker: Broker, gid: str, timeout: float) -> TransactionView:
     path = f"/v1/transactions/{quote(check_gid(gid), safe='')}"
     return await _ask(broker, TransactionView, "GET", path, timeout=timeout)
+
+
+async def calls(broker: Broker, gid: str, wait: float, timeout: float) -> CallsView:
+    """The calls of a transaction; waits up to `wait` seconds for the first answer to each."""
+    path = f"/v1/transactions/{quote(check_gid(gid), safe='')}/calls"
+    query = {"wait_ms": round(wait * 1000)}
+    return await _ask(broker, CallsView, "GET", path, query=query, timeout=timeout + wait)
 
 
 async def poll_checks(broker: Broker, poll: CheckPoll) -> list[CheckRequest]:

@@ -17,6 +17,7 @@ from tallystick.client.entry import Answered
 from tallystick.client.runtime import Runtime
 from tallystick.client.stats import Stats
 from tallystick.client.transport import BrokerUnreachable
+from tallystick.core.calls import CallOptions, OutgoingCall
 from tallystick.core.errors import (
     BrokerUnavailable,
     InvalidRequest,
@@ -49,11 +50,19 @@ async def send(core: ClientCore, messages: list[OutgoingMessage], level: int, gi
     if gid is not None and level != 2:
         raise InvalidRequest("gid: only level 2 drops duplicates by gid", field="gid")
     if level == 2:
-        return await send_once(runtime, messages, gid, timeout)
+        return await send_once(runtime, Send(messages), gid, timeout)
     if level == 1:
         return await send_confirmed(runtime, messages, timeout)
     send_unconfirmed(runtime, messages, core.stats, timeout)
     return Sent(None, [])
+
+
+async def send_calls(core: ClientCore, calls: list[OutgoingCall], options: CallOptions | None, gid: str | None) -> Sent:
+    """Calls are always sent with the care of level 2: the broker knows each by its gid."""
+    if not calls:
+        raise InvalidRequest("calls: give at least one", field="calls")
+    what = Send([], calls=calls, call_options=options)
+    return await send_once(core.runtime(), what, gid, core.settings.timeout)
 
 
 def send_unconfirmed(runtime: Runtime, messages: list[OutgoingMessage], stats: Stats, timeout: float) -> None:
@@ -77,37 +86,41 @@ async def send_confirmed(runtime: Runtime, messages: list[OutgoingMessage], time
     share = timeout / len(candidates)
     for broker in candidates[:-1]:
         try:
-            return _sent(None, await broker.ops.run(Send(broker.check(messages)), share, retry=False))
+            return _sent(None, await broker.ops.run(broker.check(Send(messages)), share, retry=False))
         except TallystickError as error:
             if not error.retryable:
                 raise
             log.info("level 1 message not taken by %s, trying another: %s", broker.address, error)
     last = candidates[-1]
-    return _sent(None, await last.ops.run(Send(last.check(messages)), share))
+    return _sent(None, await last.ops.run(last.check(Send(messages)), share))
 
 
-async def send_once(runtime: Runtime, messages: list[OutgoingMessage], gid: str | None, timeout: float) -> Sent:
+async def send_once(runtime: Runtime, what: Send, gid: str | None, timeout: float) -> Sent:
     """Level 2. Only a broker that surely has nothing may be left for another one."""
     if gid is not None:
         broker = await runtime.brokers.of_gid(check_gid(gid))
-        return await _send_with_gid(broker, messages, gid, timeout)
+        return await _send_with_gid(broker, what, gid, timeout)
     candidates = runtime.brokers.for_new()
     for broker in candidates[:-1]:
         gid = new_gid(broker.store or "")
         try:
-            return _sent(gid, await broker.ops.run(Send(broker.check(messages), gid), timeout, retry=False))
+            return _sent(gid, await broker.ops.run(broker.check(_named(what, gid)), timeout, retry=False))
         except TallystickError as error:
             if _in_doubt(error):
-                return await _send_with_gid(broker, messages, gid, timeout)
+                return await _send_with_gid(broker, what, gid, timeout)
             if not error.retryable:
                 raise
-            log.info("message not taken by %s, trying another: %s", broker.address, error)
+            log.info("not taken by %s, trying another: %s", broker.address, error)
     last = candidates[-1]
-    return await _send_with_gid(last, messages, new_gid(last.store or ""), timeout)
+    return await _send_with_gid(last, what, new_gid(last.store or ""), timeout)
 
 
-async def _send_with_gid(broker: Broker, messages: list[OutgoingMessage], gid: str, timeout: float) -> Sent:
-    return _sent(gid, await broker.ops.run(Send(broker.check(messages), gid), timeout))
+async def _send_with_gid(broker: Broker, what: Send, gid: str, timeout: float) -> Sent:
+    return _sent(gid, await broker.ops.run(broker.check(_named(what, gid)), timeout))
+
+
+def _named(what: Send, gid: str) -> Send:
+    return Send(what.messages, gid, what.calls, what.call_options)
 
 
 def _in_doubt(error: TallystickError) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from tallystick.barrier.names import BARRIER_TABLE, checked_table
+from tallystick.barrier.operations.barrier import Decision
 from tallystick.client.transport import parse_address
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
@@ -20,12 +21,24 @@ OpenConnection = Callable[[], Any]
 For asynchronous drivers it may return an awaitable."""
 
 
+@runtime_checkable
+class Decider(Protocol):
+    """Knows outcomes whose truth is in no SQL database: `RedisDecider`, `MongoDecider`, or one of the service's own.
+
+    `decide` is called on a thread, or on the event loop if it is a coroutine function. It decides for good: after
+    `rolled_back`, the transaction must never take effect.
+    """
+
+    def decide(self, gid: str, /) -> Decision | Awaitable[Decision]: ...
+
+
 class CheckBack(Struct, frozen=True, kw_only=True):
     """How the broker asks for the outcome of a transaction.
 
     Without `url` and `database` it asks the members of the producer group, and the client answers by itself.
     `after` is the time in seconds before the first question. `url` is where a handler of
-    `tallystick.client.handlers` is mounted; `database` the name of one in the broker's own configuration.
+    `tallystick.client.handlers` is mounted, asked with `headers` and given `timeout` seconds; `database` the name of
+    one in the broker's own configuration.
     """
 
     after: float | None = None
@@ -33,6 +46,8 @@ class CheckBack(Struct, frozen=True, kw_only=True):
     database: str | None = None
     max_checks: int | None = None
     on_exhausted: OnExhausted | None = None
+    headers: dict[str, str] | None = None
+    timeout: float | None = None
 
     @property
     def by_group(self) -> bool:
@@ -50,7 +65,8 @@ class CheckBack(Struct, frozen=True, kw_only=True):
             "on_exhausted": self.on_exhausted,
         }
         if self.url is not None:
-            return Check(via="url", target=self.url, **common)
+            timeout_ms = None if self.timeout is None else round(self.timeout * 1000)
+            return Check(via="url", target=self.url, headers=self.headers, timeout_ms=timeout_ms, **common)
         if self.database is not None:
             return Check(via="database", target=self.database, **common)
         return Check(**common)

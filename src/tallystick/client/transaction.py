@@ -7,7 +7,9 @@ from types import TracebackType
 from typing import Any
 
 from tallystick.client.block import Block
+from tallystick.client.calls import wait_seconds
 from tallystick.client.script import CallOnLoop, play_async, play_sync
+from tallystick.core.calls import Protocol
 
 
 class TransactionBase:
@@ -35,6 +37,25 @@ class TransactionBase:
         """Add a message. It becomes visible if and only if the local transaction commits."""
         self._block.add(topic, value, key=key, headers=headers, tag=tag, delay=delay, deliver_at=deliver_at)
 
+    def call(
+        self,
+        url: str,
+        body: Any = None,
+        *,
+        headers: dict[str, str] | None = None,
+        timeout: float | None = None,
+        delay: float | None = None,
+        protocol: Protocol = "http",
+        branch: str = "",
+    ) -> None:
+        """Add a call. The broker makes it, until it succeeds, if and only if the local transaction commits.
+
+        Without a body it is a GET, else a POST. `timeout` bounds one try, `delay` is how old the transaction must be
+        before the first; both in seconds. `branch` names the call for the service, by its place ("01") if not given.
+        """
+        options = {"headers": headers, "timeout": timeout, "delay": delay, "protocol": protocol, "branch": branch}
+        self._block.add_call(url, body, **options)
+
 
 class Transaction(TransactionBase):
     """A block on the caller's thread, with the caller's synchronous connection."""
@@ -47,6 +68,17 @@ class Transaction(TransactionBase):
         """With `prepare='early'`: send what was added to the broker as half messages, then begin locally."""
         play_sync(self._block.prepare_early(), self._block.adapter, self._call_on_loop)
 
+    def commit(self, *, wait: bool | float = False) -> None:
+        """Commit now, locally and at the broker; leaving the block adds nothing.
+
+        With `wait` (True: 60 s, or seconds) stay until each call was answered once. `CallsNotFinished` if not all are
+        done then: the transaction is committed all the same, and the broker goes on with them.
+        """
+        seconds = wait_seconds(wait)
+        play_sync(self._block.commit(), self._block.adapter, self._call_on_loop)
+        if seconds:
+            self._call_on_loop(lambda: self._block.wait_for_calls(seconds))
+
     def __enter__(self) -> Transaction:
         play_sync(self._block.begin(), self._block.adapter, self._call_on_loop)
         return self
@@ -54,8 +86,7 @@ class Transaction(TransactionBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        script = self._block.end() if error is None else self._block.give_up()
-        play_sync(script, self._block.adapter, self._call_on_loop)
+        play_sync(self._block.leave(error), self._block.adapter, self._call_on_loop)
 
 
 class AsyncTransaction(TransactionBase):
@@ -74,6 +105,20 @@ class AsyncTransaction(TransactionBase):
         """With `prepare='early'`: send what was added to the broker as half messages, then begin locally."""
         await play_async(self._block.prepare_early(), self._block.adapter)
 
+    async def commit(self, *, wait: bool | float = False) -> None:
+        """Commit now, locally and at the broker; leaving the block adds nothing.
+
+        With `wait` (True: 60 s, or seconds) stay until each call was answered once. `CallsNotFinished` if not all are
+        done then: the transaction is committed all the same, and the broker goes on with them.
+        """
+        seconds = wait_seconds(wait)
+        try:
+            await play_async(self._block.commit(), self._block.adapter)
+        finally:
+            self._release()  # before the wait: a service that is called may want its turn in this very process
+        if seconds:
+            await self._block.wait_for_calls(seconds)
+
     async def __aenter__(self) -> AsyncTransaction:
         if self._turn is not None:
             await self._turn.acquire()
@@ -87,12 +132,12 @@ class AsyncTransaction(TransactionBase):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        script = self._block.end() if error is None else self._block.give_up()
         try:
-            await play_async(script, self._block.adapter)
+            await play_async(self._block.leave(error), self._block.adapter)
         finally:
             self._release()
 
     def _release(self) -> None:
         if self._turn is not None:
             self._turn.release()
+            self._turn = None

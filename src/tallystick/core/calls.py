@@ -127,7 +127,7 @@ class CallTopicView(Struct):
 def first_pass_over(view: CallsView) -> bool:
     """Whether every call that could be tried has had its first answer: in order, up to the first without success."""
     for call in view.calls:
-        if call.state == "waiting" and not call.attempts:
+        if call.state == "held" or (call.state == "waiting" and not call.attempts):
             return False
         if call.state != "done" and not view.concurrent:
             return True

@@ -96,14 +96,15 @@ def show_verdict(
         f"{checks.committed} as committed, {checks.rolled_back} as rolled back",
         *remarks,
     ]
+    console.print(verdict_panel("every committed transfer credited exactly once, no other", lines, facts))
+
+
+def verdict_panel(proven: str, lines: list[Line], facts: list[str]) -> Panel:
+    """`proven` is what may be said if every line holds."""
     good = passed(lines)
-    title = "every committed transfer credited exactly once, no other" if good else "THE PROOF FAILED"
-    colour = "green" if good else "red"
-    console.print(
-        Panel(
-            Group(*map(_claim, lines), Text(), *map(Text, facts)), title=title, border_style=colour, title_align="left"
-        )
-    )
+    title, colour = (proven, "green") if good else ("THE PROOF FAILED", "red")
+    content = Group(*map(_claim, lines), Text(), *map(Text, facts))
+    return Panel(content, title=title, border_style=colour, title_align="left")
 
 
 def _claim(line: Line) -> Text:

@@ -135,7 +135,8 @@ class Demo:
         self.crew.start("consumer")
 
     def _broker_command(self, port: str) -> list[str]:
-        place = ["--data-dir", str(self._directory / "broker"), "--port", port, "--ready-file", str(self._ready)]
+        place = ["--data-dir", str(self._directory / "broker"), "--port", port, "--no-grpc"]
+        place += ["--ready-file", str(self._ready)]
         return module("tallystick", "serve", *place, *(f"--{name}={value}" for name, value in BROKER.items()))
 
     def _worker(self, role: str, breakable: str, number: int) -> Process:
