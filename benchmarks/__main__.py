@@ -1,4 +1,4 @@
-"""`make bench`: the benchmarks of the package, with a real PostgreSQL server of their own."""
+"""`make bench`: the benchmarks of the package, with a real PostgreSQL server of their own, and the flash sale."""
 
 from __future__ import annotations
 
@@ -7,8 +7,30 @@ import sys
 from psycopg.conninfo import make_conninfo
 from tests.servers import postgres_server
 
+from benchmarks import flash_sale
 from tallystick.bench import main
+from tallystick.bench.report import Figure
+from tallystick.bench.run import Bench
+
+SECONDS, LEAST_SECONDS = 10.0, 1.0
+
+
+def flash_sales(bench: Bench) -> None:
+    """Orders a second of examples/flash_sale, Redis and users on the same machine, every change on the disk."""
+    found = flash_sale.measure(max(LEAST_SECONDS, SECONDS * min(1.0, bench.scale)))
+    for name, rate in found.items():
+        bench.report.add(
+            Figure(
+                f"flash sale: {name}",
+                rate,
+                "orders/s",
+                ratio=rate * bench.fdatasync,
+                ratio_of="fdatasyncs/s",
+            )
+        )
+
 
 if __name__ == "__main__":
     with postgres_server() as server:
-        sys.exit(main(["--postgresql", make_conninfo(**server.parameters()), *sys.argv[1:]]))
+        dsn = make_conninfo(**server.parameters())
+        sys.exit(main(["--postgresql", dsn, *sys.argv[1:]], {"flash-sale": flash_sales}))

@@ -1,5 +1,8 @@
 """Settings that hold for all tests."""
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
@@ -7,7 +10,10 @@ from hypothesis import settings
 settings.register_profile("tallystick", deadline=None)
 settings.load_profile("tallystick")
 
-SLOWEST_FIRST = ("spark", "demo", "faults")
+# Whatever starts Spark, also by a command in a process of its own, starts it with the settings of the tests.
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark" / "conf")
+
+SLOWEST_FIRST = ("spark", "demo", "faults", "examples")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -26,9 +26,9 @@ class Done(NamedTuple):
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Ours without the settings of another broker."""
+    """Ours without the settings of another broker, and a gRPC port of its own for every broker that is started."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TALLYSTICK_")}
-    return {**kept, **variables}
+    return {**kept, "TALLYSTICK_GRPC_PORT": "0", **variables}
 
 
 def command(*arguments: str) -> list[str]:

@@ -30,9 +30,9 @@ def problems(done: Done) -> set[str]:
 def test_a_healthy_machine_and_broker(url: str, tmp_path: Path) -> None:
     done = tallystick("doctor", "--data-dir", str(tmp_path), "--json", url=url)
     assert done.code == 0, done.out
-    subjects = {"python", "packages", "disk", "space", "PostgreSQL server", "MariaDB server"}
+    subjects = {"python", "packages", "disk", "space", "PostgreSQL server", "MariaDB server", "Redis server"}
     subjects |= {"extra spark", "Java", "JDBC drivers", "Spark format"}
-    subjects |= {"broker", "version", "ready", "clock", "pending", "parked", "consumers"}
+    subjects |= {"broker", "version", "ready", "clock", "pending", "parked", "consumers", "calls", "called services"}
     assert subjects <= findings(done).keys()
     assert done.json()["ok"] is True
 
@@ -83,11 +83,13 @@ def test_parked_old_and_unread_are_problems(url: str, post: Post) -> None:
 def impostor(**changed: Any) -> Iterator[str]:
     """Answers as a broker in trouble would."""
     info = {"store": "s", "version": "0.0.1", "now_ms": time.time_ns() // 1_000_000, "oldest_pending_at": None}
+    info |= {"calls_waiting": 0, "calls_parked": 0}
     answers: dict[str, tuple[int, Any]] = {
         "/v1/info": (200, info | {key: value for key, value in changed.items() if key != "ready"}),
         "/readyz": changed.get("ready", (200, {"status": "ready"})),
         "/v1/transactions": (200, {"transactions": [], "next": None}),
         "/v1/groups": (200, {"groups": []}),
+        "/v1/call-hosts": (200, {"hosts": []}),
     }
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -131,6 +133,15 @@ def test_a_clock_that_differs(seconds: int, status: str) -> None:
         done = tallystick("doctor", BROKER_ONLY, "--json", url=url)
     assert findings(done)["clock"]["status"] == status
     assert done.code == (1 if status == "problem" else 0)
+
+
+def test_a_grpc_port_that_cannot_be_reached(url: str) -> None:
+    listening = int(url.rpartition(":")[2])
+    for port, status in ((9, "problem"), (listening, "ok")):
+        with impostor(grpc_port=port) as other:
+            done = tallystick("doctor", BROKER_ONLY, "--json", url=other)
+        assert findings(done)["gRPC"]["status"] == status
+        assert done.code == (1 if status == "problem" else 0)
 
 
 def test_another_version_is_worth_a_note() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from command_line import Post, one_line, tallystick
 
-READING = [["topics"], ["groups"], ["tx", "list"]]
+READING = [["topics"], ["groups"], ["tx", "list"], ["calls", "list"], ["calls", "hosts"], ["call-topics"]]
 
 
 @pytest.fixture
@@ -76,6 +76,8 @@ def test_json_may_be_asked_for_before_or_after_the_command(url: str, words: list
 @pytest.mark.parametrize("words", READING)
 def test_no_colours_without_a_terminal(url: str, post: Post, words: list[str]) -> None:
     post("/v1/transactions", gid=f"plain-{len(words)}", group="g", messages=[{"topic": "plain", "value": "x"}])
+    post("/v1/messages", gid="called", messages=[], calls=[{"url": "http://127.0.0.1:9/nobody", "body": "x"}])
+    tallystick("call-topics", "subscribe", "plain", "http://127.0.0.1:9/nobody", url=url)
     post("/v1/messages", messages=[{"topic": "plain", "value": "x"}])
     post("/v1/groups/plain/receive", topic="plain")
     done = tallystick(*words, url=url)
@@ -96,13 +98,15 @@ def test_nothing_to_list_is_said_on_stderr(url: str) -> None:
 
 def test_help_names_every_command_and_the_exit_codes() -> None:
     shown = tallystick("--help").out
-    commands = ["serve", "topics", "tx", "groups", "send", "tail", "bench", "demo", "doctor"]
+    commands = ["serve", "topics", "tx", "calls", "call-topics", "groups", "send", "tail", "bench", "demo", "doctor"]
     assert [name for name in commands if f"  {name} " not in shown] == []
     for code, meaning in enumerate(["done", "failed", "wrong usage", "not found", "unreachable", "conflict"]):
         assert f"{code} {meaning}" in " ".join(shown.split()).replace("broker unreachable", "unreachable")
 
 
-@pytest.mark.parametrize("command", ["serve", "topics", "tx", "groups", "send", "tail", "demo", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["serve", "topics", "tx", "calls", "call-topics", "groups", "send", "tail", "demo", "doctor"]
+)
 def test_each_command_explains_itself(command: str) -> None:
     done = tallystick(command, "--help")
     assert (done.code, "Usage: tallystick" in done.out, done.err) == (0, True, "")

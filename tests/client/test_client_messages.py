@@ -80,8 +80,8 @@ def test_levels_and_gids_that_do_not_fit_are_refused(ts: Client, topic: str) -> 
 
 
 def test_a_delayed_message_comes_later(ts: Client, broker: BrokerProcess, topic: str) -> None:
-    ts.send(topic, "by delay", delay=0.5)
-    ts.send(topic, "by time", deliver_at=time.time() + 0.5)
+    ts.send(topic, "by delay", delay=1.5)
+    ts.send(topic, "by time", deliver_at=time.time() + 1.5)
     assert messages_in(broker.url, topic) == []
     eventually(lambda: len(messages_in(broker.url, topic)) == 2)
 

@@ -12,7 +12,9 @@ from unittest.mock import patch
 from engines import Place, open_place
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from machine_calls import PLANS, CallRules, calls_of, options_of, word
 from model import CHECK_AFTER, CHECK_CAP, CHECK_FIRST, DEDUP, MAX_ATTEMPTS, MAX_CHECKS, Model, Text, Visible
+from model_calls import MAX_TRIES, RETRY_CAP, RETRY_FIRST, Plan
 
 from tallystick.core.backoff import Backoff
 from tallystick.core.message import OutgoingMessage, StoredMessage
@@ -23,7 +25,6 @@ from tallystick.core.ops import (
     Commit,
     CommitBatch,
     Nack,
-    OpResult,
     PartRef,
     Prepare,
     PreparePart,
@@ -51,6 +52,8 @@ SETTINGS = StoreSettings(
     default_queues=2,
     dedup_retention_ms=DEDUP,
     max_attempts=MAX_ATTEMPTS,
+    calls=Backoff(RETRY_FIRST, RETRY_CAP, jitter=0.0),
+    max_call_attempts=MAX_TRIES,
 )
 CLAIM_LEASE = 500
 
@@ -62,18 +65,11 @@ keys = st.sampled_from([None, "k1", "k2", "k3"])
 few = st.integers(1, 3)
 
 
-def word(result: Any) -> str:
-    """A store's answer as the model says it."""
-    if isinstance(result, OpResult):
-        return result.error or ("duplicate" if result.duplicate else "ok")
-    return "ok"
-
-
 def visible(message: StoredMessage) -> Visible:
     return Visible((message.topic, message.key, message.value.decode()), message.gid, message.sequence)
 
 
-class StoreMachine(RuleBasedStateMachine):
+class StoreMachine(CallRules, RuleBasedStateMachine):
     engine = "memory"
 
     def __init__(self) -> None:
@@ -83,6 +79,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model = Model(self.place.now)
         self.number = 0
         self.receipts: list[tuple[str, str]] = []
+        self.claims = []
         self.places_seen: dict[tuple[str, int, int], Visible] = {}
 
     def teardown(self) -> None:
@@ -103,8 +100,8 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         """Two transactions to begin with, so that short histories are about something."""
-        self.prepare("gid-0", "red", "k1", 1, 0, 2, "park")
-        self.prepare("gid-1", "blue", None, 2, 0, 3, "rollback")
+        self.prepare("gid-0", "red", "k1", 1, 0, 2, "park", Plan(("http://a:1/x", "http://b:1/x")))
+        self.prepare("gid-1", "blue", None, 2, 0, 3, "rollback", Plan())
 
     @rule(
         gid=gids,
@@ -114,21 +111,30 @@ class StoreMachine(RuleBasedStateMachine):
         variant=st.integers(0, 1),
         checks=few,
         exhausted=st.sampled_from(["park", "rollback"]),
+        plan=st.sampled_from([Plan()] * len(PLANS) + PLANS),
     )
     def prepare(
-        self, gid: str, topic: str, key: str | None, count: int, variant: int, checks: int, exhausted: str
+        self, gid: str, topic: str, key: str | None, count: int, variant: int, checks: int, exhausted: str, plan: Plan
     ) -> None:
         texts = self.texts(count, topic, key, variant)
         check = Check(max_checks=checks, on_exhausted=exhausted)  # type: ignore[arg-type]
-        expected = self.model.prepare(gid, "shop", texts, checks, exhausted)
-        self.do(Prepare(gid, "shop", [outgoing(text) for text in texts], check), expected)
-        if expected == "ok":
+        expected = self.model.prepare(gid, "shop", texts, checks, exhausted, plan)
+        calls, options = calls_of(gid, plan), options_of(plan)
+        self.do(
+            Prepare(gid, "shop", [outgoing(text) for text in texts], check, calls=calls, call_options=options), expected
+        )
+        if self.place.store.topic(topic) is not None:
             self.model.topics.setdefault(topic, [])
 
-    @rule(gid=gids, names=st.lists(part_names, max_size=2, unique=True), wrong=st.booleans())
-    def commit(self, gid: str, names: list[str], wrong: bool) -> None:
+    @rule(
+        gid=gids,
+        names=st.lists(part_names, max_size=2, unique=True),
+        wrong=st.booleans(),
+        delay=st.sampled_from([0, 0, 700]),
+    )
+    def commit(self, gid: str, names: list[str], wrong: bool, delay: int) -> None:
         refs = [(name, len(self.model.part(name)) + (wrong and name == names[-1])) for name in names]
-        self.do(Commit(gid, [PartRef(*ref) for ref in refs]), self.model.commit(gid, refs))
+        self.do(Commit(gid, [PartRef(*ref) for ref in refs], delay), self.model.commit(gid, refs, delay))
 
     @rule(
         app=st.sampled_from(["app1", "app2"]),
@@ -182,7 +188,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 50, 200, 1_000, 5_000, DEDUP]))
     def wait(self, ms: int) -> None:
         self.place.wait(ms)
-        self.model.now = self.place.now
+        self.model.wait_until(self.place.now)
 
     @rule()
     def sweep(self) -> None:
@@ -199,7 +205,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def claim(self) -> None:
-        channels = [channel.id for channel in self.place.store.channels()]
+        channels = [channel.id for channel in self.place.store.channels() if channel.via != "call"]
         claimed = self.place.claim(ClaimChecks(channels, 100, CLAIM_LEASE))
         assert len(claimed) == len(set(claimed))
         assert set(claimed) == self.model.claim(CLAIM_LEASE)
@@ -312,6 +318,8 @@ class StoreMachine(RuleBasedStateMachine):
         for view in views:
             known = self.model.transactions[view.gid]
             assert self.place.store.transaction(view.gid) == view
+            pushed = self.model.calls.pushed.get(view.gid)
+            assert view.calls == (len(pushed.calls) if pushed else 0)
             if view.state in ("prepared", "parked"):
                 assert (view.checks, view.messages) == (known.checks, len(known.messages))
             if view.state == "prepared":

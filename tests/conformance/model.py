@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from model_calls import CallsModel, Plan
+
 Text = tuple[str, str | None, str]  # topic, key, value
 
 CHECK_AFTER, CHECK_FIRST, CHECK_CAP, MAX_CHECKS = 1_000, 200, 800, 3
@@ -24,6 +26,9 @@ class Transaction:
     max_checks: int = MAX_CHECKS
     on_exhausted: str = "park"
     resolved_at: int = 0
+    plan: Plan | None = None
+    checked: bool = False  # claimed, or told when to be: its check has a state of its own
+    looked_at: int | None = None  # a tombstone that is kept for its calls: when to look at it again
 
 
 @dataclass(frozen=True)
@@ -55,20 +60,33 @@ class Model:
     leases: dict[tuple[str, Visible], Lease] = field(default_factory=dict)
     settled: set[tuple[str, Visible]] = field(default_factory=set)
     forgotten: int = 0  # tombstones that have expired
+    calls: CallsModel = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.calls = CallsModel(self.now)
+
+    def wait_until(self, now: int) -> None:
+        self.now = self.calls.now = now
 
     # --- transactions ------------------------------------------------------------------------------------------
 
-    def prepare(self, gid: str, group: str, messages: list[Text], max_checks: int, on_exhausted: str) -> str:
+    def prepare(
+        self, gid: str, group: str, messages: list[Text], max_checks: int, on_exhausted: str, plan: Plan
+    ) -> str:
         known = self.transactions.get(gid)
         if known is None:
+            if not self.calls.take(gid, plan):
+                return "not_found"
             due = self.now + CHECK_AFTER
-            self.transactions[gid] = Transaction(group, messages, "prepared", due, 0, max_checks, on_exhausted)
+            made = Transaction(group, messages, "prepared", due, 0, max_checks, on_exhausted, plan=plan)
+            self.transactions[gid] = made
             return "ok"
         if known.state in ("committed", "rolled_back"):
             return "already_resolved"
-        return "duplicate" if (known.group, known.messages) == (group, messages) else "different_content"
+        same = (known.group, known.messages, known.plan or Plan()) == (group, messages, plan)
+        return "duplicate" if same else "different_content"
 
-    def commit(self, gid: str, parts: list[tuple[str, int]]) -> str:
+    def commit(self, gid: str, parts: list[tuple[str, int]], delay: int = 0) -> str:
         known = self.transactions.get(gid)
         if known is not None and known.state in ("committed", "rolled_back"):
             return "duplicate" if known.state == "committed" else "outcome_conflict"
@@ -83,7 +101,7 @@ class Model:
         for name, _ in parts:
             self.drop_part(name)
         own = known.messages if known else []
-        self.resolve(gid, "committed", own + claimed)
+        self.resolve(gid, "committed", own + claimed, delay)
         return "ok"
 
     def commit_batch(self, app: str, version: int, gid: str, parts: list[tuple[str, int]]) -> str:
@@ -120,9 +138,10 @@ class Model:
         self.resolve(gid, outcome, known.messages)
         return "ok"
 
-    def resolve(self, gid: str, outcome: str, messages: list[Text]) -> None:
+    def resolve(self, gid: str, outcome: str, messages: list[Text], delay: int = 0) -> None:
         known = self.transactions.setdefault(gid, Transaction("", []))
         known.state, known.resolved_at = outcome, self.now
+        self.calls.settle(gid, outcome, delay)
         if outcome == "committed":
             for sequence, text in enumerate(messages):
                 self.topics.setdefault(text[0], []).append(Visible(text, gid, sequence))
@@ -143,11 +162,28 @@ class Model:
             self.topics[text[0]].append(message)
         return "ok"
 
+    def send_calls(self, gid: str, plan: Plan) -> str:
+        known = self.transactions.get(gid)
+        if known is not None:
+            if known.state == "committed":
+                return "duplicate"
+            return "outcome_conflict" if known.state == "rolled_back" else "invalid_request"
+        if not self.calls.take(gid, plan):
+            return "not_found"
+        self.resolve(gid, "committed", [])
+        return "ok"
+
     def expire_tombstones(self) -> None:
-        old = self.now - DEDUP
+        """Those of transactions whose calls are not done are kept, and looked at again after another retention."""
         for gid, known in list(self.transactions.items()):
-            if known.state in ("committed", "rolled_back") and known.resolved_at <= old:
+            if known.state not in ("committed", "rolled_back"):
+                continue
+            old = known.resolved_at <= self.now - DEDUP if known.looked_at is None else known.looked_at < self.now
+            if old and self.calls.unfinished(gid):
+                known.looked_at = self.now + DEDUP
+            elif old:
                 del self.transactions[gid]
+                self.calls.pushed.pop(gid, None)
                 self.forgotten += 1
 
     def promote(self) -> None:
@@ -181,7 +217,7 @@ class Model:
     def claim(self, lease: int) -> set[str]:
         due = {gid for gid, one in self.transactions.items() if one.state == "prepared" and one.next_at <= self.now}
         for gid in due:
-            self.transactions[gid].next_at = self.now + lease
+            self.transactions[gid].next_at, self.transactions[gid].checked = self.now + lease, True
         return due
 
     def answer(self, gid: str, said: str) -> None:
@@ -197,7 +233,7 @@ class Model:
         known = self.transactions.get(gid)
         if known is None or known.state != "prepared":
             return
-        known.checks += 1
+        known.checks, known.checked = known.checks + 1, True
         if known.checks >= known.max_checks:
             if known.on_exhausted == "rollback":
                 self.resolve(gid, "rolled_back", [])
@@ -217,6 +253,23 @@ class Model:
             return "duplicate"
         known.state, known.checks, known.next_at = "prepared", 0, self.now
         return "ok"
+
+    def hurry(self, gid: str) -> str:
+        known = self.transactions.get(gid)
+        if known is None:
+            return "not_found"
+        if known.state != "prepared":
+            return "ok" if self.calls.hurry(gid) else "duplicate"
+        if known.next_at <= self.now:
+            return "duplicate"
+        known.next_at, known.checked = self.now, True
+        return "ok"
+
+    def far_away(self, after: int) -> set[str]:
+        """Transactions whose next check, other than the first, or whose next try waits longer than that."""
+        checked = {gid for gid, one in self.transactions.items() if one.state == "prepared" and one.checked}
+        far = {gid for gid in checked if self.transactions[gid].next_at > self.now + after}
+        return far | self.calls.far_away(after)
 
     # --- leases ------------------------------------------------------------------------------------------------
 

@@ -200,3 +200,22 @@ def test_the_first_offset_of_a_time(place: Place) -> None:
             for queue in range(view.queues)
         ]
         assert place.store.offsets_at("orders", at) == expected
+
+
+@pytest.mark.parametrize("end", ["expires", "is dropped", "is committed"])
+def test_a_part_that_comes_again_leaves_the_committed_messages_of_its_name_alone(place: Place, end: str) -> None:
+    """A repetition of the request that arrives after the commit is enough for that."""
+    place.do(large("p1"))
+    place.do(Commit("t1", [PartRef("p1", 300)]))
+    committed = [(one.gid, one.sequence, one.value) for one in place.messages()]
+    place.do(large("p1"))
+    if end == "expires":
+        place.wait(10**9)
+        assert place.sweep(ExpireParts(10)).done == 1
+    elif end == "is dropped":
+        place.do(DropParts(["p1"]))
+    else:
+        place.do(Commit("t2", [PartRef("p1", 300)]))
+    place.reopen()
+    assert [(one.gid, one.sequence, one.value) for one in place.messages() if one.gid == "t1"] == committed
+    assert len(place.messages()) == (600 if end == "is committed" else 300)

@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from machine import StoreMachine, outgoing
 
+from tallystick.core.calls import CallResult
 from tallystick.core.ops import Commit, OpResult, Rollback
 from tallystick.core.transaction import CheckState, Prepared, Resolved
-from tallystick.store.kv import checks, keys, leases, parts, transactions
+from tallystick.store.kv import calls, checks, keys, leases, parts, tombstones, transactions
 from tallystick.store.kv.batch import Batch
+from tallystick.store.protocol import FinishCalls, Progress
 
 EXAMPLES = {"memory": 300, "rocksdb": 100}
 BOUNDED = settings(
@@ -42,6 +44,8 @@ def test_an_engine_does_what_the_model_does(engine: str) -> None:
 
 transactions_rollback, transactions_commit = transactions.rollback, transactions.commit
 checks_claim_one, checks_after, leases_held = checks._claim_one, checks.after_unanswered, leases._held
+calls_settle, calls_line_up, calls_put_in_line = calls.settle, calls._line_up, calls._put_in_line
+calls_try_again = calls._try_again
 
 
 # --- seeded bugs -----------------------------------------------------------------------------------------------------
@@ -78,6 +82,55 @@ def any_receipt(batch: Batch, group: str, receipts: list[str]) -> Any:
     return held, [] if not held else stale
 
 
+def calls_of_every_outcome(
+    batch: Batch, gid: str, spec: Any, target: str, outcome: str, created_at: int, delay_ms: int
+) -> None:
+    calls_settle(batch, gid, spec, target, "committed", created_at, delay_ms)
+
+
+def all_at_once(batch: Batch, gid: str, state: calls.CallsState) -> None:
+    concurrent, state.concurrent = state.concurrent, True
+    calls_line_up(batch, gid, state)
+    state.concurrent = concurrent
+
+
+def forgets_the_line(batch: Batch, gid: str, index: int, progress: Any, at: int, why: bytes) -> None:
+    """A due entry that is not written, although the call's own state says that it waits."""
+    calls_put_in_line(batch, gid, index, progress, at, why)
+    if why == calls.RETRY:
+        batch.delete("index", keys.due_call(progress.channel, at, gid, index))
+
+
+def wakes_nobody(batch: Batch, gid: str, index: int, progress: Any, at: int, why: bytes) -> None:
+    calls_put_in_line(batch, gid, index, progress, at, why)
+    batch.called.clear()
+
+
+def takes_back_success(batch: Batch, op: FinishCalls) -> None:
+    """A late result of another try of a call that is done brings it back into line."""
+    for result in op.results:
+        state = batch.calls_state(result.gid)
+        if state is None:
+            continue
+        progress = state.calls[result.index]
+        if result.outcome == "success" and progress.state != "done":
+            calls._succeed(batch, result, state, progress)
+        elif result.outcome != "success" and progress.state in ("leased", "done"):
+            calls._try_again(batch, result, state, progress)
+        batch.keep_calls_state(result.gid, state)
+
+
+def counts_what_was_not_tried(batch: Batch, result: CallResult, state: Any, progress: Any) -> None:
+    result.outcome = "error" if result.outcome == "released" else result.outcome
+    calls_try_again(batch, result, state, progress)
+
+
+def forgets_unfinished(batch: Batch, gid: str) -> None:
+    batch.delete("index", b"x" + gid.encode())
+    batch.delete("tx", keys.calls(gid))
+    batch.delete("tx", keys.transaction(gid))
+
+
 BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a rollback leaves no tombstone": (transactions, "rollback", no_tombstone),
     "a second commit appends again": (transactions, "commit", commit_twice),
@@ -88,6 +141,14 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a claim is no lease": (checks, "_claim_one", forgets_the_lease),
     "unanswered checks are not counted": (checks, "after_unanswered", counts_nothing),
     "a pending transaction stays in line": (Batch, "delete", lambda *_: None),
+    "the calls of a rolled back transaction are made": (calls, "settle", calls_of_every_outcome),
+    "a call does not wait for the one before it": (calls, "_line_up", all_at_once),
+    "a due call is not in its line": (calls, "_put_in_line", forgets_the_line),
+    "nobody is told of a due call": (calls, "_put_in_line", wakes_nobody),
+    "a done call is made again": (calls, "finish", takes_back_success),
+    "a call is lost with its deliverer": (calls, "requeue", lambda *_: Progress(0)),
+    "a call that was not made counts as tried": (calls, "_try_again", counts_what_was_not_tried),
+    "calls are forgotten before they are made": (tombstones, "_forget", forgets_unfinished),
 }
 
 

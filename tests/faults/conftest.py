@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from disks import small_disk
 from nursery import Nursery, nursery
 from places import Place, server_place, sqlite_place
 
 from servers import mariadb, postgres
 
-__all__ = ["mariadb", "postgres"]
+__all__ = ["mariadb", "postgres", "small_disk"]
 
 
 @pytest.fixture(

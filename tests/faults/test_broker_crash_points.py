@@ -2,58 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 from broker_script import GROUP, TOPIC, Broken, Told, assert_complete, play
+from crash_engine import Crash, CrashingEngine
 
 from tallystick.core.errors import error_from_code
 from tallystick.core.message import Chunk, StoredMessage, messages_of
 from tallystick.core.ops import ClientOp, OpResult
 from tallystick.core.wire import Delivery
-from tallystick.store.kv.engine import Area, Changes
 from tallystick.store.kv.store import KvStore
-from tallystick.store.memory import MemoryEngine
 from tallystick.store.protocol import ClaimChecks, Receive, StoreOp, StoreSettings
 
 _decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
-
-
-class _Crash(BaseException):
-    """Not an Exception: nothing on the way may handle a process that is gone."""
-
-
-class CrashingEngine:
-    """An engine whose process dies at its n-th write (each of them counted since the beginning, over restarts):
-    just before it, or just after it and before the answer."""
-
-    def __init__(self, *crash_at: int, after: bool, forgets: int = 0) -> None:
-        self.kept = MemoryEngine()
-        self.crash_at, self.after, self.forgets = set(crash_at), after, forgets
-        self.writes = 0
-
-    def get(self, area: Area, key: bytes) -> bytes | None:
-        return self.kept.get(area, key)
-
-    def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return self.kept.scan(area, start, end)
-
-    def scan_back(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return self.kept.scan_back(area, start, end)
-
-    def write(self, changes: Changes) -> None:
-        self.writes += 1
-        if self.writes in self.crash_at and not self.after:
-            raise _Crash
-        if not self.forgets or self.writes % self.forgets:
-            self.kept.write(changes)
-        if self.writes in self.crash_at:
-            raise _Crash
-
-    def close(self) -> None:
-        """The data stays."""
 
 
 class StoreLink:
@@ -67,7 +30,7 @@ class StoreLink:
         self.clock[0] += 10
         try:
             (result,) = self.store.write([op], self.clock[0])
-        except _Crash:
+        except Crash:
             raise Broken from None
         return result
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from broker_tracer import injected, newest_log
+from disks import MIB, fill
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
@@ -19,8 +17,6 @@ from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Ack, Commit, Prepare, Rollback, Send
 
 pytestmark = pytest.mark.fault
-
-MIB = 1024 * 1024
 
 
 def send(number: int, size: int = 10) -> Send:
@@ -85,28 +81,6 @@ def test_a_failed_write_of_the_log_is_not_acknowledged_either(tmp_path: Path) ->
 
 
 # --- the disk is full ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)], check=True)
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def fill(disk: Path, leave: int) -> Path:
-    """Use up the disk but for `leave` bytes."""
-    ballast = disk / "ballast"
-    with ballast.open("wb") as file:
-        free = os.statvfs(disk)
-        size = free.f_bavail * free.f_frsize - leave
-        while size > 0:
-            size -= file.write(bytes(min(size, MIB)))
-    return ballast
 
 
 def eventually(what: object, seconds: float = 15.0) -> None:

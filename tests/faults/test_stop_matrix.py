@@ -10,7 +10,7 @@ import signal
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +29,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 CHECK_AFTER = 0.5
 PAUSE = 3 * CHECK_AFTER
-AT_A_TIME = 30
+AT_A_TIME = 20
+TRIES = 20
 
 
 class Case(NamedTuple):
@@ -71,10 +72,8 @@ def test_a_sleeping_producer_and_the_check_back_never_both_win(ground: Ground, t
     with ground.living() as member:
         acquaint_with_all(member, cases)
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            ended = list(pool.map(lambda case: sleeps_past_the_check(ground, case), cases))
-        found = {(case.variant, case.moment, case.at): end for case, end in zip(cases, ended, strict=True)}
-        assert found == {(case.variant, case.moment, case.at): expected(case) for case in cases}
-        assert_settled(ground, cases, ended)
+            played = [one for some in pool.map(lambda case: sleeps_past_the_check(ground, case), cases) for one in some]
+        assert_settled(ground, *zip(*played, strict=True))
 
 
 def test_a_sleeping_producer_and_the_re_driver_deliver_once(ground: Ground, tmp_path: Path) -> None:
@@ -105,14 +104,34 @@ def acquaint_with_all(member: tallystick.Client, cases: list[Case]) -> None:
         acquaint(member, place, mode)
 
 
-def sleeps_past_the_check(ground: Ground, case: Case) -> Ended:
+def sleeps_past_the_check(ground: Ground, case: Case) -> list[tuple[Case, Ended]]:
+    """The case, after others of the same kind whose producer was asked before it had come to its moment, as happens
+    on a busy machine: those are as good as cases of an earlier moment, so they only have to end well."""
+    late: list[tuple[Case, Ended]] = []
     child = begin(ground, case, gid=case.gid)
+    while comes_late(ground, case):
+        late.append((case, Ended(None, wakes(child))))
+        assert len(late) < TRIES, "no producer comes to its moment in time"
+        case = case._replace(gid=f"{case.variant}-{case.at}-{uuid.uuid4().hex}")
+        child = begin(ground, case, gid=case.gid)
+    return [*late, (case, sleeps(ground, case, child))]
+
+
+def comes_late(ground: Ground, case: Case) -> bool:
+    if ground.view.state(case.gid) is None:
+        return False
+    return time.time() - ground.view.transaction(case.gid)["created_at"] / 1000 > CHECK_AFTER
+
+
+def sleeps(ground: Ground, case: Case, child: Child) -> Ended:
     time.sleep(PAUSE)
     wanted = expected(case).slept
     if wanted in ("committed", "rolled_back"):
         eventually(lambda: ground.view.state(case.gid), wanted)
     slept = ground.view.state(case.gid)
-    return Ended(slept, wakes(child))
+    ended = Ended(slept, wakes(child))
+    assert ended == expected(case), (case, child.report)
+    return ended
 
 
 def sleeps_past_the_re_driver(ground: Ground, case: Case) -> Ended:
@@ -159,7 +178,7 @@ def expected(case: Case) -> Ended:
     return Ended("committed", "ok")
 
 
-def assert_settled(ground: Ground, cases: list[Case], ended: list[Ended]) -> None:
+def assert_settled(ground: Ground, cases: Sequence[Case], ended: Sequence[Ended]) -> None:
     places = list({id(case.place): case.place for case in cases}.values())
     rows = Counter(row[0] for place in places for row in place.rows("select id from business"))
     ok = {case.gid for case, end in zip(cases, ended, strict=True) if end.outcome == "ok"}

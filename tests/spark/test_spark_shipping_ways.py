@@ -46,7 +46,7 @@ def environment(python: str = sys.executable, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     known = {"PATH": path, "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
-    return {**kept, **known, **more}
+    return {**kept, **known, "SPARK_CONF_DIR": os.environ["SPARK_CONF_DIR"], **more}
 
 
 def run(*command: str, directory: Path, **env: str) -> str:
@@ -138,7 +138,7 @@ def daemon(directory: Path, name: str, *arguments: str) -> subprocess.Popen[byte
         return subprocess.Popen(
             ["spark-class", f"org.apache.spark.deploy.{name}", *arguments],
             executable=shutil.which("spark-class", path=environment()["PATH"]),
-            env=environment(SPARK_DAEMON_MEMORY="256m"),
+            env=environment(SPARK_DAEMON_MEMORY="256m", SPARK_DAEMON_JAVA_OPTS="-XX:TieredStopAtLevel=1"),
             stdout=log,
             stderr=log,
             start_new_session=True,

@@ -198,7 +198,10 @@ def test_a_table_without_partitions_has_no_rows(broker: BrokerProcess) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"table": "queues"}, "there is no table 'queues'; the tables are transactions, half, op, offsets, delayed"),
+        (
+            {"table": "queues"},
+            "there is no table 'queues'; the tables are transactions, half, op, offsets, delayed, calls",
+        ),
         ({"table": "transactions", "state": "done"}, "'done' is not one of 'prepared', 'parked', 'pending'"),
         ({"table": "half", "state": "committed"}, "'committed' is not one of"),
         ({"table": "op", "state": "committed"}, "option 'state': table 'op' has no such option"),

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tallystick.bench.run import Section
 
 
-def main(arguments: Sequence[str]) -> int:
-    """`tallystick bench`. Figures never make it fail: a busy machine is not a defect."""
+def main(arguments: Sequence[str], more: Mapping[str, Section] | None = None) -> int:
+    """`tallystick bench`, with more sections if there are any. Figures never make it fail: a busy machine is not a
+    defect."""
     from rich.console import Console
 
     from tallystick.bench.run import SECTIONS, run
 
+    sections = {**SECTIONS, **(more or {})}
     parser = argparse.ArgumentParser(prog="tallystick bench", description=__doc__)
-    parser.add_argument("sections", nargs="*", metavar="section", help=f"{', '.join(SECTIONS)}; all by default")
+    parser.add_argument("sections", nargs="*", metavar="section", help=f"{', '.join(sections)}; all by default")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full size, for a quick look: 0.05")
     parser.add_argument("--postgresql", metavar="DSN", help="a PostgreSQL database to measure blocks on as well")
     parser.add_argument("--json", action="store_true", help="the figures as JSON on standard output")
     given = parser.parse_args(list(arguments))
-    unknown = sorted(set(given.sections) - set(SECTIONS))
+    unknown = sorted(set(given.sections) - set(sections))
     if unknown:
-        parser.error(f"no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
-    report = run(given.sections, given.scale, given.postgresql, Console(stderr=given.json))
+        parser.error(f"no section {unknown[0]!r}; there are {', '.join(sections)}")
+    chosen = {name: sections[name] for name in given.sections} or sections
+    report = run(chosen, given.scale, given.postgresql, Console(stderr=given.json))
     if given.json:
         print(report.as_json())
     return 0

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from tallystick import AsyncClient, Client
 from tallystick.bench import blocks, loads
+from tallystick.bench.calls import calls, recovery
 from tallystick.bench.disk import bare_fdatasync
 from tallystick.bench.report import Figure, Report
 from tallystick.local import LocalBroker
@@ -254,18 +255,20 @@ SECTIONS: dict[str, Section] = {
     "transactions": transactions,
     "reading": reading,
     "blocks": local_transactions,
+    "calls": calls,
+    "recovery": recovery,
     "pending": pending,
     "growth": growth,
 }
 
 
-def run(only: list[str], scale: float, postgresql: str | None, console: Console) -> Report:
-    """Run the sections (all of them by default); the disk comes first, everything is measured against it."""
+def run(sections: Mapping[str, Section], scale: float, postgresql: str | None, console: Console) -> Report:
+    """Run the sections; the disk comes first, everything is measured against it."""
     report = Report(lambda line: console.print(f"  {line}", highlight=False))
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as directory:
         bench = Bench(Path(directory), report, scale, postgresql)
-        for name in ["disk", *[name for name in SECTIONS if name != "disk" and (not only or name in only)]]:
-            console.print(f"[bold]{name}[/]: {(SECTIONS[name].__doc__ or '').partition(chr(10))[0]}")
-            SECTIONS[name](bench)
+        for name, section in {"disk": disk, **sections}.items():
+            console.print(f"[bold]{name}[/]: {(section.__doc__ or '').partition(chr(10))[0]}")
+            section(bench)
     report.show(console)
     return report

@@ -18,6 +18,8 @@ COMMANDS = {
     "serve": "tallystick.cli.serve",
     "topics": "tallystick.cli.topics",
     "tx": "tallystick.cli.transactions",
+    "calls": "tallystick.cli.calls",
+    "call-topics": "tallystick.cli.call_topics",
     "groups": "tallystick.cli.groups",
     "send": "tallystick.cli.send",
     "tail": "tallystick.cli.tail",

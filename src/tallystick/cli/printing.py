@@ -14,7 +14,17 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH = 100_000  # what goes into a pipe or a file is never cut to a screen's width
 
-_STYLES = {"committed": "green", "rolled_back": "yellow", "prepared": "cyan", "parked": "red"}
+_STYLES = {
+    "committed": "green",
+    "rolled_back": "yellow",
+    "prepared": "cyan",
+    "parked": "red",
+    "held": "cyan",
+    "waiting": "cyan",
+    "done": "green",
+    "stopped": "yellow",
+    "dropped": "yellow",
+}
 
 
 def console() -> Console:

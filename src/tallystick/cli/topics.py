@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from tallystick.cli.confirm import Yes, confirm
 from tallystick.cli.durations import duration, parsed
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import note, print_json, print_table, when
-from tallystick.core.errors import InvalidRequest, NotFound
+from tallystick.core.errors import NotFound
 from tallystick.core.names import check_name
 from tallystick.link import Link
 
@@ -76,14 +77,14 @@ def create(
 @topics.command(help="Delete a topic and all its messages.")
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     url: Url = "",
     as_json: Json = False,
 ) -> None:
     with Link(url) as broker:
         view = broker.get("topics", check_name(name, "topic"))
         if not yes:
-            _ask(name, _messages(view))
+            confirm(f"delete topic {name} with {_messages(view):,} messages")
         broker.delete("topics", name)
     if as_json:
         print_json({"deleted": name})
@@ -97,13 +98,6 @@ def _exists(broker: Link, name: str) -> bool:
     except NotFound:
         return False
     return True
-
-
-def _ask(name: str, messages: int) -> None:
-    if not sys.stdin.isatty():
-        raise InvalidRequest(f"--yes: say it to delete topic {name} ({messages:,} messages) without being asked")
-    if not typer.confirm(f"Delete topic {name} with {messages:,} messages?"):
-        raise typer.Exit(1)
 
 
 def _show(view: dict[str, Any], as_json: bool) -> None:

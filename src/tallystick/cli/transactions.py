@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from tallystick.cli.failures import exit_code, report
+from tallystick.cli.calls import print_calls
+from tallystick.cli.failures import exit_code
+from tallystick.cli.many import View, each, first, pages
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import ago, note, print_json, print_table, when
-from tallystick.core.errors import BrokerUnavailable, InvalidRequest, TallystickError
+from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid, check_name
 from tallystick.link import Link
 
 tx = typer.Typer(help="Transactions: list, show; and an operator's commit, rollback, resume.", rich_markup_mode=None)
 
-PAGE = 500
-View = dict[str, Any]
 Gids = Annotated[list[str], typer.Argument(metavar="GID...")]
 State = Literal["prepared", "parked", "committed", "rolled_back"]
 OfGroup = Annotated[str | None, typer.Option("--group", help="Only of this producer group.")]
@@ -42,7 +42,7 @@ def list_transactions(
     as_json: Json = False,
 ) -> None:
     with Link(url) as broker:
-        found, more = _first(_scan(broker, state, group), limit)
+        found, more = first(_scan(broker, state, group), limit)
     if as_json:
         print_json({"transactions": found, "more": more})
         return
@@ -51,15 +51,20 @@ def list_transactions(
         note(f"there are more than {limit}; list them with --limit")
 
 
-@tx.command(help="All that is known of one transaction.")
+@tx.command(help="All that is known of one transaction, its calls included.")
 def show(gid: Annotated[str, typer.Argument(metavar="GID")], url: Url = "", as_json: Json = False) -> None:
     with Link(url) as broker:
         view = broker.get("transactions", check_gid(gid))
+        calls = broker.get("transactions", gid, "calls")["calls"] if view.get("calls") else []
     if as_json:
-        print_json(view)
+        print_json(view | {"calls": calls} if calls else view)
         return
-    shown = {name: when(value) if name.endswith("_at") else value for name, value in view.items()}
-    print_table(["field", "value"], shown.items())
+    print_table(
+        ["field", "value"], [(name, when(value) if name.endswith("_at") else value) for name, value in view.items()]
+    )
+    if calls:
+        sys.stdout.write("\n")
+        print_calls(calls)
 
 
 @tx.command(help="Commit: its messages become visible. For one nobody else will decide.")
@@ -88,58 +93,20 @@ def resume(
 
 
 def _scan(broker: Link, state: str | None, group: str | None) -> Iterator[View]:
-    """Page after page of what fits."""
-    after: str | None = None
     if group is not None:
         check_name(group, "group")
-    while True:
-        page = broker.get("transactions", state=state, group=group, limit=PAGE, after=after)
-        yield from page["transactions"]
-        after = page["next"]
-        if after is None:
-            return
-
-
-def _first(views: Iterator[View], limit: int) -> tuple[list[View], bool]:
-    """The first `limit`, and whether there are more."""
-    found: list[View] = []
-    for view in views:
-        if len(found) == limit:
-            return found, True
-        found.append(view)
-    return found, False
+    return pages(broker, "transactions", state=state, group=group)
 
 
 def _each(url: str, as_json: bool, gids: list[str], act: Callable[[Link, str], View]) -> None:
-    """Do one thing to each; what fails is told and does not keep the others from it. Ends with the first's code."""
-    done: list[View] = []
-    failures: list[TallystickError] = []
-    with Link(url) as broker:
-        for gid in _progress(gids):
-            try:
-                done.append(act(broker, check_gid(gid)))
-            except BrokerUnavailable:
-                raise  # the others would fail alike
-            except TallystickError as error:
-                failures.append(error)
-                report(error)
+    """Do one thing to each, and show those to which it was done. Ends with the first failure's code."""
+    done, failures = each(url, gids, act)
     if as_json:
         print_json({"transactions": done, "failed": len(failures)})
     elif done or not failures:
         _overview(done)
     if failures:
         raise typer.Exit(exit_code(failures[0]))
-
-
-def _progress(gids: list[str]) -> Iterator[str]:
-    """The gids, with a bar on the terminal when there are many."""
-    if len(gids) < PAGE or not sys.stderr.isatty():
-        yield from gids
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(gids, description="transactions", console=Console(stderr=True), transient=True)
 
 
 def _overview(views: list[View]) -> None:

@@ -22,6 +22,8 @@ EXTRAS = {
     "postgresql": "barrier, inbox and outbox in PostgreSQL",
     "mysql": "the same in MySQL and MariaDB",
     "sqlalchemy": "the same through SQLAlchemy",
+    "redis": "a barrier in Redis",
+    "mongodb": "a barrier in MongoDB",
     "spark": "topics in Spark and the jobs of `tallystick spark`",
 }
 PROBE_SECONDS = 0.5
@@ -124,7 +126,7 @@ def _room(place: Path, free: int) -> Finding:
 def _test_servers() -> Iterator[Finding]:
     """Only the tests of the project itself start servers."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", *_postgres_places()])
-    for title, program in (("PostgreSQL", "initdb"), ("MariaDB", "mariadbd")):
+    for title, program in (("PostgreSQL", "initdb"), ("MariaDB", "mariadbd"), ("Redis", "redis-server")):
         found = shutil.which(program, path=path)
         if found:
             yield Finding(f"{title} server", "ok", f"{found} (for the tests)")

@@ -33,25 +33,37 @@ def look_at_broker(url: str, expected: bool, max_lag: int, max_pending: int) -> 
         yield _version(info["version"])
         yield _clock(info["now_ms"] / 1000, asked, answered)
         yield _pending(info, max_pending)
+        yield from _grpc(url, info.get("grpc_port", 0))
         try:
-            yield from (_ready(broker), _parked(broker), _lag(broker, max_lag))
+            yield from (_ready(broker), _parked(broker), _parked_calls(info), _circuits(broker), _lag(broker, max_lag))
         except TallystickError as error:
             yield Finding("broker", "problem", f"stopped answering: {error.detail}", "see the broker's log")
 
 
 def _unreachable(url: str, expected: bool, error: BrokerUnavailable) -> Finding:
-    if expected or _somebody_listens(url):
+    parts = urlsplit(url)
+    if expected or _somebody_listens(parts.hostname, parts.port or 80):
         return Finding("broker", "problem", error.detail, "see the broker's log; is it started, is the address right?")
     return Finding("broker", "note", f"none runs at {url}, and the port is free", "start one with `tallystick serve`")
 
 
-def _somebody_listens(url: str) -> bool:
-    parts = urlsplit(url)
+def _somebody_listens(host: str | None, port: int) -> bool:
     try:
-        with socket.create_connection((parts.hostname or "", parts.port or 80), ANSWER_SECONDS):
+        with socket.create_connection((host or "", port), ANSWER_SECONDS):
             return True
     except OSError:
         return False
+
+
+def _grpc(url: str, port: int) -> Iterator[Finding]:
+    """The broker does not run without its gRPC port, so what may be wrong is the way there."""
+    if not port:
+        return
+    if _somebody_listens(urlsplit(url).hostname, port):
+        yield Finding("gRPC", "ok", f"takes connections on port {port}")
+        return
+    advice = "does a firewall keep it, or does the broker listen on another address? --no-grpc switches it off"
+    yield Finding("gRPC", "problem", f"port {port} takes no connections from here", advice)
 
 
 def _version(running: str) -> Finding:
@@ -115,6 +127,32 @@ def _parked(broker: Link) -> Finding:
         f"{parked}{' or more' if page['next'] else ''} transactions whose outcome nobody could tell",
         "`tallystick tx list --state parked`, then `tallystick tx resume` once their producers answer again "
         "(or decide with commit / rollback)",
+    )
+
+
+def _parked_calls(info: dict[str, Any]) -> Finding:
+    waiting, parked = info["calls_waiting"], info["calls_parked"]
+    if not parked:
+        return Finding("calls", "ok", f"{waiting:,} to be made, none parked")
+    return Finding(
+        "calls",
+        "problem",
+        f"{parked:,} calls that did not get through are parked",
+        "`tallystick calls list --state parked` shows why; once that is mended, `tallystick calls resume --all-parked`",
+    )
+
+
+def _circuits(broker: Link) -> Finding:
+    hosts = broker.get("call-hosts")["hosts"]
+    down = [one["name"] for one in hosts if one["open"]]
+    if not down:
+        return Finding("called services", "ok", f"{len(hosts)} called, none taken for down")
+    named = ", ".join(down[:5]) + (f" and {len(down) - 5} more" if len(down) > 5 else "")
+    return Finding(
+        "called services",
+        "problem",
+        f"cannot be reached: {named}",
+        "start them again; their calls wait, and are made as soon as they answer",
     )
 
 

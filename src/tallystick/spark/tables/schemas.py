@@ -63,6 +63,12 @@ TABLES = {
         ("group",),
     ),
     "delayed": _Table("gid string, sequence int, topic string, deliver_at timestamp", ()),
+    "calls": _Table(
+        "gid string, index int, branch string, url string, protocol string, state string, attempts int, "
+        "next_at timestamp?, last_error string?, finished_at timestamp?, created_at timestamp, size int",
+        ("state", "olderThan"),
+        ("waiting", "parked", "done", "stopped", "dropped"),
+    ),
 }
 
 

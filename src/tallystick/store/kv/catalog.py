@@ -39,6 +39,7 @@ class Counters(Struct):
     leased: int = 0
     calls_waiting: int = 0
     calls_parked: int = 0
+    bodies: int = 0
 
 
 class Mark(Struct, array_like=True):

@@ -4,7 +4,7 @@
            p <part> 0 <index>              half messages of an unclaimed part
            c <gid>                         calls of a transaction that has an outcome
     log    <topic id> <queue> <last>       a chunk, or a reference to a body, under the offset of its last message
-           <topic id> ffff <part> 0 <index> <n>   a body: messages of a part, for one queue
+           <topic id> ffff <number>        a body: messages of a part, for one queue
     index  T <name>                        topic              N <topic id> <queue>   next offset
            C <via:name>                    check channel      S <topic id> <queue>   first kept offset
            d <channel> <time> <gid>        due check          w <channel>            where due scans may begin
@@ -73,9 +73,10 @@ def chunk(topic_id: int, queue: int, last: int) -> bytes:
     return queue_prefix(topic_id, queue) + u64(last)
 
 
-def body(topic_id: int, part_id: str, index: int, number: int) -> bytes:
-    """No queue has the number ffff; being under the topic's id, a body goes when its topic does."""
-    return queue_prefix(topic_id, 0xFFFF) + part_id.encode() + b"\0" + u32(index) + u16(number)
+def body(topic_id: int, number: int) -> bytes:
+    """No queue has the number ffff; being under the topic's id, a body goes when its topic does. Bodies are numbered
+    and not named after their part: a part of that name may come again while its first messages are still here."""
+    return queue_prefix(topic_id, 0xFFFF) + u64(number)
 
 
 def due(channel: int, at: int, gid: str) -> bytes:

@@ -82,7 +82,8 @@ def _lay_down(batch: Batch, op: PreparePart, record: PartRecord) -> None:
     for name, messages in by_topic.items():
         topic = batch.catalog.topics[name]
         for queue, body in bodies.split(messages, topic.queues, batch.now, turn):
-            key = keys.body(topic.id, op.part, op.index, len(record.laid))
+            batch.counters.bodies += 1
+            key = keys.body(topic.id, batch.counters.bodies)
             batch.put("log", key, encode(body))
             record.laid.append(Laid(topic.id, queue, len(body.values), key))
 
