@@ -219,3 +219,21 @@ def test_a_part_that_comes_again_leaves_the_committed_messages_of_its_name_alone
     place.reopen()
     assert [(one.gid, one.sequence, one.value) for one in place.messages() if one.gid == "t1"] == committed
     assert len(place.messages()) == (600 if end == "is committed" else 300)
+
+
+@pytest.mark.parametrize("end", ["expires", "is dropped", "is prepared only"])
+def test_a_part_whose_name_comes_again_leaves_the_committed_messages_alone(make_place: MakePlace, end: str) -> None:
+    """A repetition of the request that comes after the commit is enough."""
+    place = make_place(part_ttl_ms=1_000)
+    place.do(large("p1"))
+    place.do(Commit("t1", [PartRef("p1", 300)]))
+    before = [one.value for one in place.messages()]
+    place.do(large("p1", 100))
+    if end == "expires":
+        place.wait(1_001)
+        place.sweep(ExpireParts(100))
+    elif end == "is dropped":
+        place.do(DropParts(["p1"]))
+    assert [one.value for one in place.messages()] == before
+    place.reopen()
+    assert [one.value for one in place.messages()] == before
