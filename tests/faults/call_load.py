@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -21,21 +22,21 @@ BRANCHES = ["01", "02", "03"]
 
 
 class CallLoad:
-    """`count` transactions by each worker. What its own database would say of a gid is decided once, by the sender or
-    by the check-back, whichever comes first: as a barrier does."""
+    """`count` transactions by each of four workers, or as many as they can until it settles. What its own database
+    would say of a gid is decided once, by the sender or by the check-back, whichever comes first: as a barrier does."""
 
     def __init__(
-        self, broker: BrokerProcess, service: Service, seed: int, count: int = 80, workers: int = 4, url: str = ""
+        self, broker: BrokerProcess, service: Service, seed: int, count: int | None = None, url: str = ""
     ) -> None:
         """`url` is the way that the senders take to the broker."""
         self.broker, self.service, self.count, self.url = broker, service, count, url or broker.url
         self.history, self.truth = CallHistory(), dict[str, Outcome]()
         self.states: dict[str, str | None] = {}
         self.unknown = 0
-        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._lock, self._ended, self._enough = threading.Lock(), threading.Event(), threading.Event()
         self._rng = random.Random(seed)
         service.answer, service.truth = self.badly, self._check
-        self._senders = [threading.Thread(target=self._send, args=(n, f"{seed}-{n}")) for n in range(workers)]
+        self._senders = [threading.Thread(target=self._send, args=(n, f"{seed}-{n}")) for n in range(4)]
         self._watcher = threading.Thread(target=self._watch)
 
     def __enter__(self) -> CallLoad:
@@ -45,15 +46,14 @@ class CallLoad:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
+        self._enough.set()
         for thread in (*self._senders, self._watcher):
             thread.join(60)
 
-    @property
-    def sending(self) -> bool:
-        return any(thread.is_alive() for thread in self._senders)
-
     def settle(self, seconds: float = 60.0) -> None:
         """No more bad answers; wait until nothing is left to do, and keep what the broker says of each gid."""
+        if self.count is None:
+            self._enough.set()
         for thread in self._senders:
             thread.join(60)
         self.service.answer = always(200)
@@ -87,7 +87,9 @@ class CallLoad:
         rng = random.Random(seed)
         with RawClient(self.url, timeout=5) as client:
             door: Door = DtmDoor(client, self.service) if worker % 2 else NativeDoor(client, self.service)
-            for number in range(self.count):
+            for number in itertools.count() if self.count is None else range(self.count):
+                if self._enough.wait(rng.uniform(0, 0.06) if self.count is None else 0):
+                    return
                 try:
                     self._transaction(door, rng, f"w{worker}-{number}")
                 except Exception as error:

@@ -11,6 +11,7 @@ import itertools
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -51,6 +52,7 @@ class Service:
     arrivals: list[Arrival] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     port: int = 0
+    _attempts: Counter[tuple[str, str]] = field(default_factory=Counter)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -69,7 +71,8 @@ class Service:
     def arrive(self, path: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> Arrival:
         with self._lock:
             gid, branch = query["gid"], query["branch_id"]
-            attempt = 1 + sum((one.gid, one.branch) == (gid, branch) for one in self.arrivals)
+            self._attempts[gid, branch] += 1
+            attempt = self._attempts[gid, branch]
             found = Arrival(next(self._numbers), gid, branch, body, attempt, headers=headers, path=path)
             self.arrivals.append(found)
             return found

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from broker_script import Broken
 from broker_tracer import injected, newest_log
 from call_doors import NativeDoor, calls_state, wait_for
 from call_history import CallHistory, body_of, violations
@@ -45,6 +47,14 @@ def all_done(broker: BrokerProcess, gids: list[str]) -> bool:
         return all(calls_state(client, gid) == "done" for gid in gids)
 
 
+def write_more(broker: BrokerProcess, service: Service) -> None:
+    """In case what the calls themselves wrote was too little to meet the fault."""
+    with RawClient(broker.url) as client:
+        for number in range(1_000):
+            NativeDoor(client, service, 3_600_000).prepare(f"more{number}", BRANCHES)
+            time.sleep(0.02)
+
+
 def ready(broker: BrokerProcess) -> bool:
     return broker.get("/readyz") == 200
 
@@ -52,14 +62,16 @@ def ready(broker: BrokerProcess) -> bool:
 @pytest.mark.parametrize("killed", [False, True], ids=["there is room again", "killed and there is room again"])
 def test_a_disk_that_fills_up_while_results_are_written(tmp_path: Path, small_disk: Path, killed: bool) -> None:
     """The calls have been made; that they are done cannot be written. Their results are kept until it can be."""
-    sent, filled = threading.Event(), threading.Event()
+    sent, filled, one_at_a_time = threading.Event(), threading.Event(), threading.Lock()
 
     def answer(arrival: Arrival) -> int:
+        """Of all second calls none is answered before the disk is full."""
         sent.wait(30)
-        if arrival.branch == "02" and not filled.is_set():
-            filled.set()
-            with contextlib.suppress(OSError):  # the broker may take the last bytes
-                fill(small_disk, 0)
+        with one_at_a_time:
+            if arrival.branch == "02" and not filled.is_set():
+                with contextlib.suppress(OSError):  # the broker may take the last bytes
+                    fill(small_disk, 0)
+                filled.set()
         return 200
 
     with running(Service(answer)) as service, running_broker(tmp_path, data_dir=small_disk / "data", **FAST) as broker:
@@ -102,6 +114,8 @@ def test_a_disk_that_fails_while_results_are_written(tmp_path: Path, fault: str,
         assert arrived.wait(20)
         with injected(broker, f"{fault}:when={when}", newest_log(broker)):
             broken.set()
+            with pytest.raises(Broken):
+                write_more(broker, service)
             wait_for(lambda: not ready(broker), "the store has stopped", 20)
         made = list(service.arrivals)
         broker.kill9()

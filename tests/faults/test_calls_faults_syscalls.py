@@ -21,6 +21,7 @@ from raw_client import Gone, RawClient
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(400)]
 
 FAST = {
+    "check_timeout": "500ms",
     "check_interval": "50ms",
     "check_interval_cap": "100ms",
     "max_checks": 10_000,

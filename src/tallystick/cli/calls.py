@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import typer
 
 from tallystick.cli.confirm import Yes, confirm
-from tallystick.cli.failures import exit_code
-from tallystick.cli.many import View, each, first, pages
+from tallystick.cli.many import View, do_to_each, first, pages
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import ago, note, print_json, print_table, when
 from tallystick.core.errors import InvalidRequest
@@ -68,7 +67,7 @@ def show(gid: Annotated[str, typer.Argument(metavar="GID")], url: Url = "", as_j
 
 @calls.command(help="Make the calls that wait for their next try now, and check the transaction now if it is prepared.")
 def retry(gids: Gids, url: Url = "", as_json: Json = False) -> None:
-    _each(url, as_json, gids, _hurry)
+    do_to_each(url, as_json, gids, _hurry, _overview)
 
 
 @calls.command(help="Make parked calls again, from the first attempt on.")
@@ -81,14 +80,14 @@ def resume(
     if bool(gids) == every:
         raise InvalidRequest("calls resume: give the gids, or --all-parked for every parked call", field="gid")
     wanted = _parked(url) if every else gids or []
-    _each(url, as_json, wanted, lambda broker, gid: broker.post("transactions", gid, "calls", "resume"))
+    do_to_each(url, as_json, wanted, lambda broker, gid: broker.post("transactions", gid, "calls", "resume"), _overview)
 
 
 @calls.command(help="Give the calls of a transaction up: those that are not done are never made.")
 def stop(gids: Gids, yes: Yes = False, url: Url = "", as_json: Json = False) -> None:
     if not yes:
         confirm(f"give up, for good, the calls of {', '.join(gids)} that are not done")
-    _each(url, as_json, gids, lambda broker, gid: broker.post("transactions", gid, "calls", "stop"))
+    do_to_each(url, as_json, gids, lambda broker, gid: broker.post("transactions", gid, "calls", "stop"), _overview)
 
 
 @calls.command(help="The services that are called: what is under way, and which of them the broker takes for down.")
@@ -134,17 +133,6 @@ def _hurry(broker: Link, gid: str) -> View:
     broker.get("transactions", gid, "calls")  # one without calls is an error before anything happens
     broker.post("transactions", gid, "hurry")
     return dict(broker.get("transactions", gid, "calls"))
-
-
-def _each(url: str, as_json: bool, gids: list[str], act: Callable[[Link, str], View]) -> None:
-    """Do one thing to each, and show what its calls have come to. Ends with the first failure's code."""
-    done, failures = each(url, gids, act)
-    if as_json:
-        print_json({"transactions": done, "failed": len(failures)})
-    elif done or not failures:
-        _overview(done)
-    if failures:
-        raise typer.Exit(exit_code(failures[0]))
 
 
 def _overview(views: list[View]) -> None:

@@ -6,7 +6,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tallystick.cli.failures import report
+import typer
+
+from tallystick.cli.failures import exit_code, report
+from tallystick.cli.printing import print_json
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.names import check_gid
 from tallystick.link import Link
@@ -36,7 +39,20 @@ def first(views: Iterator[View], limit: int) -> tuple[list[View], bool]:
     return found, False
 
 
-def each(url: str, gids: list[str], act: Callable[[Link, str], View]) -> tuple[list[View], list[TallystickError]]:
+def do_to_each(
+    url: str, as_json: bool, gids: list[str], act: Callable[[Link, str], View], show: Callable[[list[View]], None]
+) -> None:
+    """Do one thing to each transaction, and show those to which it was done. Ends with the first failure's code."""
+    done, failures = _each(url, gids, act)
+    if as_json:
+        print_json({"transactions": done, "failed": len(failures)})
+    elif done or not failures:
+        show(done)
+    if failures:
+        raise typer.Exit(exit_code(failures[0]))
+
+
+def _each(url: str, gids: list[str], act: Callable[[Link, str], View]) -> tuple[list[View], list[TallystickError]]:
     """Do one thing to each; what fails is told and does not keep the others from it. What was done, what failed."""
     done: list[View] = []
     failures: list[TallystickError] = []

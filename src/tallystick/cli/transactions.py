@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import typer
 
 from tallystick.cli.calls import print_calls
-from tallystick.cli.failures import exit_code
-from tallystick.cli.many import View, each, first, pages
+from tallystick.cli.many import View, do_to_each, first, pages
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import ago, note, print_json, print_table, when
 from tallystick.core.errors import InvalidRequest
@@ -69,12 +68,16 @@ def show(gid: Annotated[str, typer.Argument(metavar="GID")], url: Url = "", as_j
 
 @tx.command(help="Commit: its messages become visible. For one nobody else will decide.")
 def commit(gids: Gids, url: Url = "", as_json: Json = False) -> None:
-    _each(url, as_json, gids, lambda broker, gid: broker.post("transactions", gid, "commit", by="operator"))
+    do_to_each(
+        url, as_json, gids, lambda broker, gid: broker.post("transactions", gid, "commit", by="operator"), _overview
+    )
 
 
 @tx.command(help="Roll back: its messages are dropped. For one nobody else will decide.")
 def rollback(gids: Gids, url: Url = "", as_json: Json = False) -> None:
-    _each(url, as_json, gids, lambda broker, gid: broker.post("transactions", gid, "rollback", by="operator"))
+    do_to_each(
+        url, as_json, gids, lambda broker, gid: broker.post("transactions", gid, "rollback", by="operator"), _overview
+    )
 
 
 @tx.command(help="Check parked transactions again, from the first check on.")
@@ -89,24 +92,13 @@ def resume(
         raise InvalidRequest("tx resume: give the gids, or --all for every parked transaction", field="gid")
     with Link(url) as broker:
         wanted = [view["gid"] for view in _scan(broker, "parked", group)] if every else gids or []
-    _each(url, as_json, wanted, lambda broker, gid: broker.post("transactions", gid, "resume"))
+    do_to_each(url, as_json, wanted, lambda broker, gid: broker.post("transactions", gid, "resume"), _overview)
 
 
 def _scan(broker: Link, state: str | None, group: str | None) -> Iterator[View]:
     if group is not None:
         check_name(group, "group")
     return pages(broker, "transactions", state=state, group=group)
-
-
-def _each(url: str, as_json: bool, gids: list[str], act: Callable[[Link, str], View]) -> None:
-    """Do one thing to each, and show those to which it was done. Ends with the first failure's code."""
-    done, failures = each(url, gids, act)
-    if as_json:
-        print_json({"transactions": done, "failed": len(failures)})
-    elif done or not failures:
-        _overview(done)
-    if failures:
-        raise typer.Exit(exit_code(failures[0]))
 
 
 def _overview(views: list[View]) -> None:
