@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -49,12 +50,14 @@ class Lean:
         self.port = 0
         self.open: set[Any] = set()
         self._server: asyncio.Server | None = None
+        self._kept: socket.socket | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
+        self._let_go()
         self._server = await asyncio.get_running_loop().create_server(lambda: _Talk(self), "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -65,6 +68,20 @@ class Lean:
         for transport in list(self.open):
             transport.abort()
         await asyncio.sleep(0)
+        # Bound and not listening: connections are refused, and nobody else gets the port meanwhile.
+        self._kept = socket.socket()
+        self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._kept.bind(("127.0.0.1", self.port))
+
+    def _let_go(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    async def close(self) -> None:
+        if self._kept is None:
+            await self.stop()
+        self._let_go()
 
 
 @contextlib.asynccontextmanager
@@ -74,7 +91,7 @@ async def lean() -> AsyncIterator[Lean]:
     try:
         yield service
     finally:
-        await service.stop()
+        await service.close()
 
 
 class GrpcService:

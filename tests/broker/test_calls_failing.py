@@ -11,10 +11,11 @@ from inside import Inside, eventually, inside, rounds
 from stores import FailingEngine, WatchedStore
 
 from tallystick.broker.calls.deliverer import CallSettings
+from tallystick.core.backoff import Backoff
 from tallystick.core.clock import SystemClock
 from tallystick.core.errors import Busy, StorageFailed
 from tallystick.store.kv.store import KvStore
-from tallystick.store.protocol import CallClaim, ClaimCalls, ClaimedCalls, FinishCalls, Result, StoreOp
+from tallystick.store.protocol import CallClaim, ClaimCalls, ClaimedCalls, FinishCalls, Result, StoreOp, StoreSettings
 from tallystick.store.rocksdb import open_rocksdb
 
 
@@ -147,7 +148,8 @@ async def test_a_call_that_the_store_hands_out_twice_is_made_once() -> None:
 
 
 def on_disk(path: Path) -> KvStore:
-    return open_rocksdb(path)
+    """Tries so far apart that none is due again while a test looks."""
+    return open_rocksdb(path, StoreSettings(calls=Backoff(60_000, 300_000)))
 
 
 async def held(broker: Inside, count: int) -> None:

@@ -66,12 +66,14 @@ def exit_codes() -> str:
 
 
 def library_errors() -> str:
+    import tallystick.barrier
+    import tallystick.dtm
     import tallystick.spark
 
     # All that may have been imported by others in this process as well, so that the page does not depend on them.
-    of_spark = [found.name for found in walk_packages(tallystick.spark.__path__, "tallystick.spark.")]
-    for module in ("tallystick", "tallystick.barrier", *of_spark):
-        import_module(module)
+    for package in (tallystick.barrier, tallystick.dtm, tallystick.spark):
+        for found in walk_packages(package.__path__, f"{package.__name__}."):
+            import_module(found.name)
     rows = [
         [f"`{kind.__name__}`", f"`{kind.code}`", f"`{kind.__bases__[0].__name__}`", first_sentence(kind.__doc__)]
         for kind in sorted(_family(TallystickError), key=lambda kind: kind.__name__)
