@@ -1,6 +1,7 @@
 """Settings that hold for all tests."""
 
 import os
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,15 @@ settings.load_profile("tallystick")
 # Whatever starts Spark, also by a command in a process of its own, starts it with the settings of the tests.
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark" / "conf")
 
-SLOWEST_FIRST = ("spark", "demo", "faults", "examples")
+COMPUTING, WAITING = ("spark",), ("faults", "demo", "examples", "clients")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The directories with the longest files begin, so that no worker is left alone with one of them at the end."""
-    items.sort(key=lambda item: item.path.parent.name not in SLOWEST_FIRST)
+    """The directories with the longest files begin, so that no worker is left alone with one of them at the end: those
+    that use the processor in turn with those that wait for processes to die and to come back."""
+    files = dict.fromkeys(item.path for item in items)
+    computing = [path for path in files if path.parent.name in COMPUTING]
+    waiting = [path for path in files if path.parent.name in WAITING]
+    in_turn = [path for pair in zip_longest(computing, waiting) for path in pair if path is not None]
+    place = {path: number for number, path in enumerate(in_turn)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from callee import calls_of, done, lean, none_waiting, send, send_many
+from callee import calls_of, done, lean, none_waiting, send, send_many, tried
 from inside import Inside, eventually, inside, rounds
 from stores import FailingEngine, WatchedStore
 
@@ -39,6 +39,26 @@ class Stubborn(WatchedStore):
                     raise RuntimeError("a bug")
                 self.batches.append(len(op.results))
         return super().write(ops, now)
+
+
+class Overtaking(WatchedStore):
+    """The clock goes on between a result that says `try again` and the next claim, so that claim finds it due again."""
+
+    ahead = 0
+
+    def write(self, ops: Sequence[StoreOp], now: int) -> list[Result]:
+        results = super().write(ops, now + self.ahead)
+        if any(one.outcome == "error" for op in ops if isinstance(op, FinishCalls) for one in op.results):
+            self.ahead += 3_600_000
+        return results
+
+
+async def test_a_call_that_is_due_again_while_its_last_result_is_on_its_way_is_made_again() -> None:
+    """Its claim is given back at most once, because the call seems to be out, and not again and again."""
+    async with inside(Overtaking()) as broker, lean() as there:
+        there.answer = b"HTTP/1.1 500 no\r\nContent-Length: 0\r\n\r\n"
+        await send(broker, "t", there.url)
+        await tried(broker, "t", 5)
 
 
 async def test_a_result_is_kept_until_it_can_be_written_and_the_call_is_not_repeated() -> None:

@@ -76,7 +76,7 @@ class Calls:
         # begun again, even if the store should hand it out once more.
         self._held: dict[tuple[str, int], int] = {}
         self._held_bytes = 0
-        self._ended: set[tuple[str, int]] = set()  # whose result became durable while a claim was under way
+        self._ended: set[tuple[str, int]] = set()  # calls that were out when the last claim began, and no longer are
         self._claiming: asyncio.Future[list[Result]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -284,9 +284,11 @@ class Calls:
 
     def _durable(self, results: list[CallResult]) -> None:
         for result in results:
-            self._held_bytes -= self._held.pop((result.gid, result.index), 0)
-            if self._claiming is not None:
-                self._ended.add((result.gid, result.index))
+            key = (result.gid, result.index)
+            # Not one that was given back: it is not out, and the next claim of it is to be carried out.
+            if self._claiming is not None and key in self._held:
+                self._ended.add(key)
+            self._held_bytes -= self._held.pop(key, 0)
         self._waiters.finished({result.gid for result in results})
         if self._due:
             self._wake.set()
