@@ -278,8 +278,8 @@ def test_the_command_killed_in_the_middle_and_run_again_leaves_nothing_undone(
         finally:
             os.killpg(killed.pid, signal.SIGKILL)
             killed.wait()
-    producer.client.close()  # the broker has given up a connection that said nothing for so long
-    assert "prepared" in producer.states().values()
+        producer.client.close()  # the broker has given up a connection that said nothing for so long
+        assert "prepared" in producer.states().values()
     done = subprocess.run(_command(broker, producer, "--json"), capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
     producer.client.close()
