@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 # Tests of one file share servers and directories, so a file stays on one worker. Much of the time is waiting for a
 # killed process to come back, so there are more workers than the two cores that the tests are meant for.
-PYTEST_FLAGS ?= -n 4 --dist loadfile --no-loadscope-reorder
+PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test check bench bench-spark fmt lock clean
