@@ -2,8 +2,9 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 ARGS ?=
-# Tests of one file share servers and directories, so a file stays on one worker. Much of the time is waiting for a
-# killed process to come back, so there are more workers than the two cores that the tests are meant for.
+# Tests of one file share servers and directories, so a file stays on one worker; files begin in the order of
+# tests/conftest.py. Some wait for killed processes to come back, so there is one worker more than the two cores that
+# the tests are meant for.
 PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help

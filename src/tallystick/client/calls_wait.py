@@ -40,8 +40,8 @@ async def wait_for_calls(broker: Broker, gid: str, seconds: float, *, surely_the
         else:
             if view.state == "done":
                 return
-            # A commit that is still on its way to the broker: nothing can have been tried.
-            if view.transaction not in ("prepared", "parked") and first_pass_over(view):
+            # Not while the commit is still on its way to the broker: then nothing can have been tried.
+            if first_pass_over(view):
                 raise CallsNotFinished(gid, view)
         await asyncio.sleep(min(PAUSE_SECONDS, max(0.0, deadline - loop.time())))
     raise CallsNotFinished(gid, view, reason or f"the wait of {seconds:g} s is over")

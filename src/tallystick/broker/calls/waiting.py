@@ -70,6 +70,4 @@ class CallWaiters:
 
 
 def _over(view: CallsView) -> bool:
-    if view.state in ("done", "parked", "stopped", "dropped"):
-        return True
-    return view.state != "held" and first_pass_over(view)
+    return view.state in ("done", "parked", "stopped", "dropped") or first_pass_over(view)
