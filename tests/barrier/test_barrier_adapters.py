@@ -38,9 +38,10 @@ from tallystick.barrier import (
     outbox_put,
     prepared_put,
     prepared_take,
-    require_marked,
     run_sync,
 )
+from tallystick.barrier.operations.identity import ensure_identity
+from tallystick.barrier.operations.tether import require_tied, tie
 
 AUTOCOMMIT_KINDS = ["sqlite3-autocommit", "psycopg-autocommit", "pymysql-autocommit", "core-mariadb-autocommit"]
 
@@ -143,7 +144,6 @@ async def test_row_factories_of_the_service_make_no_difference(place: Place, gid
         adapter = adapt_sync(connection)
         adapter.begin()
         run_sync(adapter, mark_committed(gid))
-        run_sync(adapter, require_marked(gid))
         run_sync(adapter, outbox_put(gid, "broker", b"\x00\xff"))
         run_sync(adapter, prepared_put("group", gid, b"\x00\xff"))
         assert run_sync(adapter, prepared_take("group", gid)) == b"\x00\xff"
@@ -151,7 +151,8 @@ async def test_row_factories_of_the_service_make_no_difference(place: Place, gid
         assert run_sync(adapter, decide_many([gid])) == {gid: "committed"}
         row = run_sync(adapter, outbox_claim(older_than=0))[0]
         assert (row.gid, row.broker, row.payload, row.state) == (gid, "broker", b"\x00\xff", "commit")
-        assert adapter.source
+        here = run_sync(adapter, ensure_identity())
+        assert (here.identity, here.source(adapter.address)) != ("", "")
 
 
 async def test_what_the_service_did_before_begin_belongs_to_the_transaction(place: Place, gid: str) -> None:
@@ -163,7 +164,7 @@ async def test_what_the_service_did_before_begin_belongs_to_the_transaction(plac
     await party.run(mark_committed(gid))
     await party.rollback()
     assert place.query("select * from account") == []
-    assert place.query("select * from tallystick_barrier") == []
+    assert place.query("select * from tallystick_barrier where op = 'msg'") == []
 
 
 async def test_transaction_in_which_nothing_happened_commits(place: Place) -> None:
@@ -203,15 +204,20 @@ async def test_transaction_that_was_ended_in_its_middle_does_not_commit(place: P
     assert await party.run(decide(gid)) == ("committed" if end == "commit" else "rolled_back")
 
 
-async def test_lost_mark_is_noticed_before_the_commit(place: Place, gid: str) -> None:
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+async def test_the_next_transaction_is_not_taken_for_the_one_that_was_begun(place: Place, end: str) -> None:
     party = await place.open()
     await party.begin()
-    await party.run(mark_committed(gid))
-    await party.run(require_marked(gid))
-    await party.rollback()
+    await party.run(tie("0a"))
+    await party.execute("insert into account (id, balance) values (1, 100)")
+    await party.run(require_tied("0a"))
+    await party.run(tie("0a"))
+    await party.do(end)
     await party.begin()
-    with pytest.raises(TransactionLost, match=gid):
-        await party.run(require_marked(gid))
+    await party.execute("insert into account (id, balance) values (2, 100)")
+    assert await party.in_transaction()
+    with pytest.raises(TransactionLost, match="ended before its commit"):
+        await party.run(require_tied("0a"))
     await party.rollback()
 
 
@@ -234,10 +240,13 @@ async def test_source_names_the_database_without_secrets(place: Place) -> None:
         await party.begin()
         sources.append(await party.source())
         await party.rollback()
-    if place.server is None:
-        assert sources == [f"sqlite:{place.file}"] * 2
-    else:
-        assert sources == [f"{place.engine}://127.0.0.1:{place.server.port}/service"] * 2
+    addresses = {
+        "sqlite": f"sqlite:{place.file}#/",
+        "postgresql": f"postgresql://127.0.0.1:{place.server and place.server.port}/service#public/",
+        "mysql": f"mysql://127.0.0.1:{place.server and place.server.port}#service/",
+    }
+    ((identity,),) = place.query("select reason from tallystick_barrier where op = 'identity'")
+    assert sources == [addresses[place.engine] + identity] * 2
     assert PASSWORD not in sources[0]
 
 
@@ -265,12 +274,12 @@ async def _source(party: Party) -> str:
 def test_database_in_memory_has_no_second_connection() -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         adapter = adapt_sync(connection)
-        assert (adapter.opener(), adapter.source) == (None, "sqlite::memory:")
+        assert (adapter.opener(), adapter.address) == (None, "sqlite::memory:")
     engine = create_engine("sqlite://")
     with engine.connect() as alchemy:
         adapter = adapt_sync(alchemy)
         adapter.begin()
-        assert (adapter.opener(), adapter.source) == (None, "sqlite::memory:")
+        assert (adapter.opener(), adapter.address) == (None, "sqlite::memory:")
         adapter.rollback()
     engine.dispose()
 

@@ -80,7 +80,7 @@ async def test_gid_used_twice_is_refused(place: Place, gid: str) -> None:
     party = await change_and_mark(place, gid)
     await party.commit()
     await party.begin()
-    with pytest.raises(AlreadyDecided, match="used before") as caught:
+    with pytest.raises(AlreadyDecided, match="committed already") as caught:
         await party.run(mark_committed(gid))
     assert caught.value.outcome == "committed"
     await party.rollback()

@@ -19,7 +19,8 @@ import tallystick
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
 from tallystick import CheckBack, errors
-from tallystick.barrier import adapt_sync
+from tallystick.barrier import adapt_sync, create_tables, run_sync
+from tallystick.barrier.operations.identity import ensure_identity
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Check, Prepare
@@ -161,6 +162,7 @@ def test_a_database_that_cannot_be_opened_twice_is_refused_with_advice(
     ts: tallystick.Client, bank: Bank, topic: str
 ) -> None:
     connection = sqlite3.connect(":memory:")
+    create_tables(connection)
     connection.execute("create table ledger (note varchar(100))")
     for mode in ("check-back", "outbox"):
         with pytest.raises(errors.InvalidRequest, match="database=open_connection"):
@@ -295,7 +297,7 @@ def test_a_member_with_another_database_never_answers_for_one_it_does_not_know(
     with tallystick.Client(broker.url, group=group, database=other.open) as second:
         eventually(lambda: second.stats.checks_unknown > 0)
         assert second.transaction_state(gid).state == "prepared"
-        assert other.rows("select * from tallystick_barrier") == []
+        assert other.rows("select * from tallystick_barrier where op = 'msg'") == []
         with tallystick.Client(broker.url, group=group, database=bank.open) as third:
             eventually(lambda: third.outcome(gid) == "committed")
     assert values_in(broker.url, topic) == [1]
@@ -319,4 +321,5 @@ def test_a_backlog_is_answered_with_outcomes_only(
 
 def adapted_source(bank: Bank) -> str:
     with bank.connection() as connection:
-        return adapt_sync(connection).source
+        adapter = adapt_sync(connection)
+        return run_sync(adapter, ensure_identity()).source(adapter.address)

@@ -32,7 +32,8 @@ def run(bank: Bank, barrier: BranchBarrier, amount: int = 30) -> None:
 
 def marks(bank: Bank) -> list[tuple[Any, ...]]:
     return bank.rows(
-        "select branch_id, op, barrier_id, reason from tallystick_barrier order by branch_id, op, barrier_id"
+        "select branch_id, op, barrier_id, reason from tallystick_barrier where op <> 'identity' "
+        "order by branch_id, op, barrier_id"
     )
 
 
@@ -203,7 +204,7 @@ def test_a_table_of_dtm_can_be_named(bank: Bank) -> None:
     for _ in range(2):
         run(bank, BranchBarrier("msg", "gid-1", "01", "action", table="dtm"))
     assert bank.balances() == (10000, 10030)
-    assert bank.rows("select gid, op from dtm") == [("gid-1", "action")]
+    assert bank.rows("select gid, op from dtm where op <> 'identity'") == [("gid-1", "action")]
 
 
 QUERY = {"trans_type": "msg", "gid": "gid-1", "branch_id": "01", "op": "action"}
@@ -238,6 +239,6 @@ def test_what_comes_from_outside_is_never_part_of_the_statement(one_bank: Bank) 
     evil = "01'); drop table account; --"
     run(one_bank, BranchBarrier("msg", "gid-1", evil, "action"))
     assert one_bank.balances() == (10000, 10030)
-    assert one_bank.rows("select branch_id from tallystick_barrier") == [(evil,)]
+    assert one_bank.rows("select branch_id from tallystick_barrier where op <> 'identity'") == [(evil,)]
     with pytest.raises(InvalidTableName):
         BranchBarrier("msg", "gid-1", "01", "action", table="t; drop table account")

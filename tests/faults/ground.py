@@ -132,7 +132,10 @@ class Ground:
         """One outcome for each gid: what the broker says is what the barrier says. (outcome, by whom) and how often."""
         truth: dict[str, str] = {}
         for place in places or [self.place]:
-            truth |= {gid: OUTCOMES[reason] for gid, reason in place.rows("select gid, reason from tallystick_barrier")}
+            truth |= {
+                gid: OUTCOMES[reason]
+                for gid, reason in place.rows("select gid, reason from tallystick_barrier where op = 'msg'")
+            }
         told = {one["gid"]: one["state"] for one in self.view.transactions()}
         assert {gid: told.get(gid) for gid in truth} == truth
         # A transaction that its producer rolled back, or that never came to the barrier, has no row.
@@ -150,7 +153,7 @@ def acquaint(member: tallystick.Client, place: Place, mode: Any = "check-back") 
 def outcomes_of(view: BrokerView, group: str, place: Place) -> dict[str, set[str]]:
     """Of each gid, what the broker says of it and what the barrier says."""
     found = {one["gid"]: {one["state"]} for one in view.transactions(group=group)}
-    for gid, reason in place.rows("select gid, reason from tallystick_barrier"):
+    for gid, reason in place.rows("select gid, reason from tallystick_barrier where op = 'msg'"):
         found.setdefault(gid, set()).add(OUTCOMES[reason])
     return found
 

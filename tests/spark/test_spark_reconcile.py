@@ -166,7 +166,7 @@ def _barrier_gids(world: World) -> set[str]:
     for service in (world.shop, world.depot):
         connection = service.open()
         cursor = connection.cursor()
-        cursor.execute("select gid from tallystick_barrier")
+        cursor.execute("select gid from tallystick_barrier where op = 'msg'")
         gids |= {row[0] for row in cursor.fetchall()}
         connection.close()
     return gids

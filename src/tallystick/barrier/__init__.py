@@ -44,7 +44,6 @@ from tallystick.barrier.operations import (
     prepared_put,
     prepared_take,
     read_offset,
-    require_marked,
     table_definitions,
 )
 from tallystick.barrier.runner import run_async, run_sync
@@ -105,7 +104,6 @@ __all__ = [
     "prepared_put",
     "prepared_take",
     "read_offset",
-    "require_marked",
     "run_async",
     "run_sync",
     "table_definitions",

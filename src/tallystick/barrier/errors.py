@@ -25,10 +25,12 @@ class AlreadyDecided(BarrierError):
         self.gid = gid
         self.outcome = outcome
         if outcome == "rolled_back":
-            why = "a check-back decided it as rolled back before the local transaction came to its end"
+            said = "must not commit: a check-back decided it as rolled back before the local transaction had ended"
+        elif outcome == "committed":
+            said = "is committed already, by an earlier attempt under this gid; what this one has changed is undone"
         else:
-            why = "the gid was used before; every transaction needs a new one"
-        super().__init__(f"transaction {gid} must not commit: {why}", field="gid")
+            said = "must not commit: the gid was used before; every transaction needs a new one"
+        super().__init__(f"transaction {gid} {said}", field="gid")
 
 
 class TablesMissing(BarrierError):
@@ -61,6 +63,12 @@ class TransactionLost(BarrierError):
     def __init__(self, detail: str, *, rolled_back: bool) -> None:
         self.rolled_back = rolled_back
         super().__init__(detail)
+
+
+class WrongDatabase(BarrierError):
+    """The connection leads to another barrier table than the one that holds the outcome."""
+
+    code = "wrong_database"
 
 
 class UnsupportedConnection(BarrierError):

@@ -25,6 +25,14 @@ class Duplicate(Fault):
     """A unique key is taken."""
 
 
+class NoSavepoint(Fault):
+    """There is no savepoint of that name: the transaction that made it has ended."""
+
+
+class Aborted(Fault):
+    """An earlier error has aborted the transaction; it can only be rolled back."""
+
+
 class UnknownSyntax(Fault):
     """The server is too old to know the statement."""
 

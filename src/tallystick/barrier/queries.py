@@ -62,6 +62,21 @@ def insert_branch(sql: Dialect, table: str, key: dict[str, str], op: str, reason
     return _insert_outcomes(sql, table, f"values {row}", {**key, "op": op, "reason": reason})
 
 
+_IDENTITY_ROW = "gid = 'tallystick' and branch_id = '00' and op = 'identity' and barrier_id = '01'"
+
+
+def insert_identity(sql: Dialect, table: str, identity: str) -> Statement:
+    """The row by which this very table is known; the first one stays."""
+    key = {"trans_type": "tallystick", "gid": "tallystick", "branch_id": "00", "barrier_id": "01"}
+    return insert_branch(sql, table, key, "identity", identity)
+
+
+def select_whereabouts(sql: Dialect, table: str) -> Statement:
+    """One row: the table's identity, the schema it is found in, and what makes the connection find it there."""
+    schema = sql.schema_of.replace("{table}", checked_table(table))
+    return Statement(f"select (select reason from {table} where {_IDENTITY_ROW}), {schema}, {sql.path}")
+
+
 def select_outcome(sql: Dialect, table: str, gid: str) -> Statement:
     """For use inside a transaction that may have an old snapshot."""
     return Statement(

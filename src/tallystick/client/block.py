@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import AlreadyDecided
+from tallystick.barrier.operations.barrier import Decision, decide, outcome_of
+from tallystick.barrier.operations.identity import whereabouts
 from tallystick.client.calls import CallOptions, outgoing_call
 from tallystick.client.calls_wait import wait_for_calls
+from tallystick.client.databases import Door
+from tallystick.client.local import LocalTransaction
 from tallystick.client.message import outgoing
 from tallystick.client.modes import MODES, CheckBackMode, Mode
 from tallystick.client.producer import Pinned
-from tallystick.client.script import Local, Script
+from tallystick.client.script import InDatabase, OnBroker, Script
 from tallystick.client.settings import CheckBack
 from tallystick.core.calls import OutgoingCall
-from tallystick.core.errors import InvalidRequest, OutcomeUnknown, TransactionFailed
+from tallystick.core.errors import AlreadyCommitted, InvalidRequest, OutcomeUnknown, TransactionFailed
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid
 from tallystick.core.ops import Check
@@ -43,10 +47,10 @@ class Block:
         adapter: Adapter,
         *,
         mode: ModeName,
-        prepare: PrepareOrder,
-        check: CheckBack | None,
-        gid: str | None,
-        wait: bool,
+        prepare: PrepareOrder = "late",
+        check: CheckBack | None = None,
+        gid: str | None = None,
+        wait: bool = True,
         call_options: CallOptions | None = None,
     ) -> None:
         self.core = core
@@ -66,7 +70,9 @@ class Block:
             raise InvalidRequest(f"gid: in {mode} mode every attempt needs a gid of its own, made here", field="gid")
         self._early = _is_early(prepare, self._mode)
         self.marked_early = False
-        self._open = False
+        self.local = LocalTransaction(adapter)
+        self._found = ""  # the database that the connection was last seen to lead to
+        self._entered = False
         self._sealed = False
         self._ended = False
 
@@ -108,9 +114,17 @@ class Block:
     # Scripts
 
     def begin(self) -> Script[None]:
-        if not self._early:
-            yield Local.BEGIN
-            self._open = True
+        if self._entered:
+            raise InvalidRequest("a transaction is entered once; call ts.transaction(conn) for each block")
+        self._entered = True
+        if self._early:
+            return
+        try:
+            yield from self.local.begin()
+            yield from self._refuse_decided()
+        except BaseException:
+            yield from self.give_up()
+            raise
 
     def prepare_early(self) -> Script[None]:
         """Half messages first, then the local transaction with its mark: a check-back that comes now waits for it."""
@@ -122,23 +136,30 @@ class Block:
         if self.sends:
             yield from self._describe_check()
             yield from self._mode.prepare(self)
-        yield Local.BEGIN
-        self._open = True
+        if not self.local.begun:
+            yield from self.local.begin()
         if self.sends:
             try:
                 yield from self._mode.mark_early(self)
             except AlreadyDecided as decided:
-                raise TransactionFailed(str(decided)) from decided
+                yield from self._stop(decided)
 
     def _describe_check(self) -> Script[None]:
-        """Learn which database this is, before the prepare. SQLAlchemy knows only while a transaction is open."""
+        """Learn which database this is, before the prepare: it can be asked only in a transaction."""
         fresh = not self.adapter.in_transaction
-        yield Local.BEGIN
-        self._open = True
-        self.check_back()
+        yield from self.local.begin()
+        yield from self._refuse_decided()
+        yield from self.check_back()
         if fresh:  # nothing of the user's is in it yet, and it must not stay open while the broker is asked
-            yield Local.ROLLBACK
-            self._open = False
+            yield from self.local.give_up()
+            self.local = LocalTransaction(self.adapter)
+
+    def _refuse_decided(self) -> Script[None]:
+        """What an earlier attempt under the user's own gid came to is told before anything is done a second time."""
+        if self.own_gid:
+            outcome = yield InDatabase(outcome_of(self.gid, table=self.core.settings.barrier_table))
+            if outcome is not None:
+                yield from self._stop(AlreadyDecided(self.gid, outcome))
 
     def commit(self) -> Script[None]:
         """End the block's work before the end of the block."""
@@ -158,12 +179,13 @@ class Block:
             yield from self.give_up()
             raise InvalidRequest("prepare='early' needs tx.prepare() before the changes", field="prepare")
         try:
+            yield from self.local.require()
             if self.sends:
                 yield from self._mode.before_commit(self)
-        except BaseException as failure:
+        except AlreadyDecided as decided:
+            yield from self._stop(decided)
+        except BaseException:
             yield from self.give_up()
-            if isinstance(failure, AlreadyDecided):
-                raise TransactionFailed(str(failure)) from failure
             raise
         yield from self._commit()
         if self.pinned is not None:
@@ -171,7 +193,7 @@ class Block:
 
     def _commit(self) -> Script[None]:
         try:
-            yield Local.COMMIT
+            yield from self.local.commit()
         except BaseException as failure:
             if self.adapter.commit_failure_is_certain(failure) and (yield from self._rolled_back()):
                 yield from self._withdraw()
@@ -184,37 +206,60 @@ class Block:
                 ) from failure
             raise
 
+    def _stop(self, decided: AlreadyDecided) -> Script[NoReturn]:
+        """The barrier has an outcome already: undo what this attempt did, and tell the broker that outcome."""
+        self._ended = True
+        yield from self._rolled_back()
+        if decided.outcome == "committed":
+            yield from self._mode.finish(self)
+            raise AlreadyCommitted(decided.detail, field="gid") from decided
+        if decided.outcome == "rolled_back":
+            pinned = self.pinned or (yield OnBroker(lambda: self.core.runtime().producer.choose(self.gid)))
+            yield from self._mode.withdraw(self, pinned)
+        raise TransactionFailed(decided.detail, field="gid") from decided
+
     def give_up(self) -> Script[None]:
         """Undo: the local transaction first, so that the broker is never told what is not true yet."""
-        if self.marked_early and self._ended_inside():
-            log.warning(
-                "the local transaction of %s was ended inside its block; the check-back finds out how", self.gid
-            )
-            return
-        if self._open:
-            # If this fails the connection is broken: the database rolls back by itself, nothing was committed.
-            yield from self._rolled_back()
+        self._ended = True
+        # If this fails the connection is broken: the database rolls back by itself, nothing was committed.
+        yield from self._rolled_back()
         yield from self._withdraw()
-
-    def _ended_inside(self) -> bool:
-        """Whether the block's own code may have committed the mark: then a rollback could be a lie."""
-        try:
-            return not self.adapter.in_transaction
-        except Exception as failure:
-            log.debug("the state of the local transaction cannot be read: %s", failure)
-            return True
 
     def _rolled_back(self) -> Script[bool]:
         try:
-            yield Local.ROLLBACK
+            yield from self.local.give_up()
         except Exception as failure:
             log.warning("local rollback of %s failed: %s", self.known_gid or "a transaction", failure)
             return False
         return True
 
     def _withdraw(self) -> Script[None]:
-        if self.pinned is not None:
+        """Tell the broker of a rollback, if it is one.
+
+        The block's own code may have committed an early mark; and under a gid of the user's own another attempt may
+        have committed, or may be about to. Then the barrier has the word, and the broker is told what it says.
+        """
+        if self.pinned is None:
+            return
+        decision = (yield from self._decided()) if self.own_gid or self.marked_early else "rolled_back"
+        if decision == "rolled_back":
             yield from self._mode.withdraw(self, self.pinned)
+        elif decision == "committed":
+            log.warning("transaction %s is committed, although this block failed: its messages go out", self.gid)
+            yield from self._mode.finish(self)
+
+    def _decided(self) -> Script[Decision]:
+        """What the barrier says, `rolled_back` being written there if it says nothing; `running` if nobody knows."""
+        try:
+            operation = decide(self.gid, wait=0.0, table=self.core.settings.barrier_table)
+            door = self.core.databases.door(self._found)
+            # Over a connection of our own if there is one: the user's may have been broken by what failed.
+            step = InDatabase(operation) if door is None else OnBroker(lambda: self.core.run(door, operation))
+            decision: Decision = yield step
+        except Exception as failure:
+            log.warning("what became of %s is left to the check-back: %s", self.gid, failure)
+            return "running"
+        return decision
 
     async def wait_for_calls(self, seconds: float) -> None:
         """After the end: stay until each call was answered once."""
@@ -223,31 +268,40 @@ class Block:
 
     # What the modes ask for
 
-    def check_back(self) -> Check:
+    def check_back(self) -> Script[Check]:
         """How the broker may ask; refused here if nobody could answer. Found out once, in the local transaction."""
         if self._wire_check is None:
-            self._wire_check = self._new_wire_check()
+            source = yield from self._source(needs_door=self._check.by_group)
+            if not source:
+                raise InvalidRequest(
+                    "nobody could answer a check-back: no second connection finds the barrier of this one. Give the "
+                    "client a way in, Client(..., database=open_connection), or the transaction another way to be "
+                    "checked, check=CheckBack(url=...)",
+                    field="check",
+                )
+            self._wire_check = self._check.on_the_wire(source, self.core.settings.check_after)
         return self._wire_check
 
-    def _new_wire_check(self) -> Check:
-        if self._check.by_group and self.core.databases.learn(self.adapter) is None:
-            raise InvalidRequest(
-                "nobody could answer a check-back: this database cannot be opened a second time. Give the client a "
-                "way in, Client(..., database=open_connection), or the transaction another way to be checked, "
-                "check=CheckBack(url=...)",
-                field="check",
-            )
-        return self._check.on_the_wire(self.adapter.source, self.core.settings.check_after)
-
-    def outbox_source(self) -> str:
+    def outbox_source(self) -> Script[str]:
         """The database whose outbox this process re-drives; refused here if it could not."""
-        source = self.core.databases.learn(self.adapter)
-        if source is None:
+        source = yield from self._source(needs_door=True)
+        if not source:
             raise InvalidRequest(
-                "nobody could send what a crash leaves in this outbox: the database cannot be opened a second time. "
-                "Give the client a way in, Client(..., database=open_connection)",
+                "nobody could send what a crash leaves in this outbox: no second connection finds the tables of this "
+                "one. Give the client a way in, Client(..., database=open_connection)",
                 field="mode",
             )
+        return source
+
+    def _source(self, *, needs_door: bool) -> Script[str]:
+        """The name of the database that the connection leads to at this moment; "" if there is no other way into it."""
+        core, adapter = self.core, self.adapter
+        here = yield InDatabase(whereabouts(table=core.settings.barrier_table))
+        source: str = here.source(adapter.address)
+        if needs_door and not core.databases.knows(source):
+            door = Door.into(adapter, here)
+            source = yield OnBroker(lambda: core.learn(adapter.address, here, door))
+        self._found = source
         return source
 
     def log_withdrawal(self, error: BaseException | None) -> None:

@@ -144,10 +144,11 @@ class Answerer:
         decider = self._databases.decider(source)
         if decider is not None:
             return await ask_decider(self._workers, decider, gids)
-        opener = await self._databases.find(source, self._workers)
-        if opener is None:
+        table = self._settings.barrier_table
+        door = await self._databases.find(source, self._workers, table)
+        if door is None:
             return None
-        return await run_on_new(self._workers, opener, decide_many(gids, table=self._settings.barrier_table))
+        return await run_on_new(self._workers, door, decide_many(gids, table=table, source=source))
 
     def _as_answer(self, gid: str, decision: Decision) -> tuple[Answer, str]:
         if decision == "running":

@@ -12,7 +12,7 @@ from tallystick.client import reading
 from tallystick.client.brokers import Broker, Brokers
 from tallystick.client.lanes import lane_for
 from tallystick.client.message import Message
-from tallystick.client.processing import NotPreparedYet, Verdict, handle_by_inbox, handle_plainly
+from tallystick.client.processing import Desk, NotPreparedYet, Verdict, handle_by_inbox, handle_plainly
 from tallystick.client.script import Script
 from tallystick.client.settings import Settings
 from tallystick.client.stats import Stats
@@ -135,7 +135,7 @@ class LeaseConsumer:
         """Handle the message; how the broker is to settle it."""
         group, receipts = self._subscription.group, [message.receipt]
         try:
-            verdict = await self._lane.play(lambda connection: self._script(message, connection))
+            verdict = await self._lane.play(lambda desk: self._script(message, desk))
         except _Stopped:
             return Nack(group, receipts, delay_ms=0)
         except NotPreparedYet as early:
@@ -146,12 +146,12 @@ class LeaseConsumer:
         self._stats.duplicates += verdict is Verdict.DUPLICATE
         return Ack(group, receipts)
 
-    def _script(self, message: Message, connection: object) -> Script[Verdict]:
+    def _script(self, message: Message, desk: Desk) -> Script[Verdict]:
         if self._stopping:
             raise _Stopped
         if self._subscription.exactly_once is None:
             return handle_plainly(self._subscription, message)
-        return handle_by_inbox(self._subscription, message, connection)
+        return handle_by_inbox(self._subscription, message, desk)
 
     def _failed(self, message: Message, failure: Exception) -> ClientOp:
         subscription = self._subscription

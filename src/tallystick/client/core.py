@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
+from tallystick.barrier.adapters import own_opener
+from tallystick.barrier.operations.identity import Whereabouts
+from tallystick.barrier.statement import Operation
 from tallystick.client import cleanup, forks
-from tallystick.client.databases import GIVEN, Databases, source_of
+from tallystick.client.databases import Databases, Door, run_on_new
 from tallystick.client.producer import Pinned
 from tallystick.client.runtime import Runtime
 from tallystick.client.settings import Decider, OpenConnection, Settings
@@ -14,6 +18,8 @@ from tallystick.client.stats import Stats
 from tallystick.core.errors import TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.ops import Send
+
+T = TypeVar("T")
 
 REDRIVE_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
@@ -30,7 +36,6 @@ class ClientCore:
         self.stats = Stats()
         self.answering = False
         self.closed = False
-        self._given_source: str | None = None
         self._latest: Runtime | None = None
         self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
         forks.watch(self)
@@ -52,8 +57,8 @@ class ClientCore:
         self.answering = self.settings.group is not None and bool(self.databases)
         if self.answering:
             runtime.answerer.start()
-        for opener in self.databases.outboxes:
-            runtime.outbox.drive(opener, REDRIVE_SECONDS)
+        for door in self.databases.outboxes:
+            runtime.outbox.drive(door, REDRIVE_SECONDS)
         return runtime
 
     async def start(self) -> None:
@@ -76,10 +81,13 @@ class ClientCore:
         self.answering = False
 
     async def redrive(self, open_connection: OpenConnection, every: float) -> None:
+        self._drive(Door(own_opener(open_connection)), every)
+
+    def _drive(self, door: Door, every: float = REDRIVE_SECONDS) -> None:
         runtime = self.runtime()
-        if open_connection not in self.databases.outboxes:
-            self.databases.outboxes.append(open_connection)
-        runtime.outbox.drive(open_connection, every)
+        if door not in self.databases.outboxes:
+            self.databases.outboxes.append(door)
+        runtime.outbox.drive(door, every)
 
     async def plan_clean_up(self, older_than: float, groups: Sequence[str] | None) -> cleanup.Plan:
         return await cleanup.plan(self.runtime().brokers, older_than, groups, self.settings.timeout)
@@ -94,15 +102,28 @@ class ClientCore:
         self.runtime().answerer.start()
         self.answering = True
 
+    async def learn(self, address: str, here: Whereabouts, door: Door | None) -> str:
+        """Remember a way into the barrier that a block has found; its source, "" if there is none."""
+        workers, table = self.runtime().workers, self.settings.barrier_table
+        return await self.databases.learn(workers, address, here, door, table)
+
+    async def run(self, door: Door, operation: Operation[T]) -> T:
+        """Run an operation of the barrier on a connection of its own."""
+        return await run_on_new(self.runtime().workers, door, operation)
+
     async def given_source(self) -> str | None:
         """The name of the database that the client was told of at its start; None if there is none."""
-        opener = self.databases.opener(GIVEN)
-        if opener is not None and self._given_source is None:
-            self._given_source = await source_of(self.runtime().workers, opener)
-        return self._given_source
+        return await self.databases.given_source(self.runtime().workers, self.settings.barrier_table)
+
+    async def choose_for_outbox(self, source: str, gid: str | None) -> Pinned:
+        """Where an outbox row is to be sent. Its re-driver runs before it is there: a commit may be cut off."""
+        await self.drive_outbox(source)
+        return await self.runtime().producer.choose(gid)
+
+    async def drive_outbox(self, source: str) -> None:
+        door = self.databases.door(source)
+        if door is not None:
+            self._drive(door)
 
     async def send_outbox_row(self, source: str, pinned: Pinned, op: Send, *, wait: bool) -> None:
-        opener = self.databases.opener(source)
-        if opener is not None:
-            await self.redrive(opener, REDRIVE_SECONDS)
         await self.runtime().outbox.send(source, pinned, op, wait=wait)

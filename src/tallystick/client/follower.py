@@ -128,7 +128,7 @@ class _Reader:
     async def read(self) -> None:
         store = await self._broker.known_store()
         place = Place(self._subscription.group, store, self._subscription.topic, self._queue)
-        self._stored = await self._lane.play(lambda _: stored_offset(place))
+        self._stored = await self._lane.play(lambda desk: stored_offset(desk, place))
         offset = await self._begin(place) if self._stored is None else self._stored
         while True:
             fetched = await self._consumer.unless_stopped(self._fetch(place, offset))
@@ -176,7 +176,7 @@ class _Reader:
         stored = self._stored
         try:
             verdict = await self._lane.play(
-                lambda connection: handle_by_offset(self._subscription, message, connection, place, stored)
+                lambda desk: handle_by_offset(self._subscription, message, desk, place, stored)
             )
         except OffsetMoved:
             raise
@@ -190,7 +190,7 @@ class _Reader:
 
     async def _move(self, place: Place, to: int) -> None:
         stored = self._stored
-        await self._lane.play(lambda _: move_offset(place, stored, to))
+        await self._lane.play(lambda desk: move_offset(desk, place, stored, to))
         self._stored = to
 
     def _show_progress(self, place: Place, offset: int) -> None:

@@ -16,21 +16,22 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from tallystick.barrier.adapters import adapt_sync
+from tallystick.barrier.adapters import adapt_sync, own_opener
 from tallystick.barrier.names import BARRIER_TABLE, checked_table
 from tallystick.barrier.operations.barrier import Decision, decide
 from tallystick.barrier.runner import run_sync
 from tallystick.barrier.statement import Operation
-from tallystick.client.databases import ask_decider, decide_sync, run_on_new
+from tallystick.client.databases import Door, ask_decider, decide_sync, run_on_new
 from tallystick.client.remembered import RememberedOutcomes
 from tallystick.client.settings import Decider, OpenConnection
 from tallystick.client.workers import Workers
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid
+from tallystick.core.wire import SOURCE_HEADER
 
 log = logging.getLogger("tallystick.client")
 
@@ -40,6 +41,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 WsgiApp = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
+
+_SOURCE_VARIABLE = f"HTTP_{SOURCE_HEADER.upper().replace('-', '_')}"
 
 WAIT_SECONDS = 3.0
 THREADS = 4
@@ -57,26 +60,26 @@ class _Checks:
     """What both kinds of handler know."""
 
     def __init__(self, truth: OpenConnection | Decider, table: str) -> None:
-        self._truth = truth
+        self._truth = truth if isinstance(truth, Decider) else own_opener(truth)
         self._table = checked_table(table)
         self.remembered = RememberedOutcomes()
 
-    def decide(self, gid: str) -> Answer:
+    def decide(self, gid: str, source: str) -> Answer:
         if isinstance(self._truth, Decider):
             return self._remember(gid, decide_sync(self._truth, gid))
         adapter = adapt_sync(self._truth())
         try:
-            return self._remember(gid, run_sync(adapter, self._operation(gid)))
+            return self._remember(gid, run_sync(adapter, self._operation(gid, source)))
         finally:
             adapter.close()
 
-    async def decide_on(self, workers: Workers, gid: str) -> Answer:
+    async def decide_on(self, workers: Workers, gid: str, source: str) -> Answer:
         if isinstance(self._truth, Decider):
             return self._remember(gid, (await ask_decider(workers, self._truth, [gid]))[gid])
-        return self._remember(gid, await run_on_new(workers, self._truth, self._operation(gid)))
+        return self._remember(gid, await run_on_new(workers, Door(self._truth), self._operation(gid, source)))
 
-    def _operation(self, gid: str) -> Operation[Decision]:
-        return decide(gid, wait=WAIT_SECONDS, table=self._table)
+    def _operation(self, gid: str, source: str) -> Operation[Decision]:
+        return decide(gid, wait=WAIT_SECONDS, table=self._table, source=source)
 
     def _remember(self, gid: str, decision: Decision) -> Answer:
         if decision != "running":
@@ -98,14 +101,14 @@ def asgi(
     checks = _Checks(open_connection, table)
     threads: list[Workers] = []  # made at the first request: a server may fork after it has loaded the application
 
-    async def answer(method: str, query: str) -> Answer:
+    async def answer(method: str, query: str, source: str) -> Answer:
         try:
             gid, known = _asked(checks, method, query)
             if known is not None:
                 return known
             if not threads:
                 threads.append(Workers("tallystick-check", THREADS))
-            return await checks.decide_on(threads[0], gid)
+            return await checks.decide_on(threads[0], gid, source)
         except Exception as failure:
             return _failed(failure)
 
@@ -113,7 +116,8 @@ def asgi(
         if app is not None and (scope["type"] != "http" or scope["path"] != path):
             await app(scope, receive, send)
         elif scope["type"] == "http":
-            status, body = await answer(scope["method"], scope["query_string"].decode("latin-1"))
+            source = dict(scope["headers"]).get(SOURCE_HEADER.lower().encode(), b"").decode("latin-1")
+            status, body = await answer(scope["method"], scope["query_string"].decode("latin-1"), unquote(source))
             headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": body})
@@ -131,17 +135,18 @@ def wsgi(
     """A WSGI application that answers check-backs; with `app`, only at `path`, and `app` gets everything else."""
     checks = _Checks(open_connection, table)
 
-    def answer(method: str, query: str) -> Answer:
+    def answer(method: str, query: str, source: str) -> Answer:
         try:
             gid, known = _asked(checks, method, query)
-            return checks.decide(gid) if known is None else known
+            return checks.decide(gid, source) if known is None else known
         except Exception as failure:
             return _failed(failure)
 
     def handle(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         if app is not None and environ.get("PATH_INFO", "") != path:
             return app(environ, start_response)
-        status, body = answer(environ["REQUEST_METHOD"], environ.get("QUERY_STRING", ""))
+        source = unquote(environ.get(_SOURCE_VARIABLE, ""))
+        status, body = answer(environ["REQUEST_METHOD"], environ.get("QUERY_STRING", ""), source)
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         start_response(f"{status} {HTTPStatus(status).phrase}", headers)
         return [body]

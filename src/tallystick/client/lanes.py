@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar, cast
 
 from tallystick.barrier.adapters import adapt, adapt_sync
 from tallystick.barrier.adapters.base import Adapter
-from tallystick.client.processing import ConnectionLost
+from tallystick.client.processing import ConnectionLost, Desk
 from tallystick.client.script import Script, play_async, play_sync
 from tallystick.client.settings import OpenConnection
 from tallystick.client.subscription import Subscription
 from tallystick.client.workers import Slot, Workers
-from tallystick.core.errors import TallystickError
 
 T = TypeVar("T")
 
 CLOSE_LOOKS, CLOSE_LOOK_SECONDS = 500, 0.01
 
-MakeScript = Callable[[Any], Script[T]]
-"""Makes the script of one message for the connection that it is given (None if there is none)."""
+MakeScript = Callable[[Desk], Script[T]]
+"""Makes the script of one message for the connection that it is given; one that needs none must not look at it."""
+
+_NO_DESK = Desk(None, cast(Adapter, None))
 
 
 class Lane(Protocol):
@@ -45,26 +46,35 @@ class ThreadLane:
     def __init__(self, open_connection: OpenConnection | None, concurrency: int, name: str) -> None:
         self._open = open_connection
         self._workers = Workers(f"tallystick-{name}", concurrency)
+        self._loop = asyncio.get_running_loop()
 
     async def play(self, make_script: MakeScript[T]) -> T:
         return await asyncio.wrap_future(self._workers.submit(lambda slot: self._play(slot, make_script)))
 
     def _play(self, slot: Slot, make_script: MakeScript[T]) -> T:
         if self._open is None:
-            return play_sync(make_script(None), None, _no_broker)
-        connection, adapter = self._connected(slot, self._open)
+            return play_sync(make_script(_NO_DESK), None, self._on_loop)
+        desk = self._connected(slot, self._open)
         try:
-            return play_sync(make_script(connection), adapter, _no_broker)
+            return play_sync(make_script(desk), desk.adapter, self._on_loop)
         except ConnectionLost:
             slot.forget()
             raise
 
-    def _connected(self, slot: Slot, open_connection: OpenConnection) -> tuple[Any, Adapter]:
+    def _on_loop(self, call: Callable[[], Awaitable[T]]) -> T:
+        """For handlers that send: the broker's side of their block."""
+
+        async def enter() -> T:
+            return await call()
+
+        return asyncio.run_coroutine_threadsafe(enter(), self._loop).result()
+
+    def _connected(self, slot: Slot, open_connection: OpenConnection) -> Desk:
         if slot.kept is None:
             connection = open_connection()
             adapter = adapt_sync(connection)
-            slot.keep((connection, adapter), adapter.close)
-        kept: tuple[Any, Adapter] = slot.kept
+            slot.keep(Desk(connection, adapter), adapter.close)
+        kept: Desk = slot.kept
         return kept
 
     async def close(self) -> None:
@@ -87,41 +97,37 @@ class LoopLane:
         self._open = open_connection
         self._slots = asyncio.Semaphore(concurrency)
         self._turn = turn
-        self._idle: list[tuple[Any, Adapter]] = []
+        self._idle: list[Desk] = []
 
     async def play(self, make_script: MakeScript[T]) -> T:
         async with self._slots:
             if self._open is None:
-                return await play_async(make_script(None), None)
-            connection, adapter = self._idle.pop() if self._idle else await self._connect(self._open)
+                return await play_async(make_script(_NO_DESK), None)
+            desk = self._idle.pop() if self._idle else await self._connect(self._open)
             try:
-                async with contextlib.nullcontext() if adapter.is_async else self._turn:
-                    value = await play_async(make_script(connection), adapter)
+                async with contextlib.nullcontext() if desk.adapter.is_async else self._turn:
+                    value = await play_async(make_script(desk), desk.adapter)
             except (ConnectionLost, asyncio.CancelledError):
-                await _close(adapter)
+                await _close(desk.adapter)
                 raise
             except BaseException:
-                self._idle.append((connection, adapter))
+                self._idle.append(desk)
                 raise
-            self._idle.append((connection, adapter))
+            self._idle.append(desk)
             return value
 
-    async def _connect(self, open_connection: OpenConnection) -> tuple[Any, Adapter]:
+    async def _connect(self, open_connection: OpenConnection) -> Desk:
         connection = open_connection()
         if inspect.isawaitable(connection):
             connection = await connection
-        return connection, adapt(connection)
+        return Desk(connection, adapt(connection))
 
     async def close(self) -> None:
         while self._idle:
-            await _close(self._idle.pop()[1])
+            await _close(self._idle.pop().adapter)
 
 
 async def _close(adapter: Adapter) -> None:
     closing = adapter.close()
     if inspect.isawaitable(closing):
         await closing
-
-
-def _no_broker(call: Callable[[], Any]) -> Any:
-    raise TallystickError("a handler's script does not call the broker")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from tallystick.barrier.operations.barrier import mark_committed, require_marked
+from tallystick.barrier.operations.barrier import mark_committed
 from tallystick.barrier.operations.outbox import outbox_put
 from tallystick.client import signs
 from tallystick.client.outbox_row import encode_row
 from tallystick.client.producer import Pinned
-from tallystick.client.script import InDatabase, OnBroker, Script
+from tallystick.client.script import InDatabase, Local, OnBroker, Script
 from tallystick.core.ops import Prepare, Send
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Mode(Protocol):
     def before_commit(self, block: Block) -> Script[None]: ...
     def after_commit(self, block: Block, pinned: Pinned) -> Script[None]: ...
     def withdraw(self, block: Block, pinned: Pinned) -> Script[None]: ...
+    def finish(self, block: Block) -> Script[None]: ...  # what an earlier attempt under the gid has committed
 
 
 class CheckBackMode:
@@ -40,16 +41,13 @@ class CheckBackMode:
     def before_commit(self, block: Block) -> Script[None]:
         if not block.pinned:
             yield from self.prepare(block)
-        if block.marked_early:
-            # Business statements came between the mark and this point; one may have ended the transaction.
-            yield InDatabase(require_marked(block.gid, table=block.core.settings.barrier_table))
-        else:
+        if not block.marked_early:
             yield InDatabase(mark_committed(block.gid, table=block.core.settings.barrier_table))
 
     def prepare(self, block: Block) -> Script[None]:
         """Make the half messages durable at a broker."""
         group = block.core.settings.needs_group("a transaction in check-back mode")
-        check = block.check_back()
+        check = yield from block.check_back()
         if check.via == "group" and not block.core.answering:
             yield OnBroker(block.core.start_answering)
 
@@ -72,6 +70,9 @@ class CheckBackMode:
 
         yield OnBroker(roll_back)
 
+    def finish(self, block: Block) -> Script[None]:
+        yield OnBroker(lambda: block.core.runtime().producer.finish(block.gid))
+
 
 class OutboxMode:
     """The messages wait in the producer's own database; no broker is needed until they are committed there."""
@@ -84,8 +85,8 @@ class OutboxMode:
         self._source = ""
 
     def before_commit(self, block: Block) -> Script[None]:
-        self._source = block.outbox_source()
-        block.pinned = pinned = yield OnBroker(lambda: block.core.runtime().producer.choose(block.known_gid))
+        self._source = source = yield from block.outbox_source()
+        block.pinned = pinned = yield OnBroker(lambda: block.core.choose_for_outbox(source, block.known_gid))
         op = pinned.broker.check(self._send(block, pinned))
         if block.own_gid:
             # The outbox forgets a gid once its messages are sent, and the broker would then drop those of a second
@@ -100,6 +101,13 @@ class OutboxMode:
     def withdraw(self, block: Block, pinned: Pinned) -> Script[None]:
         """Nothing to do: the row went with the local transaction."""
         yield from ()
+
+    def finish(self, block: Block) -> Script[None]:
+        """See to it that somebody sends what the earlier attempt may have left in the outbox."""
+        yield Local.BEGIN
+        source = yield from block.outbox_source()
+        yield Local.ROLLBACK
+        yield OnBroker(lambda: block.core.drive_outbox(source))
 
     def _send(self, block: Block, pinned: Pinned) -> Send:
         return Send(block.messages, pinned.gid, block.calls, block.call_options)
@@ -118,8 +126,8 @@ class ConsumerDedupMode:
         self._source = ""
 
     def before_commit(self, block: Block) -> Script[None]:
-        self._source = block.outbox_source()
-        block.pinned = pinned = yield OnBroker(lambda: block.core.runtime().producer.choose(block.known_gid))
+        self._source = source = yield from block.outbox_source()
+        block.pinned = pinned = yield OnBroker(lambda: block.core.choose_for_outbox(source, block.known_gid))
         prepared = Send(signs.prepared(block.messages, pinned.gid), pinned.gid)
         yield OnBroker(lambda: pinned.broker.ops.run(prepared, block.core.settings.timeout))
         commit = self._outcome(block, pinned, "commit")
@@ -137,6 +145,10 @@ class ConsumerDedupMode:
             block.core.runtime().producer.submit(pinned, op, block.log_withdrawal)
 
         yield OnBroker(tell_consumer)
+
+    def finish(self, block: Block) -> Script[None]:
+        """There are no earlier attempts: each has a gid of its own."""
+        yield from ()
 
     def _outcome(self, block: Block, pinned: Pinned, sign: signs.Sign) -> Send:
         messages = signs.outcome(block.messages, pinned.gid, sign)

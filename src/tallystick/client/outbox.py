@@ -12,10 +12,9 @@ import msgspec
 from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
 from tallystick.client.brokers import Broker, Brokers
-from tallystick.client.databases import DatabaseBusy, Databases, run_on_new
+from tallystick.client.databases import DatabaseBusy, Databases, Door, run_on_new
 from tallystick.client.outbox_row import decode_row
 from tallystick.client.producer import Pinned, Producer
-from tallystick.client.settings import OpenConnection
 from tallystick.client.stats import Stats
 from tallystick.client.tasks import Tasks, repeat
 from tallystick.client.workers import Workers
@@ -53,8 +52,8 @@ class Outbox:
         self._stats = stats
         self._timeout = timeout
         self._tasks = Tasks()
-        self._driven: set[OpenConnection] = set()
-        self._confirmed: defaultdict[OpenConnection, list[str]] = defaultdict(list)
+        self._driven: set[Door] = set()
+        self._confirmed: defaultdict[Door, list[str]] = defaultdict(list)
         self._deleting = False
         self._warned: set[str] = set()
 
@@ -62,21 +61,21 @@ class Outbox:
 
     async def send(self, source: str, pinned: Pinned, op: Send, *, wait: bool) -> None:
         """Send a committed row. Never raises: whatever goes wrong, the row is there and will be re-driven."""
-        opener = self._databases.opener(source)
+        door = self._databases.door(source)
 
         def done(error: BaseException | None) -> None:
             if error is None:
                 self._stats.outbox_sent += 1
-                if opener is not None:
-                    self._delete_soon(opener, pinned.gid)
+                if door is not None:
+                    self._delete_soon(door, pinned.gid)
             else:
                 log.warning("outbox row %s is left to the re-driver: %s", pinned.gid, error)
 
         await self._producer.deliver(pinned, op, wait=wait, done=done)
 
-    def _delete_soon(self, opener: OpenConnection, gid: str) -> None:
+    def _delete_soon(self, door: Door, gid: str) -> None:
         # Off the block's way and many at once: a delete is a durable write in the service's database.
-        self._confirmed[opener].append(gid)
+        self._confirmed[door].append(gid)
         if not self._deleting:
             self._deleting = True
             self._tasks.start(self._delete_confirmed(DELETE_SOON_SECONDS))
@@ -85,24 +84,24 @@ class Outbox:
         await asyncio.sleep(pause)
         self._deleting = False
         confirmed, self._confirmed = self._confirmed, defaultdict(list)
-        for opener, gids in confirmed.items():
+        for door, gids in confirmed.items():
             try:
-                await run_on_new(self._workers, opener, outbox_delete(gids))
+                await run_on_new(self._workers, door, outbox_delete(gids))
             except Exception as failure:
                 # Left to the re-driver: it sends them again, the broker drops them, and they are deleted then.
                 log.warning("%d confirmed outbox rows could not be deleted yet: %s", len(gids), failure)
 
     # For processes that died
 
-    def drive(self, opener: OpenConnection, every: float) -> None:
+    def drive(self, door: Door, every: float) -> None:
         """Look after the rows of a database from now on; a second call for the same one does nothing."""
-        if opener in self._driven:
+        if door in self._driven:
             return
-        self._driven.add(opener)
+        self._driven.add(door)
 
         async def once() -> float:
             try:
-                sent = await self._drive_once(opener)
+                sent = await self._drive_once(door)
             except DatabaseBusy as busy:
                 log.debug("re-driving the outbox: %s", busy)
                 return every
@@ -113,12 +112,12 @@ class Outbox:
 
         self._tasks.start(repeat("re-driving the outbox", once))
 
-    async def _drive_once(self, opener: OpenConnection) -> int:
+    async def _drive_once(self, door: Door) -> int:
         claim = outbox_claim(older_than=LEFT_BEHIND_SECONDS, limit=CLAIM_ROWS)
-        sent = await self._send_rows(await run_on_new(self._workers, opener, claim))
+        sent = await self._send_rows(await run_on_new(self._workers, door, claim))
         if sent:
             self._stats.outbox_sent += len(sent)
-            await run_on_new(self._workers, opener, outbox_delete(sent))
+            await run_on_new(self._workers, door, outbox_delete(sent))
         return len(sent)
 
     async def _send_rows(self, rows: list[OutboxRow]) -> list[str]:

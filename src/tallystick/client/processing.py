@@ -9,18 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.operations.inbox import advance_offset, first_time, read_offset
 from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
+from tallystick.client.block import Block
+from tallystick.client.local import LocalTransaction
 from tallystick.client.message import Message
-from tallystick.client.script import InDatabase, Local, Script, UserCode
+from tallystick.client.script import InDatabase, Script, UserCode
 from tallystick.client.signs import ID, SIGN, SIGNS
 from tallystick.client.subscription import Subscription
-from tallystick.core.errors import InvalidRequest, OffsetMoved, TallystickError
+from tallystick.client.transaction import TransactionBase
+from tallystick.core.errors import InvalidRequest, OffsetMoved, OutcomeUnknown, TallystickError
 
 log = logging.getLogger("tallystick.client")
 
@@ -37,6 +41,17 @@ class Place(Struct, frozen=True):
     store: str
     topic: str
     queue: int
+
+
+class Desk(NamedTuple):
+    """A handler's connection, as it sees it and as we do."""
+
+    connection: Any
+    adapter: Adapter
+
+
+Call = Callable[[Message], Any]
+"""The handler, with all but the message filled in."""
 
 
 class Verdict(Enum):
@@ -67,48 +82,48 @@ def handle_plainly(subscription: Subscription, message: Message) -> Script[Verdi
     return Verdict.HANDLED
 
 
-def handle_by_inbox(subscription: Subscription, message: Message, connection: Any) -> Script[Verdict]:
-    """One local transaction: the inbox row and the effect."""
+def handle_by_inbox(subscription: Subscription, message: Message, desk: Desk) -> Script[Verdict]:
+    """One local transaction: the inbox row, the effect, and what the handler sends."""
 
-    def body() -> Script[Verdict]:
+    def body(call: Call) -> Script[Verdict]:
         if message.header(SIGN) in SIGNS:
-            return (yield from _signed_effect(subscription, message, connection))
+            return (yield from _signed_effect(subscription, message, call))
         if not (yield InDatabase(first_time(subscription.group, message.id))):
             return Verdict.DUPLICATE
-        yield UserCode(lambda: _call(subscription, message, connection))
+        yield UserCode(lambda: call(message))
         return Verdict.HANDLED
 
-    return _in_transaction(body)
+    return _with_handler(subscription, desk, body)
 
 
 def handle_by_offset(
-    subscription: Subscription, message: Message, connection: Any, place: Place, stored: int | None
+    subscription: Subscription, message: Message, desk: Desk, place: Place, stored: int | None
 ) -> Script[Verdict]:
-    """One local transaction: the group's offset moves past the message, and the effect."""
+    """One local transaction: the group's offset moves past the message, the effect, and what the handler sends."""
 
-    def body() -> Script[Verdict]:
+    def body(call: Call) -> Script[Verdict]:
         # First, because it locks the row: another consumer of this queue waits here and then finds it moved.
         yield from _move(place, stored, message.offset + 1)
         if message.header(SIGN) in SIGNS:
-            return (yield from _signed_effect(subscription, message, connection))
-        yield UserCode(lambda: _call(subscription, message, connection))
+            return (yield from _signed_effect(subscription, message, call))
+        yield UserCode(lambda: call(message))
         return Verdict.HANDLED
 
-    return _in_transaction(body)
+    return _with_handler(subscription, desk, body)
 
 
-def move_offset(place: Place, stored: int | None, to: int) -> Script[None]:
+def move_offset(desk: Desk, place: Place, stored: int | None, to: int) -> Script[None]:
     """One local transaction: the group's offset moves, nothing else happens."""
-    return _in_transaction(lambda: _move(place, stored, to))
+    return _in_transaction(LocalTransaction(desk.adapter), lambda: _move(place, stored, to))
 
 
-def stored_offset(place: Place) -> Script[int | None]:
+def stored_offset(desk: Desk, place: Place) -> Script[int | None]:
     """Where the group goes on reading; None before its first message."""
 
     def body() -> Script[int | None]:
         return (yield InDatabase(read_offset(*msgspec.structs.astuple(place))))  # type: ignore[no-any-return]
 
-    return _in_transaction(body)
+    return _in_transaction(LocalTransaction(desk.adapter), body)
 
 
 def _move(place: Place, stored: int | None, to: int) -> Script[None]:
@@ -117,24 +132,39 @@ def _move(place: Place, stored: int | None, to: int) -> Script[None]:
         raise OffsetMoved(f"{place.topic}/{place.queue}: another consumer moved the offset from {stored}")
 
 
-def _in_transaction(body: Callable[[], Script[T]]) -> Script[T]:
+def _with_handler(subscription: Subscription, desk: Desk, body: Callable[[Call], Script[Verdict]]) -> Script[Verdict]:
+    """A handler of (message, conn, tx) runs in a block of its own, so what it sends is committed with the rest."""
+    handler, connection = subscription.handler, desk.connection
+    if subscription.new_block is not None:
+        block = subscription.new_block(desk.adapter)
+        tx = TransactionBase(block)
+        return _in_transaction(block, lambda: body(lambda message: handler(message, connection, tx)))
+    local = LocalTransaction(desk.adapter)
+    if subscription.with_connection:
+        return _in_transaction(local, lambda: body(lambda message: handler(message, connection)))
+    return _in_transaction(local, lambda: body(handler))
+
+
+def _in_transaction(local: LocalTransaction | Block, body: Callable[[], Script[T]]) -> Script[T]:
     try:
-        yield Local.BEGIN
+        yield from local.begin()
     except Exception as failure:
         raise ConnectionLost(f"no transaction can begin: {failure}") from failure
     try:
         value = yield from body()
-        yield Local.COMMIT
+        yield from local.end()
+    except OutcomeUnknown as unknown:
+        raise ConnectionLost(str(unknown)) from unknown
     except BaseException as failure:
         try:
-            yield Local.ROLLBACK
+            yield from local.leave(failure)
         except Exception as broken:
             raise ConnectionLost(f"{failure}; and no rollback: {broken}") from failure
         raise
     return value
 
 
-def _signed_effect(subscription: Subscription, message: Message, connection: Any) -> Script[Verdict]:
+def _signed_effect(subscription: Subscription, message: Message, call: Call) -> Script[Verdict]:
     """A prepared message is kept, the last one counting; its outcome uses it up, once."""
     group, sign, identity = subscription.group, message.header(SIGN), message.header(ID)
     if sign == "prepare":
@@ -154,7 +184,7 @@ def _signed_effect(subscription: Subscription, message: Message, connection: Any
     if payload is None:
         raise NotPreparedYet(f"the outcome of {identity} is here, the message itself is not")
     prepared = _restored(_decode(payload), message)
-    yield UserCode(lambda: _call(subscription, prepared, connection))
+    yield UserCode(lambda: call(prepared))
     return Verdict.HANDLED
 
 
@@ -165,9 +195,3 @@ def _restored(prepared: Message, outcome: Message) -> Message:
     return msgspec.structs.replace(
         prepared, headers=headers or None, key=key, attempt=outcome.attempt, receipt=outcome.receipt
     )
-
-
-def _call(subscription: Subscription, message: Message, connection: Any) -> Any:
-    if subscription.with_connection:
-        return subscription.handler(message, connection)
-    return subscription.handler(message)

@@ -12,7 +12,7 @@ from tallystick.client.brokers import Broker, Brokers
 from tallystick.client.entry import Answered
 from tallystick.client.settings import Settings
 from tallystick.client.stats import Stats
-from tallystick.core.errors import BrokerUnavailable, TallystickError
+from tallystick.core.errors import BrokerUnavailable, NotFound, TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.ops import ClientOp, Commit, Rollback
 
@@ -95,6 +95,16 @@ class Producer:
     async def commit(self, pinned: Pinned, *, wait: bool) -> None:
         """Tell the broker of a local commit that is durable. Never raises: from here on the outcome is certain."""
         await self.deliver(pinned, Commit(pinned.gid), wait=wait, done=self._commit_done(pinned))
+
+    async def finish(self, gid: str) -> None:
+        """Tell the broker of a commit that an earlier attempt may not have told it. Never raises."""
+        try:
+            broker = await self._brokers.of_gid(gid)
+            await broker.ops.run(Commit(gid), self._settings.commit_wait)
+        except NotFound as unknown:
+            log.debug("nothing to finish: %s", unknown)  # told long ago, and forgotten since
+        except TallystickError as error:
+            log.warning("the commit of %s is left to the check-back: %s", gid, error)
 
     def rollback_soon(self, pinned: Pinned) -> None:
         """Tell the broker that nothing was committed locally; if it does not hear this, it will ask."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, TypeVar
 
+from tallystick.barrier.adapters.base import Adapter
+from tallystick.client.block import Block, ModeName
 from tallystick.client.core import ClientCore
 from tallystick.client.reading import Start
 from tallystick.client.settings import OpenConnection
@@ -35,8 +37,12 @@ class Subscribing:
         invisible: float = 30.0,
         start: Start = "earliest",
         on_trimmed: Literal["stop", "skip"] = "stop",
+        mode: ModeName = "check-back",
     ) -> Callable[[H], H]:
         """Have a function called for each message of a topic: `(message)`, or `(message, conn)` with `exactly_once`.
+
+        A handler of `(message, conn, tx)` sends, with `tx.send` and `tx.call`, what is to happen if and only if its
+        effect does; `mode` is that of its block, as for `transaction`.
 
         `exactly_once` opens a connection to the handler's database; the handler runs in a transaction there, which is
         committed with an inbox row (`by="inbox"`: leases, in parallel) or with the queue's offset (`by="offset"`: in
@@ -44,9 +50,13 @@ class Subscribing:
         `max_attempts` it goes to the group's dead-letter topic after so many. `group` is the client's own if not given.
         """
 
+        def new_block(adapter: Adapter) -> Block:
+            return Block(self._core, adapter, mode=mode)
+
         def register(handler: H) -> H:
             subscription = checked_subscription(
                 asynchronous=self._asynchronous,
+                new_block=new_block,
                 topic=topic,
                 group=group or self._core.settings.needs_group("subscribe"),
                 handler=handler,

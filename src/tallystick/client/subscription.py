@@ -8,12 +8,15 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from tallystick.barrier.adapters.base import Adapter
+from tallystick.client.block import Block
 from tallystick.client.reading import Start
 from tallystick.client.settings import OpenConnection
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
 
 Handler = Callable[..., Any]
+_WITH_TRANSACTION = 3
 By = Literal["inbox", "offset"]
 
 
@@ -40,15 +43,22 @@ class Subscription(Struct, frozen=True, kw_only=True):
     start: Start = "earliest"
     on_trimmed: Literal["stop", "skip"] = "stop"
     with_connection: bool = False
+    new_block: Callable[[Adapter], Block] | None = None
+    """For a handler of (message, conn, tx): the block of one message."""
 
     @property
     def name(self) -> str:
         return f"{self.group} on {self.topic}"
 
 
-def checked_subscription(*, asynchronous: bool, **given: Any) -> Subscription:
+def checked_subscription(
+    *, asynchronous: bool, new_block: Callable[[Adapter], Block] | None = None, **given: Any
+) -> Subscription:
     """A subscription whose parts fit together, or an error that says which do not."""
-    subscription = Subscription(**given, with_connection=_takes_connection(given["handler"]))
+    places = _places(given["handler"])
+    subscription = Subscription(
+        **given, with_connection=places > 1, new_block=new_block if places == _WITH_TRANSACTION else None
+    )
     check_name(subscription.topic, "topic")
     check_name(subscription.group, "group")
     _check_numbers(subscription)
@@ -58,15 +68,15 @@ def checked_subscription(*, asynchronous: bool, **given: Any) -> Subscription:
     return subscription
 
 
-def _takes_connection(handler: Handler) -> bool:
-    """Whether a handler is `(message, conn)` and not only `(message)`."""
+def _places(handler: Handler) -> int:
+    """How many arguments a handler wants: `(message)`, `(message, conn)` or `(message, conn, tx)`."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = list(inspect.signature(handler).parameters.values())
     places = [one for one in parameters if one.kind in kinds]
     required = [one for one in places if one.default is inspect.Parameter.empty]
-    if not places or len(required) > 2:
-        raise InvalidRequest("a handler takes (message) or (message, conn)", field="handler")
-    return len(required) == 2
+    if not places or len(required) > _WITH_TRANSACTION:
+        raise InvalidRequest("a handler takes (message), (message, conn) or (message, conn, tx)", field="handler")
+    return max(1, len(required))
 
 
 def _check_numbers(subscription: Subscription) -> None:
@@ -84,7 +94,7 @@ def _check_delivery(subscription: Subscription) -> None:
     if subscription.by not in ("inbox", "offset"):
         raise InvalidRequest(f"by: {subscription.by!r} is none of inbox, offset", field="by")
     if subscription.with_connection and subscription.exactly_once is None:
-        raise InvalidRequest("a handler of (message, conn) needs exactly_once=open_connection", field="handler")
+        raise InvalidRequest("a handler that takes a connection needs exactly_once=open_connection", field="handler")
     if subscription.by == "offset":
         if subscription.exactly_once is None:
             raise InvalidRequest("by='offset' keeps the offset in your database: give exactly_once", field="by")

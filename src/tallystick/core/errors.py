@@ -172,6 +172,12 @@ class TransactionFailed(TallystickError):
     code = "transaction_failed"
 
 
+class AlreadyCommitted(TransactionFailed):
+    """An earlier attempt under this gid has committed; this one changed nothing."""
+
+    code = "already_committed"
+
+
 def _family(root: type[TallystickError]) -> dict[str, type[TallystickError]]:
     known = {root.code: root}
     for child in root.__subclasses__():

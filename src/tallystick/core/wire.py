@@ -17,6 +17,9 @@ PROBLEM = "application/problem+json"
 
 TransactionState = Literal["prepared", "parked", "committed", "rolled_back"]
 
+SOURCE_HEADER = "Tallystick-Source"
+"""With a check-back by URL: the database that holds the outcome, percent-encoded, so that no other one answers."""
+
 
 class BatchRequest(Struct, forbid_unknown_fields=True):
     ops: Annotated[list[ClientOp], Meta(max_length=MOST_AT_ONCE)]

@@ -10,11 +10,13 @@ from tallystick.barrier.adapters import adapt, adapt_sync
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import AlreadyDecided, TransactionOpen
 from tallystick.barrier.names import BARRIER_TABLE, checked_table, checked_text
-from tallystick.barrier.operations.barrier import Decision, decide, mark_committed, require_marked
+from tallystick.barrier.operations.barrier import Decision, decide, mark_committed
 from tallystick.barrier.operations.branch import branch_once
+from tallystick.barrier.operations.identity import whereabouts
 from tallystick.barrier.statement import Operation
+from tallystick.client.databases import Door
+from tallystick.client.local import LocalTransaction
 from tallystick.client.script import InDatabase, Local, Script, UserCode, play_async, play_sync
-from tallystick.client.settings import OpenConnection
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid
 from tallystick.dtm.errors import Duplicated, Failure, Ongoing
@@ -39,7 +41,7 @@ class Barrier:
         self.branch_id = checked_text(branch_id, "branch_id")
         self.op = checked_text(op, "op", 45)
         self.table = checked_table(table)
-        self.opener: OpenConnection | None = None  # into the database of the last effect
+        self.door: Door | None = None  # into the database of the message's effect
         self.may_be_committed = False  # whether anybody has been asked to commit the effect, or was left to do so
         self.needed_source: str | None = None  # the one database whose barrier a check-back would read
         self._effects = 0
@@ -63,18 +65,18 @@ class Barrier:
     # Scripts
 
     def _carry_out(self, adapter: Adapter, effect: Callable[[], Any]) -> Script[Any]:
-        yield Local.BEGIN
+        local = LocalTransaction(adapter)
         try:
+            yield from local.begin()
             first = yield from self._mark(adapter)
             value = (yield UserCode(effect)) if first else None
-            if self.op == MESSAGE:
-                # A statement of the effect may have ended the transaction, and the mark with it.
-                yield InDatabase(require_marked(self.gid, table=self.table))
+            # A statement of the effect may have ended the transaction, and the mark with it.
+            yield from local.require()
             self.may_be_committed = True
-            yield Local.COMMIT
+            yield from local.commit()
         except BaseException as error:
             try:
-                yield Local.ROLLBACK
+                yield from local.give_up()
             except Exception as second:
                 error.add_note(f"the local rollback failed too: {second!r}")
             raise
@@ -88,8 +90,8 @@ class Barrier:
         return (yield from self._mark(adapter))
 
     def _mark(self, adapter: Adapter) -> Script[bool]:
-        self._refuse_other_database(adapter)
-        self.opener = adapter.opener()
+        if self.op == MESSAGE:
+            yield from self._find_barrier(adapter)
         try:
             first = yield InDatabase(self._row())
         except AlreadyDecided as decided:
@@ -105,13 +107,17 @@ class Barrier:
             self.gid, self.branch_id, self.op, trans_type=self.trans_type, barrier_id=number, table=self.table
         )
 
-    def _refuse_other_database(self, adapter: Adapter) -> None:
-        if self.needed_source is not None and adapter.source != self.needed_source:
+    def _find_barrier(self, adapter: Adapter) -> Script[None]:
+        """Keep the way to the row that is about to be written; refuse a database that a check-back would not ask."""
+        here = yield InDatabase(whereabouts(table=self.table))
+        source = here.source(adapter.address)
+        if self.needed_source is not None and source != self.needed_source:
             raise InvalidRequest(
-                f"the check-back of {self.gid} would look into {self.needed_source}, not into {adapter.source}; use a "
+                f"the check-back of {self.gid} would look into {self.needed_source}, not into {source}; use a "
                 "connection to the database that the client was given, or name a query_prepared",
                 field="connection",
             )
+        self.door = Door.into(adapter, here)
 
     def _outcome(self) -> Script[Decision]:
         decision: Decision = yield InDatabase(decide(self.gid, table=self.table))

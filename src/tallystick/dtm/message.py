@@ -11,12 +11,12 @@ import msgspec
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations.barrier import Decision, decide
+from tallystick.barrier.operations.identity import whereabouts
 from tallystick.client import AsyncClient, CallOptions, CallsNotFinished, CheckBack, outgoing_call
 from tallystick.client.block import Block
 from tallystick.client.calls import wait_seconds
-from tallystick.client.databases import ask_decider, run_on_new
-from tallystick.client.script import OnBroker, Script, UserCode
-from tallystick.client.settings import OpenConnection
+from tallystick.client.databases import Door, ask_decider, run_on_new
+from tallystick.client.script import InDatabase, OnBroker, Script, UserCode
 from tallystick.core.calls import TOPIC_SCHEME, OutgoingCall
 from tallystick.core.errors import InvalidRequest, OutcomeUnknown, TallystickError, TransactionFailed
 from tallystick.dtm.branch import Barrier
@@ -48,6 +48,7 @@ class Message:
 
     def __init__(self, api: AsyncClient, gid: str | None, *, answers: bool, options: Options) -> None:
         self.gid = api.new_gid() if gid is None else gid
+        self._own_gid = gid is not None
         self.timeout_to_fail = options.get("timeout_to_fail")
         self.retry_interval = options.get("retry_interval")
         self.request_timeout = options.get("request_timeout")
@@ -160,11 +161,13 @@ class Message:
         try:
             value = yield UserCode(business)
         except Exception as error:
-            # A Failure that came after the commit, or of a commit in doubt, must not undo what may be done.
-            if isinstance(error, Failure) and not barrier.may_be_committed:
+            # A Failure that came after the commit, or of a commit in doubt, must not undo what may be done; nor what
+            # another attempt under the same gid has done.
+            if isinstance(error, Failure) and not barrier.may_be_committed and not self._own_gid:
                 yield from self._tell("rolled_back")
             else:
-                yield from self._tell((yield from self._find_out(barrier.opener)))
+                door = barrier.door or self._core.databases.given
+                yield from self._tell((yield from self._find_out(door)))
             raise
         yield OnBroker(self._submit_what_is_done)
         return value
@@ -195,10 +198,11 @@ class Message:
         return block
 
     def _do_in_block(self, block: Block, business: Callable[[], Any]) -> Script[Any]:
-        opener: OpenConnection | None = None
+        door: Door | None = None
         try:
             yield from block.prepare_early()
-            opener = block.adapter.opener()  # now: a connection that breaks in its commit could not be asked
+            # Now: a connection that breaks in its commit could not be asked.
+            door = Door.into(block.adapter, (yield InDatabase(whereabouts(table=self._table))))
             value = yield UserCode(business)
         except BaseException as error:
             yield from block.leave(error)
@@ -208,7 +212,7 @@ class Message:
         try:
             yield from block.leave(None)
         except OutcomeUnknown as doubt:
-            decision = yield from self._find_out(opener)
+            decision = yield from self._find_out(door)
             yield from self._tell(decision)
             if decision == "rolled_back":
                 raise TransactionFailed(f"the local commit of {self.gid} failed, nothing was changed") from doubt
@@ -216,22 +220,22 @@ class Message:
                 raise
         return value
 
-    def _find_out(self, opener: OpenConnection | None) -> Script[Decision]:
+    def _find_out(self, door: Door | None) -> Script[Decision]:
         """What the barrier says of the local transaction, over a connection of its own; `running`: nobody knows."""
-        if opener is None and self._decider is None:
+        if door is None and self._decider is None:
             log.warning("what became of %s is left to the check-back", self.gid)
             return "running"
         try:
-            decision: Decision = yield OnBroker(lambda: self._truth(opener))
+            decision: Decision = yield OnBroker(lambda: self._truth(door))
         except Exception as failure:
             log.warning("what became of %s is left to the check-back: %s", self.gid, failure)
             return "running"
         return decision
 
-    async def _truth(self, opener: OpenConnection | None) -> Decision:
+    async def _truth(self, door: Door | None) -> Decision:
         workers = self._core.runtime().workers
-        if opener is not None:
-            return await run_on_new(workers, opener, decide(self.gid, table=self._table))
+        if door is not None:
+            return await run_on_new(workers, door, decide(self.gid, table=self._table))
         assert self._decider is not None  # noqa: S101  one of the two is there
         return (await ask_decider(workers, self._decider, [self.gid]))[self.gid]
 

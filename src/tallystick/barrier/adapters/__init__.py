@@ -6,6 +6,7 @@ service does not use.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -61,6 +62,15 @@ def adapt_async(connection: Any) -> AsyncAdapter:
             f"{type(connection).__qualname__} is a sync connection; use the sync client or an async connection"
         )
     return adapter
+
+
+def own_opener(open_connection: Callable[[], Any]) -> Callable[[], Any]:
+    """The same way in without a pool of the service's own behind it, where that can be seen: `engine.connect`."""
+    owner = getattr(open_connection, "__self__", None)
+    if not {("sqlalchemy", "Engine"), ("sqlalchemy", "AsyncEngine")} & set(_kinds_of(owner)):
+        return open_connection
+    opener: Callable[[], Any] = import_module(f"{_HERE}.sqlalchemy").own_opener(owner, open_connection)
+    return opener
 
 
 def _kinds_of(connection: Any) -> list[tuple[str, str]]:

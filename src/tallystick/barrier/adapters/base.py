@@ -20,14 +20,18 @@ class SyncAdapter(Protocol):
         """Whether a transaction is open."""
 
     @property
-    def source(self) -> str:
-        """A stable name of the database, without secrets. For SQLAlchemy: known once `begin` has run."""
+    def address(self) -> str:
+        """A stable name of how the database is reached, without secrets. For SQLAlchemy: known once `begin` has run."""
+
+    @property
+    def raw(self) -> Any:
+        """The driver's own connection, whatever is wrapped around it. For SQLAlchemy: once `begin` has run."""
 
     def begin(self) -> None:
         """Start a local transaction if none is open, also on a connection in autocommit mode."""
 
     def commit(self) -> None:
-        """Commit. Raises `TransactionLost` instead if the transaction is gone or aborted."""
+        """Commit. Raises `TransactionLost` instead if the transaction is gone or aborted, or if it is open still."""
 
     def rollback(self) -> None:
         """Roll back; without a transaction this does nothing."""
@@ -43,7 +47,8 @@ class SyncAdapter(Protocol):
         """
 
     def opener(self) -> Callable[[], Any] | None:
-        """What opens a new connection to the same database; None where there can be only this one."""
+        """What opens a new connection to the same database, never one of the service's own pool (a forked child
+        would share its sockets with the parent); None where there can be only this one."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -59,7 +64,10 @@ class AsyncAdapter(Protocol):
     def in_transaction(self) -> bool: ...
 
     @property
-    def source(self) -> str: ...
+    def address(self) -> str: ...
+
+    @property
+    def raw(self) -> Any: ...
 
     async def begin(self) -> None: ...
 

@@ -12,6 +12,14 @@ from tallystick.barrier.errors import TransactionLost
 from tallystick.barrier.faults import driver_error
 
 
+def not_committed() -> TransactionLost:
+    return TransactionLost(
+        "commit() returned, and the transaction is still open: it belongs to somebody else (an outer transaction), or "
+        "the driver does not commit in this mode. Nothing is committed",
+        rolled_back=True,
+    )
+
+
 class Ending:
     """Refuses to commit what is gone, and judges a commit that failed."""
 
@@ -42,6 +50,11 @@ class Ending:
         lost = self._state.lost(raw)
         if lost is not None and (self._used or lost.rolled_back):
             raise lost
+
+    def after_commit(self, raw: Any) -> None:
+        """Raises `TransactionLost` if the driver's commit() has not ended the transaction."""
+        if self._state.open(raw):
+            raise not_committed()
 
     def failure_is_certain(self, error: BaseException) -> bool:
         """Whether a commit that raised `error` surely left nothing behind."""

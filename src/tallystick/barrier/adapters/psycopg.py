@@ -9,10 +9,11 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from tallystick.barrier.adapters.ending import Ending
+from tallystick.barrier.adapters.inherited import refuse_inherited
 from tallystick.barrier.adapters.placeholders import percent_style
-from tallystick.barrier.adapters.state import PostgresState, postgres_source
+from tallystick.barrier.adapters.state import PostgresState, postgres_address
 from tallystick.barrier.dialects import POSTGRESQL
-from tallystick.barrier.errors import TransactionOpen
+from tallystick.barrier.errors import TransactionOpen, UnsupportedConnection
 from tallystick.barrier.statement import Result, Statement
 
 C = TypeVar("C", psycopg.Connection[Any], psycopg.AsyncConnection[Any])
@@ -33,8 +34,12 @@ class _PsycopgAdapter(Generic[C]):
         return self._state.open(self._connection)
 
     @property
-    def source(self) -> str:
-        return postgres_source(self._connection)
+    def address(self) -> str:
+        return postgres_address(self._connection)
+
+    @property
+    def raw(self) -> Any:
+        return self._connection
 
     def commit_failure_is_certain(self, error: BaseException) -> bool:
         return self._ending.failure_is_certain(error)
@@ -46,7 +51,21 @@ class _PsycopgAdapter(Generic[C]):
                 "the connection is inside a conn.transaction() block, which ends the transaction by itself; "
                 "use Tallystick's block instead of it, or around it"
             )
+        if getattr(self._connection, "_tpc", None) is not None:
+            raise TransactionOpen(
+                "the connection is inside a two-phase transaction (tpc_begin), which commit() does not end; "
+                "end it first, or use another connection"
+            )
+        self._refuse_pipeline()
+        refuse_inherited(self._connection)
         return self._state.begin(self._connection)
+
+    def _refuse_pipeline(self) -> None:
+        if self._connection.pgconn.pipeline_status:
+            raise UnsupportedConnection(
+                "the connection is in psycopg's pipeline mode, in which a statement does not tell its result; leave "
+                "the pipeline before the block begins and before it ends"
+            )
 
     def _parameters(self) -> dict[str, Any]:
         given: dict[str, Any] = dict(self._connection.info.get_parameters())
@@ -73,11 +92,13 @@ class PsycopgAdapter(_PsycopgAdapter[psycopg.Connection[Any]]):
     def commit(self) -> None:
         self._ending.before_commit(self._connection)
         self._connection.commit()
+        self._ending.after_commit(self._connection)
 
     def rollback(self) -> None:
         self._connection.rollback()
 
     def execute(self, statement: Statement) -> Result:
+        self._refuse_pipeline()
         self._ending.used()
         with self._connection.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(*_arguments(statement))
@@ -105,11 +126,13 @@ class AsyncPsycopgAdapter(_PsycopgAdapter[psycopg.AsyncConnection[Any]]):
     async def commit(self) -> None:
         self._ending.before_commit(self._connection)
         await self._connection.commit()
+        self._ending.after_commit(self._connection)
 
     async def rollback(self) -> None:
         await self._connection.rollback()
 
     async def execute(self, statement: Statement) -> Result:
+        self._refuse_pipeline()
         self._ending.used()
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(*_arguments(statement))

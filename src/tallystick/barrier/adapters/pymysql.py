@@ -10,8 +10,9 @@ from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor
 
 from tallystick.barrier.adapters.ending import Ending
+from tallystick.barrier.adapters.inherited import refuse_inherited
 from tallystick.barrier.adapters.placeholders import percent_style
-from tallystick.barrier.adapters.state import MysqlState, mysql_source
+from tallystick.barrier.adapters.state import MysqlState, mysql_address
 from tallystick.barrier.dialects import MYSQL
 from tallystick.barrier.statement import Result, Statement
 
@@ -35,10 +36,15 @@ class PyMySQLAdapter:
         return bool(self._connection.open) and self._state.open(self._connection)
 
     @property
-    def source(self) -> str:
-        return mysql_source(self._connection)
+    def address(self) -> str:
+        return mysql_address(self._connection)
+
+    @property
+    def raw(self) -> Any:
+        return self._connection
 
     def begin(self) -> None:
+        refuse_inherited(self._connection)
         statement = self._state.begin(self._connection)
         if statement:
             self._connection.begin()
@@ -47,6 +53,7 @@ class PyMySQLAdapter:
     def commit(self) -> None:
         self._ending.before_commit(self._connection)
         self._connection.commit()
+        self._ending.after_commit(self._connection)
 
     def rollback(self) -> None:
         self._connection.rollback()

@@ -5,29 +5,34 @@ The async classes of SQLAlchemy run sync code in a greenlet, so the async adapte
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import SingletonThreadPool, StaticPool
+from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
-from tallystick.barrier.adapters.ending import Ending
+from tallystick.barrier.adapters.ending import Ending, not_committed
+from tallystick.barrier.adapters.inherited import refuse_inherited
 from tallystick.barrier.adapters.state import (
     DriverState,
     MysqlState,
     PostgresState,
     SqliteState,
-    mysql_source,
-    postgres_source,
-    sqlite_source,
+    mysql_address,
+    postgres_address,
+    sqlite_address,
 )
 from tallystick.barrier.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
-from tallystick.barrier.errors import BarrierError, UnsupportedConnection
+from tallystick.barrier.errors import BarrierError, TransactionOpen, UnsupportedConnection
 from tallystick.barrier.statement import Result, Statement
 
 T = TypeVar("T")
+
+# Pools of which another one would not lead to the same database in memory.
+_ONE_CONNECTION = (StaticPool, SingletonThreadPool)
 
 # Only drivers that tell the state of their transaction. asyncpg and asyncmy, for two, do not: a transaction that
 # an error has aborted would "commit" without a word.
@@ -50,6 +55,7 @@ class SqlAlchemyAdapter:
         self._owner = owner
         self._engine = _engine_of(owner)
         self.dialect, self._state = _supported(self._engine)
+        self._is_sqlite = self.dialect is SQLITE
         self._ending = Ending(self.dialect, self._state)
         self._begun: Connection | None = None
         self._path: str | None = None
@@ -61,19 +67,27 @@ class SqlAlchemyAdapter:
         return owner.in_transaction() or waiting
 
     @property
-    def source(self) -> str:
-        if self.dialect is SQLITE:
-            return sqlite_source(self._file())
-        return postgres_source(self._raw()) if self.dialect is POSTGRESQL else mysql_source(self._raw())
+    def address(self) -> str:
+        if self._is_sqlite:
+            return sqlite_address(self._file())
+        return postgres_address(self.raw) if self.dialect.name == "postgresql" else mysql_address(self.raw)
+
+    @property
+    def raw(self) -> Any:
+        return _driver(self._connection())
 
     def begin(self) -> None:
+        if isinstance(self._owner, Session):
+            _refuse_joined(self._owner)
         connection = self._begun = self._connection()
-        if self.dialect is SQLITE:
-            _refuse_deaf_commit(self._raw())
-        statement = self._state.begin(self._raw())
+        _refuse_deaf_commit(self.raw)
+        if not self._is_sqlite:
+            # The pool knows when it opened the connection.
+            refuse_inherited(self.raw, getattr(connection.connection._connection_record, "starttime", None))
+        statement = self._state.begin(self.raw)
         if statement:
             connection.exec_driver_sql(statement)
-        if self.dialect is SQLITE and self._path is None:
+        if self._is_sqlite and self._path is None:
             self._path = _sqlite_path(connection)
         self._ending.begun(explicitly=bool(statement))
 
@@ -81,8 +95,16 @@ class SqlAlchemyAdapter:
         if isinstance(self._owner, Session):
             with self._ending.before_asking():
                 self._owner.flush()
-        self._ending.before_commit(self._raw())
+        self._ending.before_commit(self.raw)
         self._owner.commit()
+        # A session that is joined to an outer transaction commits nothing. One with an engine of its own has given its
+        # connection back to the pool, where it may be another thread's by now.
+        connection = self._begun
+        if connection is None or connection.closed:
+            return
+        if connection.in_transaction():
+            raise not_committed()
+        self._ending.after_commit(_driver(connection))
 
     def rollback(self) -> None:
         self._owner.rollback()
@@ -104,22 +126,19 @@ class SqlAlchemyAdapter:
         return self._ending.failure_is_certain(error)
 
     def opener(self) -> Callable[[], Any] | None:
-        return None if self.has_one_connection() else self._engine.connect
+        return None if self.has_one_connection() else own_engine(self._engine).connect
 
     def has_one_connection(self) -> bool:
         """Whether a second connection would be the first one again, or another database in memory."""
-        if isinstance(self._engine.pool, (StaticPool, SingletonThreadPool)):
+        if isinstance(self._engine.pool, _ONE_CONNECTION):
             return True
-        return self.dialect is SQLITE and not self._file()
+        return self._is_sqlite and not self._file()
 
     def close(self) -> None:
         self._owner.close()
 
     def _connection(self) -> Connection:
         return self._owner.connection() if isinstance(self._owner, Session) else self._owner
-
-    def _raw(self) -> Any:
-        return _driver(self._connection())
 
     def _file(self) -> str:
         if self._path is None:
@@ -142,8 +161,12 @@ class AsyncSqlAlchemyAdapter:
         return self._sync.in_transaction
 
     @property
-    def source(self) -> str:
-        return self._sync.source
+    def address(self) -> str:
+        return self._sync.address
+
+    @property
+    def raw(self) -> Any:
+        return self._sync.raw
 
     async def begin(self) -> None:
         await self._run(self._sync.begin)
@@ -163,7 +186,7 @@ class AsyncSqlAlchemyAdapter:
     def opener(self) -> Callable[[], Awaitable[Any]] | None:
         if self._sync.has_one_connection():
             return None
-        engine = AsyncEngine(self._sync._engine)
+        engine = AsyncEngine(own_engine(self._sync._engine))
         return lambda: engine.connect().start()
 
     async def close(self) -> None:
@@ -197,13 +220,50 @@ def _sync_side(owner: AsyncConnection | AsyncSession) -> Connection | Session:
     return owner.sync_connection
 
 
+def own_engine(engine: Engine) -> Engine:
+    """One that opens connections as `engine` does and keeps none: a pool of the service's own must not be drained by
+    check-backs, and in a forked child its sockets are the parent's."""
+    pool = engine.pool
+    return Engine(NullPool(pool._creator, dialect=engine.dialect, _dispatch=pool.dispatch), engine.dialect, engine.url)
+
+
+def own_opener(owner: Engine | AsyncEngine, open_connection: Callable[[], Any]) -> Callable[[], Any]:
+    """For `open_connection`, a method of an engine."""
+    engine = owner.sync_engine if isinstance(owner, AsyncEngine) else owner
+    if getattr(open_connection, "__name__", "") != "connect" or isinstance(engine.pool, _ONE_CONNECTION):
+        return open_connection
+    if isinstance(owner, AsyncEngine):
+        return AsyncEngine(own_engine(engine)).connect
+    return own_engine(engine).connect
+
+
+def _refuse_joined(session: Session) -> None:
+    """A session on a connection that is in a transaction commits nothing, except in the mode that says so."""
+    bind = session.get_bind()
+    if not isinstance(bind, Connection) or session.in_transaction() or not bind.in_transaction():
+        return
+    if session.join_transaction_mode != "control_fully":
+        raise TransactionOpen(
+            "the session is joined to a transaction of its connection, which session.commit() does not commit; give "
+            "the block that connection, or a session of an engine, or join_transaction_mode='control_fully'"
+        )
+
+
 def _refuse_deaf_commit(raw: Any) -> None:
-    """sqlite3 with autocommit=True (Python 3.12) ignores the commit() that SQLAlchemy would send."""
+    """In these modes the driver ignores the commit() that SQLAlchemy would send, even after an explicit BEGIN."""
     connection = getattr(raw, "_conn", raw)  # aiosqlite keeps the true connection inside
-    if getattr(connection, "autocommit", None) is True:
+    if getattr(connection, "autocommit", None) is not True:
+        return
+    if isinstance(connection, sqlite3.Connection):
         raise UnsupportedConnection(
             "sqlite3 connections with autocommit=True are not supported through SQLAlchemy; "
             "use isolation_level='AUTOCOMMIT' of SQLAlchemy instead"
+        )
+    if type(connection).__module__.startswith("psycopg2"):
+        raise UnsupportedConnection(
+            "psycopg2 does not commit a transaction that was begun in its autocommit mode; give the block a connection "
+            "without isolation_level='AUTOCOMMIT', as in engine.connect().execution_options("
+            "isolation_level='READ COMMITTED'), or use postgresql+psycopg"
         )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from functools import cached_property
 from typing import Literal
 from urllib.parse import quote
 
 from tallystick.barrier.adapters.ending import Ending
-from tallystick.barrier.adapters.state import SqliteState, sqlite_source
+from tallystick.barrier.adapters.state import SqliteState, sqlite_address
 from tallystick.barrier.dialects import SQLITE
 from tallystick.barrier.statement import Result, Statement
 
@@ -29,8 +30,12 @@ class SqliteAdapter:
         return self._connection.in_transaction
 
     @property
-    def source(self) -> str:
-        return sqlite_source(self._path())
+    def address(self) -> str:
+        return sqlite_address(self._path)
+
+    @property
+    def raw(self) -> sqlite3.Connection:
+        return self._connection
 
     def begin(self) -> None:
         statement = self._state.begin(self._connection)
@@ -41,6 +46,7 @@ class SqliteAdapter:
     def commit(self) -> None:
         self._ending.before_commit(self._connection)
         self._end("commit")
+        self._ending.after_commit(self._connection)
 
     def rollback(self) -> None:
         self._end("rollback")
@@ -59,7 +65,7 @@ class SqliteAdapter:
         return self._ending.failure_is_certain(error)
 
     def opener(self) -> Callable[[], sqlite3.Connection] | None:
-        path = self._path()
+        path = self._path
         if not path:
             return None
         # mode=rw: a file that has gone is an error, not a new empty database.
@@ -76,6 +82,7 @@ class SqliteAdapter:
         elif self._connection.in_transaction:
             self._connection.execute(word)
 
+    @cached_property
     def _path(self) -> str:
         rows = self.execute(Statement("pragma database_list")).rows
         path = next((row[2] for row in rows if row[1] in ("main", b"main")), "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, Protocol
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
 
 from tallystick.barrier.errors import TransactionLost
 
@@ -84,23 +85,31 @@ class MysqlState:
         return _ended() if raw.get_autocommit() and not self.open(raw) else None
 
 
-def sqlite_source(path: str) -> str:
+def sqlite_address(path: str) -> str:
     return f"sqlite:{os.path.realpath(path)}" if path else "sqlite::memory:"
 
 
-def server_source(engine: str, host: str | None, port: object, database: str | bytes | None) -> str:
-    name = database.decode() if isinstance(database, bytes) else database or ""
-    return f"{engine}://{quote(host or '', safe='')}:{port or ''}/{quote(name, safe='')}"
+_addresses: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""Asking libpq for its parameters costs as much as a statement, and every block wants to know."""
 
 
-def postgres_source(raw: Any) -> str:
+def postgres_address(raw: Any) -> str:
     """As it was configured, so that it stays the same when a list of hosts fails over."""
-    info = raw.info
-    given = info.get_parameters() if hasattr(info, "get_parameters") else info.dsn_parameters
-    host = given.get("host") or info.host
-    return server_source("postgresql", host, given.get("port") or info.port, info.dbname)
+    known = _addresses.get(raw)
+    if known is None:
+        info = raw.info
+        given = info.get_parameters() if hasattr(info, "get_parameters") else info.dsn_parameters
+        host = given.get("host") or info.host
+        known = f"{_server('postgresql', host, given.get('port') or info.port)}/{quote(info.dbname, safe='')}"
+        _addresses[raw] = known
+    return known
 
 
-def mysql_source(raw: Any) -> str:
+def mysql_address(raw: Any) -> str:
+    """Without the database: that is the schema, which a statement can change."""
     socket = raw.unix_socket
-    return server_source("mysql", socket or raw.host, "" if socket else raw.port, raw.db)
+    return _server("mysql", socket or raw.host, "" if socket else raw.port)
+
+
+def _server(engine: str, host: str | None, port: object) -> str:
+    return f"{engine}://{quote(host or '', safe='')}:{port or ''}"

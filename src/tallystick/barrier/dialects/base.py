@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from copy import copy
+from typing import Any, ClassVar, Self
 
 from tallystick.barrier.faults import FaultKind
-from tallystick.barrier.statement import Statement, Step
+from tallystick.barrier.statement import Result, Statement, Step
 
 
 class Dialect(ABC):
@@ -36,6 +37,34 @@ class Dialect(ABC):
     at_once: ClassVar[int] = 500
     # True where an insert that waits for a row also keeps others from inserting beside it.
     insert_locks_gap: ClassVar[bool] = False
+
+    # Expressions: the schema in which a table `{table}` is found, and what makes a connection find it there.
+    schema_of: ClassVar[str] = "''"
+    path: ClassVar[str] = "''"
+    # What makes the transactions of our own operations find it there; empty where that is the connection's own way.
+    led_to: str = ""
+
+    def leading_to(self, path: str) -> Self:
+        """The same dialect for a connection whose own operations are to look where `path` leads."""
+        other = copy(self)
+        other.led_to = path
+        return other
+
+    def lead(self) -> Sequence[Step]:
+        """Steps at the beginning of a transaction of our own."""
+        return ()
+
+    def tie(self, token: str) -> Statement:
+        """The first statement of a local transaction: what it leaves is gone when that transaction is."""
+        return Statement(f"savepoint tallystick_{token}")
+
+    def untie(self, token: str) -> Statement:
+        """Asked before the commit; fails, or returns something else, if what `tie` left is gone."""
+        return Statement(f"release savepoint tallystick_{token}")
+
+    def is_tied(self, token: str, untied: Result) -> bool:
+        """Whether what `untie` returned is what `tie` left."""
+        return True
 
     @abstractmethod
     def age(self, seconds: float) -> object:

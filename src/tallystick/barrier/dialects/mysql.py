@@ -7,7 +7,7 @@ from typing import Any
 
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.errors import DatabaseReadOnly, TablesMissing, TransactionOpen
-from tallystick.barrier.faults import Contention, Duplicate, FaultKind, UnknownSyntax
+from tallystick.barrier.faults import Contention, Duplicate, FaultKind, NoSavepoint, UnknownSyntax
 from tallystick.barrier.statement import Control, Statement, Step
 
 _MEANINGS: dict[int, FaultKind] = {
@@ -26,6 +26,7 @@ _MEANINGS: dict[int, FaultKind] = {
     1792: DatabaseReadOnly,
     1836: DatabaseReadOnly,
     1568: TransactionOpen,
+    1305: NoSavepoint,
 }
 
 # The only errors of a COMMIT that surely mean rolled back: deadlock or failed certification in a cluster, lock
@@ -59,7 +60,13 @@ class MySQL(Dialect):
     # A plain read under REPEATABLE READ does not see a row that was committed after the snapshot.
     latest = "lock in share mode"
     create_commits = True
+    schema_of = "database()"
+    path = "database()"
     insert_locks_gap = True
+
+    def lead(self) -> Sequence[Step]:
+        # A name cannot be a bound value; inside backticks only a backtick has a meaning.
+        return (Statement(f"use `{self.led_to.replace('`', '``')}`"),) if self.led_to else ()
 
     def age(self, seconds: float) -> object:
         return round(seconds * 1_000_000)

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.errors import DatabaseReadOnly, TablesMissing
-from tallystick.barrier.faults import Contention, FaultKind
-from tallystick.barrier.statement import Control, Statement, Step
+from tallystick.barrier.faults import Aborted, Contention, FaultKind
+from tallystick.barrier.statement import Control, Result, Statement, Step
 
 _MEANINGS: dict[str, FaultKind] = {
     "55P03": Contention,  # lock_timeout
     "57014": Contention,  # statement_timeout, which may be shorter than ours
     "40P01": Contention,  # deadlock
     "40001": Contention,  # serialization failure
+    "25P02": Aborted,
     "42P01": TablesMissing,
     "3F000": TablesMissing,  # no such schema
     "25006": DatabaseReadOnly,
@@ -33,7 +34,7 @@ def _state(error: BaseException) -> str | None:
 
 
 class PostgreSQL(Dialect):
-    """PostgreSQL 9.5 and later."""
+    """PostgreSQL 9.6 and later."""
 
     name = "postgresql"
     # Not now(): that is the time the transaction began, and a long one would be born old.
@@ -44,8 +45,29 @@ class PostgreSQL(Dialect):
     lock = "for update"
     lock_free = "for update skip locked"
     arrays = True
+    schema_of = (
+        "(select cast(cast(relnamespace as regnamespace) as text) from pg_catalog.pg_class "
+        "where oid = cast('{table}' as regclass))"
+    )
+    path = "current_setting('search_path')"
     # While a table is small or not analyzed, a list of gids costs a scan of all of it, however short the list is.
     at_once = 2_000
+
+    def lead(self) -> Sequence[Step]:
+        # For the transaction only: behind a pooler the session is shared with others.
+        if not self.led_to:
+            return ()
+        return (Statement("select set_config('search_path', :path, true)", {"path": self.led_to}),)
+
+    def tie(self, token: str) -> Statement:
+        # Not a savepoint: it costs a transaction id, and `set transaction` is refused after it.
+        return Statement(f"set local tallystick.block = '{token}'")
+
+    def untie(self, token: str) -> Statement:
+        return Statement("select current_setting('tallystick.block', true)")
+
+    def is_tied(self, token: str, untied: Result) -> bool:
+        return [token] == [value.decode() if isinstance(value, bytes) else value for (value,) in untied.rows]
 
     def age(self, seconds: float) -> object:
         return float(seconds)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.errors import DatabaseReadOnly, TablesMissing
-from tallystick.barrier.faults import Contention, FaultKind
+from tallystick.barrier.faults import Contention, FaultKind, NoSavepoint
 from tallystick.barrier.statement import Control, Statement, Step
 
 _BUSY, _LOCKED, _READONLY, _CONSTRAINT = 5, 6, 8, 19
@@ -69,6 +69,8 @@ class Sqlite(Dialect):
         # A missing table has no code of its own, and neither has a schema that is not attached.
         if code is not None and str(error).startswith(("no such table", "unknown database")):
             return TablesMissing
+        if code is not None and str(error).startswith("no such savepoint"):
+            return NoSavepoint
         return None
 
     def commit_refused(self, error: BaseException) -> bool:

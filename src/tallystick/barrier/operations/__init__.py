@@ -6,7 +6,6 @@ from tallystick.barrier.operations.barrier import (
     decide_many,
     known_outcomes,
     mark_committed,
-    require_marked,
 )
 from tallystick.barrier.operations.branch import branch_once
 from tallystick.barrier.operations.clean import CleanKind, clean
@@ -44,6 +43,5 @@ __all__ = [
     "prepared_put",
     "prepared_take",
     "read_offset",
-    "require_marked",
     "table_definitions",
 ]

@@ -16,10 +16,11 @@ from typing import Literal
 
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
-from tallystick.barrier.errors import AlreadyDecided, TransactionLost
+from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.faults import Contention, Duplicate
 from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.barrier.operations.common import DEFAULT_WAIT, as_text, chunks, insert_once, own_transaction, writing
+from tallystick.barrier.operations.identity import require_source
 from tallystick.barrier.statement import Control, Statement, Steps, operation, own_operation
 from tallystick.core.names import check_gid
 from tallystick.core.ops import Outcome
@@ -41,25 +42,12 @@ def mark_committed(sql: Dialect, gid: str, *, table: str = BARRIER_TABLE) -> Ste
         raise AlreadyDecided(gid, (yield from _outcome_in_the_way(sql, table, gid)))
 
 
-@operation
-def require_marked(sql: Dialect, gid: str, *, table: str = BARRIER_TABLE) -> Steps[None]:
-    """Make sure, just before the local commit, that the mark made earlier in it is still there.
-
-    A swallowed deadlock (MySQL) or a statement that commits by itself ends a transaction in its middle; what
-    follows would commit without its mark. Needed only where statements come between the mark and the commit.
-    """
-    outcome = yield from _visible_outcome(queries.select_outcome(sql, table, check_gid(gid)), gid)
-    if outcome != "committed":
-        raise TransactionLost(
-            f"transaction {gid}: the local transaction was ended before its commit (a statement that commits by "
-            "itself, or an error that rolled it back and was ignored)",
-            rolled_back=False,
-        )
-
-
 @own_operation
-def decide(sql: Dialect, gid: str, *, wait: float = DEFAULT_WAIT, table: str = BARRIER_TABLE) -> Steps[Decision]:
+def decide(
+    sql: Dialect, gid: str, *, wait: float = DEFAULT_WAIT, table: str = BARRIER_TABLE, source: str = ""
+) -> Steps[Decision]:
     """The check-back of one gid: see `decide_many`."""
+    yield from require_source(sql, table, source)
     answers = yield from _decide(sql, [gid], wait, table, time.monotonic)
     return answers[gid]
 
@@ -71,14 +59,23 @@ def decide_many(
     *,
     wait: float = DEFAULT_WAIT,
     table: str = BARRIER_TABLE,
+    source: str = "",
     clock: Callable[[], float] = time.monotonic,
 ) -> Steps[dict[str, Decision]]:
     """The check-back: give every gid that has no outcome the outcome `rolled_back`, and tell them all.
 
     `running` means that a local transaction was still open when `wait` seconds, shared by all of them, had
-    passed; nothing is decided for it then, ask again later. An error never stands for an outcome.
+    passed; nothing is decided for it then, ask again later. An error never stands for an outcome: `WrongDatabase`
+    if the barrier that is found here is not the one that `source` names.
     """
+    yield from require_source(sql, table, source)
     return (yield from _decide(sql, list(dict.fromkeys(gids)), wait, table, clock))
+
+
+@operation
+def outcome_of(sql: Dialect, gid: str, *, table: str = BARRIER_TABLE) -> Steps[Outcome | None]:
+    """The outcome that the open transaction can see, without waiting for anybody: none may only mean not yet."""
+    return (yield from _visible_outcome(queries.select_outcomes(sql, table, [check_gid(gid)]), gid))
 
 
 @own_operation

@@ -37,7 +37,9 @@ def own_transaction(sql: Dialect, begin: Sequence[Step], body: Steps[T], end: Co
     try:
         if sql.read_wait is not None:
             before = (yield sql.read_wait).rows[0]
-        for step in begin:  # noqa: UP028  these are not a generator, and cannot be sent results
+        for step in begin:
+            yield step
+        for step in sql.lead():
             yield step
         value = yield from body
         yield from _restore(sql, before)

@@ -7,6 +7,7 @@ from importlib.resources import files
 
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.operations.common import own_transaction
+from tallystick.barrier.operations.identity import give_identity
 from tallystick.barrier.statement import Control, Statement, Steps, own_operation
 
 # Another process may be creating them at this moment, and nothing is gained by giving up early.
@@ -23,9 +24,10 @@ def table_definitions(engine: str) -> tuple[str, ...]:
 
 @own_operation
 def create_all(sql: Dialect) -> Steps[None]:
-    """Create every table that is missing; those that exist are left as they are."""
+    """Create every table that is missing; those that exist are left as they are. The barrier gets its identity."""
     end = Control.ROLLBACK if sql.create_commits else Control.COMMIT
     yield from own_transaction(sql, sql.begin_creating(_WAIT), _create(sql), end)
+    yield from give_identity(sql)
 
 
 def _create(sql: Dialect) -> Steps[None]:

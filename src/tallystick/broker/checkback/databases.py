@@ -29,14 +29,16 @@ class Databases:
                 f"{field}: no database {name!r} in this broker's configuration (it has: {known})", field=field
             )
 
-    async def ask(self, name: str, gids: list[str], seconds: float) -> dict[str, Answer]:
+    async def ask(self, name: str, gids: list[str], seconds: float, source: str) -> dict[str, Answer]:
+        """What the barrier says; `WrongDatabase` if it is not the one that `source` names."""
         self.check(name, "check.target")
-        return await on_a_thread(lambda: self._ask(name, gids, seconds), "tallystick-database")
+        return await on_a_thread(lambda: self._ask(name, gids, seconds, source), "tallystick-database")
 
-    def _ask(self, name: str, gids: list[str], seconds: float) -> dict[str, Answer]:
+    def _ask(self, name: str, gids: list[str], seconds: float, source: str) -> dict[str, Answer]:
         connection = self._addresses[name].connect(seconds)
+        decide = decide_many(gids, wait=seconds, table=self._table, source=source)
         try:
-            decided = run_sync(adapt_sync(connection), decide_many(gids, wait=seconds, table=self._table))
+            decided = run_sync(adapt_sync(connection), decide)
         finally:
             connection.close()
         return {gid: "unknown" if said == "running" else said for gid, said in decided.items()}

@@ -153,7 +153,11 @@ class CheckBack:
             if channel.via == "group":
                 self._ask_group(channel, line)
             elif channel.via == "database":
-                self._start(self._ask_database(channel, line))
+                by_source: defaultdict[str, list[str]] = defaultdict(list)
+                for claim in line:
+                    by_source[claim.request.source].append(claim.request.gid)
+                for source, gids in by_source.items():
+                    self._start(self._ask_database(channel, gids, source))
             elif channel.via == "none":
                 # Whoever prepared these said that nobody is to be asked, and this broker's operator allowed it.
                 self._start(self._believe("none", {claim.request.gid: "committed" for claim in line}))
@@ -206,7 +210,7 @@ class CheckBack:
         self._metrics.checks_sent.labels("url").inc()
         seconds = (claim.timeout_ms or self._timeout_ms) / 1000
         try:
-            said = await ask_url(self._outbound, claim.target, gid, seconds, claim.headers)
+            said = await ask_url(self._outbound, claim.target, gid, seconds, claim.headers, claim.request.source)
         except OutboundFailed as error:
             self._metrics.checks_failed.labels("url", error.kind).inc()
             await self._give_up({gid: str(error)}, permanent=error.permanent)
@@ -219,13 +223,12 @@ class CheckBack:
             self._next_look.pop(channel.id, None)
             self._wake.set()
 
-    async def _ask_database(self, channel: Channel, claims: list[Claim]) -> None:
+    async def _ask_database(self, channel: Channel, gids: list[str], source: str) -> None:
         self._busy[channel.id] += 1
-        gids = [claim.request.gid for claim in claims]
         began = time.perf_counter()
         self._metrics.checks_sent.labels("database").inc(len(gids))
         try:
-            said = await self._databases.ask(channel.name, gids, self._timeout_ms / 1000)
+            said = await self._databases.ask(channel.name, gids, self._timeout_ms / 1000, source)
         except Exception as error:
             # Whatever a driver raises (unreachable, no table, wrong password) is no answer, and worth telling.
             self._metrics.checks_failed.labels("database", "error").inc(len(gids))

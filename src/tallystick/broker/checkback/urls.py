@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import quote
 
 import grpc
 import msgspec
@@ -14,6 +15,7 @@ from tallystick.broker.calls.headers import joined, metadata_of
 from tallystick.broker.calls.http import marks
 from tallystick.broker.outbound import Answered, Outbound, OutboundFailed
 from tallystick.core.ops import Answer
+from tallystick.core.wire import SOURCE_HEADER
 
 RETRIES = 1  # within one check, for errors that a second try a moment later may not meet
 BRANCH, OP = "00", "msg"
@@ -75,8 +77,10 @@ def understand_grpc(answer: GrpcAnswer) -> Answer:
 
 
 async def ask_url(
-    outbound: Outbound, url: str, gid: str, seconds: float, headers: Mapping[str, str] | None = None
+    outbound: Outbound, url: str, gid: str, seconds: float, headers: Mapping[str, str] | None = None, source: str = ""
 ) -> Answer:
+    if source:
+        headers = {SOURCE_HEADER: quote(source, safe="/:#"), **(headers or {})}
     for tries in range(RETRIES + 1):
         try:
             return await _ask_once(outbound, url, gid, seconds, headers)

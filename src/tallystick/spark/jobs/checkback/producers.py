@@ -14,8 +14,9 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from tallystick.barrier import TablesMissing, adapt_sync
+from tallystick.barrier import TablesMissing, adapt_sync, run_sync
 from tallystick.barrier.names import checked_table
+from tallystick.barrier.operations.identity import ensure_identity
 from tallystick.core.errors import ConfigError, TallystickError
 from tallystick.spark.jdbc import Database
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.*)", re.DOTALL)
 # An address that means another database on every machine.
-_LOCAL = re.compile(r"sqlite:|\w+://(|localhost|127\.[0-9.]+|::1|/.*):[0-9]*/")
+_LOCAL = re.compile(r"sqlite:|\w+://(|localhost|127\.[0-9.]+|::1|/.*):[0-9]*[/#]")
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,10 @@ def look_at(given: ProducerDatabase, table: str) -> KnownDatabase:
     except Exception as error:
         raise TallystickError(f"{given.database.named}: cannot connect: {_one_line(error)}") from None
     try:
-        source = adapt_sync(connection).source
         _check_table(connection, given, table)
+        connection.rollback()
+        adapter = adapt_sync(connection)
+        source = run_sync(adapter, ensure_identity(table=table)).source(adapter.address)
     finally:
         connection.close()
     return KnownDatabase(given.name, given.database, frozenset({source, *given.also}))

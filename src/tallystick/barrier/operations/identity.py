@@ -1,0 +1,93 @@
+"""Which barrier table is this? Its own name, kept in it as a row, and the schema in which a connection finds it.
+
+Host, port and database do not tell: two schemas of one database have two barriers, and 127.0.0.1 is another machine
+for everybody. An answer from the wrong barrier is always "rolled back", so it is made sure of before one is given.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from tallystick.barrier import queries
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.errors import WrongDatabase
+from tallystick.barrier.names import BARRIER_TABLE
+from tallystick.barrier.operations.common import as_text, insert_once, own_transaction, writing
+from tallystick.barrier.statement import Control, Steps, operation, own_operation
+
+_WAIT = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Where a connection finds the barrier table now. `path` is what makes it find it there (a search path)."""
+
+    identity: str
+    schema: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        return f"{quote(self.schema, safe='')}/{self.identity}"
+
+    def source(self, address: str) -> str:
+        """The name of the database on the wire: how it is reached, and which one it is."""
+        return f"{address}#{self.name}"
+
+
+@operation
+def whereabouts(sql: Dialect, *, table: str = BARRIER_TABLE) -> Steps[Whereabouts]:
+    """Where the open transaction finds the barrier; the identity is empty if the table has none."""
+    return (yield from _whereabouts(sql, table))
+
+
+@own_operation
+def ensure_identity(sql: Dialect, *, table: str = BARRIER_TABLE) -> Steps[Whereabouts]:
+    """The same, after the table was given an identity if it had none (one that dtm's tools made, say)."""
+    here = yield from _whereabouts_alone(sql, table)
+    if here.identity:
+        return here
+    yield from give_identity(sql, table)
+    return (yield from _whereabouts_alone(sql, table))
+
+
+def give_identity(sql: Dialect, table: str = BARRIER_TABLE) -> Steps[None]:
+    """In a transaction of its own."""
+    row = insert_once(queries.insert_identity(sql, table, secrets.token_hex(12)))
+    yield from writing(sql, row, _WAIT)
+
+
+@own_operation
+def require_here(sql: Dialect, source: str, *, table: str = BARRIER_TABLE) -> Steps[None]:
+    """Raise `WrongDatabase` unless the connection leads to the barrier that `source` names."""
+    yield from require_source(sql, table, source)
+
+
+def require_source(sql: Dialect, table: str, source: str) -> Steps[None]:
+    """In a transaction of its own: raise `WrongDatabase` unless this is the barrier that `source` names.
+
+    A name that no block made (one of the user's own) says nothing of the barrier, and is not looked at.
+    """
+    _, named, wanted = source.rpartition("#")
+    if not named:
+        return
+    here = yield from _whereabouts_alone(sql, table)
+    schema, _, identity = wanted.rpartition("/")
+    if here.name != f"{schema}/{identity or here.identity}":
+        raise WrongDatabase(
+            f"the outcome is in the barrier of {source}, but this connection finds {table} in {here.name}: another "
+            "schema, database or server. Nothing is decided from here"
+        )
+
+
+def _whereabouts_alone(sql: Dialect, table: str) -> Steps[Whereabouts]:
+    return (yield from own_transaction(sql, sql.begin_reading(_WAIT), _whereabouts(sql, table), end=Control.ROLLBACK))
+
+
+def _whereabouts(sql: Dialect, table: str) -> Steps[Whereabouts]:
+    rows = (yield queries.select_whereabouts(sql, table)).rows
+    identity, schema, path = (as_text(value or "") for value in rows[0])
+    # A table that is named with its schema is there, whatever the connection would find without it.
+    return Whereabouts(identity, table.rpartition(".")[0] or schema, path)
