@@ -55,12 +55,19 @@ class TopicSpec(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class TopicView(Struct):
+    """`begins` is where the queues began, `starts` what is still kept of them. A topic that was deleted and made again
+    begins where the deleted one ended."""
+
     name: str
     queues: int
     retention_ms: int
     created_at: int
     starts: list[int]
     ends: list[int]
+    begins: list[int] = []
+
+    def begin(self, queue: int) -> int:
+        return self.begins[queue] if queue < len(self.begins) else 0
 
 
 class LedgerView(Struct):
