@@ -1,9 +1,9 @@
 """The lives of a topic: one that is deleted and made again goes on where it ended.
 
-Offsets of a name are never used twice in one store. Ids of messages and the offsets that readers keep are made of names,
-so they would otherwise mean other messages after a topic was made again: new ones would be dropped as duplicates, or
-skipped, without a word. What is kept of a deleted topic is one small record under its name, not in memory, until a topic
-of that name is made again.
+Offsets of a name are never used twice in one store. Ids of messages and the offsets that readers keep are made of
+names, so they would otherwise mean other messages after a topic was made again: new ones would be dropped as
+duplicates, or skipped, without a word. What is kept of a deleted topic is one small record under its name, not in
+memory, until a topic of that name is made again.
 """
 
 from __future__ import annotations
