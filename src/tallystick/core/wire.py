@@ -102,7 +102,8 @@ class TransactionPage(Struct):
 
 
 class FetchResponse(Struct):
-    """Chunks as they are stored. The first may begin before `start`, the reader skips to it."""
+    """Chunks as they are stored. The first may begin before `start`, the reader skips to it. `store` names whose
+    offsets these are: another data directory may serve the address by now."""
 
     topic: str
     queue: int
@@ -110,6 +111,7 @@ class FetchResponse(Struct):
     next: int
     end: int
     chunks: list[Raw]
+    store: str = ""
 
 
 class ReceiveRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -134,6 +136,7 @@ class Delivery(Struct, omit_defaults=True, gc=False):
 
 class ReceiveResponse(Struct):
     deliveries: list[Delivery]
+    store: str = ""
 
 
 class CheckPoll(Struct, forbid_unknown_fields=True, omit_defaults=True):
