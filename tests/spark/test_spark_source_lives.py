@@ -13,10 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from source_support import Row, batch, big_topic, new_topic, playing, produce, put_topic, read_all, rows, spans, truth
+from source_support import (
+    Row,
+    batch,
+    big_topic,
+    new_topic,
+    playing,
+    produce,
+    put_topic,
+    read_all,
+    rows,
+    spans,
+    trim,
+    truth,
+)
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
+from tallystick.spark.jobs.reconcile import brokers, reach
+from tallystick.spark.jobs.reconcile.bounds import BEGINNING
 from tallystick.spark.source.loss import DataLoss
 
 both = pytest.mark.parametrize("fail", ["true", "false"])
@@ -218,3 +233,17 @@ def test_another_store_behind_the_same_address(tmp_path: Path, fail: str, caplog
             assert [one for part in parts for one in reader.read(part)] == []
         with lost(fail, caplog, f"{topic}: the topic was deleted and made again"):
             assert query.step() == truth(client, topic)
+
+
+# --- jobs ----------------------------------------------------------------------------------------------------------
+
+
+def test_reconcile_does_not_take_a_topic_made_again_for_one_that_retention_has_shortened(tmp_path: Path) -> None:
+    """What went with the deleted topic is missing and reported, as if the topic had not come back."""
+    with running_broker(tmp_path) as broker, RawClient(broker.url) as client:
+        topic = new_topic(client, queues=1)
+        produce(client, topic, 10)
+        make_again(client, topic, 5)
+        assert reach._log_from(brokers.pin(broker.url, ()), "") == BEGINNING
+        trim(client, topic, q0=12)
+        assert reach._log_from(brokers.pin(broker.url, ()), "") > BEGINNING
