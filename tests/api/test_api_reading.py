@@ -312,3 +312,34 @@ def test_the_info_tells_the_limits() -> None:
     with running_broker(**settings) as broker, RawClient(broker.url) as client:
         limits = client.json("GET", "/v1/info").json()["limits"]
     assert (limits["message_bytes"], limits["request_bytes"], limits["transaction_messages"]) == (123, 4_567, 8)
+
+
+# --- whose offsets -------------------------------------------------------------------------------------------------
+
+
+def test_every_answer_with_messages_says_whose_they_are(client: RawClient) -> None:
+    client.json("PUT", "/v1/topics/whose", {"queues": 1})
+    client.do(Send([OutgoingMessage("whose", b"x")]))
+    store = client.request("GET", "/v1/info").json()["store"]
+    created = next(view.created_at for view in client.topics() if view.name == "whose")
+    path = "/v1/topics/whose/queues/0/messages"
+    assert client.request("GET", path).json()["store"] == store
+    assert client.msgpack("GET", path)["store"] == store
+    headers = client.request("GET", path, headers={"Accept": ARROW}).headers
+    assert (headers["tallystick-store"], headers["tallystick-created"]) == (store, str(created))
+    asked = {"topic": "whose", "invisible_ms": 1}
+    assert client.json("POST", "/v1/groups/g-json/receive", asked).json()["store"] == store
+    assert client.msgpack("POST", "/v1/groups/g-msgpack/receive", asked)["store"] == store
+
+
+def test_an_offset_of_a_deleted_topic_is_refused_in_every_form(client: RawClient) -> None:
+    client.json("PUT", "/v1/topics/ended", {"queues": 1})
+    client.do(Send([OutgoingMessage("ended", b"old")] * 3))
+    assert client.request("DELETE", "/v1/topics/ended").status == 204
+    client.do(Send([OutgoingMessage("ended", b"new")] * 9))
+    view = next(view for view in client.topics() if view.name == "ended")
+    assert view.begins[0] == view.starts[0] == 3
+    for accepted in (JSON, MSGPACK, ARROW):
+        answer = client.request("GET", "/v1/topics/ended/queues/0/messages?offset=2", headers={"Accept": accepted})
+        assert (answer.status, answer.problem().code) == (416, "offset_out_of_range")
+        assert "deleted and made again, offsets before 3" in answer.problem().detail

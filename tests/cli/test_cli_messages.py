@@ -15,6 +15,8 @@ import pytest
 from command_line import Post, command, environment, one_line, tallystick
 
 from brokers import running_broker
+from tallystick.cli.tail import Reader
+from tallystick.link import Link
 
 
 def read(url: str, topic: str, *more: str) -> list[dict[str, Any]]:
@@ -173,3 +175,28 @@ def test_an_unknown_topic_is_not_found(url: str) -> None:
 
 def test_a_wrong_start_is_wrong_usage(url: str) -> None:
     assert tallystick("tail", "t", "--from", "yesterday", url=url).code == 2
+
+
+def test_following_goes_on_in_a_topic_that_was_made_again(
+    url: str, post: Post, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def send(*values: str) -> None:
+        post("/v1/messages", messages=[{"topic": "remade", "key": "k", "value": value} for value in values])
+
+    def make_again() -> None:
+        assert tallystick("topics", "delete", "remade", "--yes", url=url).code == 0
+        tallystick("topics", "create", "remade", "--queues", "1", url=url)
+
+    tallystick("topics", "create", "remade", "--queues", "1", url=url)
+    send("1", "2")
+    with Link(url) as link:
+        reader = Reader(link, "remade", None, "earliest")
+        assert [one["value"] for one in reader.read()] == ["1", "2"]
+        make_again()
+        send("3")
+        assert [one["value"] for one in reader.read()] == ["3"]
+        send("never seen")
+        make_again()
+        send("4")
+        assert [one["value"] for one in [*reader.read(), *reader.read()]] == ["4"]
+    assert "messages 3 to 3 are gone (the topic was deleted and made again)" in one_line(capsys.readouterr().err)

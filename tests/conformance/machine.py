@@ -36,11 +36,13 @@ from tallystick.core.transaction import CheckDefaults
 from tallystick.store.kv import parts
 from tallystick.store.protocol import (
     ClaimChecks,
+    DeleteTopic,
     ExpireParts,
     ExpireTombstones,
     FailChecks,
     OperatorResolve,
     PromoteDelayed,
+    PutTopic,
     Receive,
     Resume,
     StoreOp,
@@ -81,6 +83,7 @@ class StoreMachine(CallRules, RuleBasedStateMachine):
         self.receipts: list[tuple[str, str]] = []
         self.claims = []
         self.places_seen: dict[tuple[str, int, int], Visible] = {}
+        self.ended: dict[str, list[int]] = {}  # of a topic that was deleted, where its queues ended
 
     def teardown(self) -> None:
         self.place.store.close()
@@ -180,8 +183,27 @@ class StoreMachine(CallRules, RuleBasedStateMachine):
         op = PreparePart(name, [outgoing(text) for text in texts], index, ttl)
         # A part of a few bytes is treated as a large one, whose messages lie in bodies.
         with patch.object(parts, "SMALL_BYTES", 0 if laid_down else parts.SMALL_BYTES):
-            self.do(op, self.model.put_part(name, index, texts, ttl))
-        self.model.topics.setdefault("red", [])
+            expected = self.model.put_part(name, index, texts, ttl, laid_down)
+            self.do(op, expected)
+        if expected == "ok":
+            self.model.topics.setdefault("red", [])
+
+    # --- topics ------------------------------------------------------------------------------------------------
+
+    @rule(
+        topic=st.sampled_from(["red", "blue", "dlq.g"]),
+        made_again=st.booleans(),
+        queues=st.sampled_from([None, 1, 3]),
+    )
+    def delete_topic(self, topic: str, made_again: bool, queues: int | None) -> None:
+        view = self.place.store.topic(topic)
+        self.do(DeleteTopic(topic), self.model.delete_topic(topic))
+        if view is not None:
+            before = self.ended.get(topic, [])
+            self.ended[topic] = view.ends + before[view.queues :]
+        if made_again:
+            self.do(PutTopic(topic, queues), "ok")
+            self.model.topics[topic] = []
 
     # --- time --------------------------------------------------------------------------------------------------
 
@@ -305,10 +327,21 @@ class StoreMachine(CallRules, RuleBasedStateMachine):
                 seen = self.places_seen.setdefault((topic, one.queue, one.offset), visible(one))
                 assert seen == visible(one), "a message changed its place"
             assert all(len(known) == 1 for known in homes.values())
+            self._dense(topic, queues)
             for queue in queues.values():
-                assert [one.offset for one in queue] == list(range(len(queue)))
                 if len(order) == len(expected):
                     assert [order[visible(one)] for one in queue] == sorted(order[visible(one)] for one in queue)
+
+    def _dense(self, topic: str, queues: dict[int, list[StoredMessage]]) -> None:
+        """A queue begins where it ended when a topic of that name was last deleted, and has every offset since."""
+        view = self.place.store.topic(topic)
+        for number in range(view.queues if view else 0):
+            assert view is not None
+            ended = self.ended.get(topic, [])
+            begin = ended[number] if number < len(ended) else 0
+            found = [one.offset for one in queues.get(number, [])]
+            assert found == list(range(begin, view.ends[number]))
+            assert (view.begins[number], view.starts[number]) == (begin, begin)
 
     @invariant()
     def same_transactions(self) -> None:

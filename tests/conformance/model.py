@@ -54,6 +54,8 @@ class Model:
     now: int
     transactions: dict[str, Transaction] = field(default_factory=dict)
     parts: dict[tuple[str, int], tuple[list[Text], int]] = field(default_factory=dict)
+    laid: set[tuple[str, int]] = field(default_factory=set)  # parts whose messages lie in their topic already
+    lost: set[tuple[str, int]] = field(default_factory=set)  # of them, those whose topic was deleted
     ledger: dict[str, int] = field(default_factory=dict)
     topics: dict[str, list[Visible]] = field(default_factory=dict)
     delayed: list[tuple[int, Visible]] = field(default_factory=list)
@@ -95,7 +97,7 @@ class Model:
         claimed: list[Text] = []
         for name, count in parts:
             found = self.part(name)
-            if len(found) != count:
+            if len(found) != count or self.is_lost(name):
                 return "part_unavailable"
             claimed += found
         for name, _ in parts:
@@ -111,7 +113,7 @@ class Model:
             return "duplicate"
         if gid in self.transactions:
             return "different_content"
-        if any(len(self.part(name)) != count for name, count in parts):
+        if any(len(self.part(name)) != count or self.is_lost(name) for name, count in parts):
             return "part_unavailable"
         claimed = [text for name, _ in parts for text in self.part(name)]
         for name, _ in parts:
@@ -195,22 +197,45 @@ class Model:
 
     # --- parts -------------------------------------------------------------------------------------------------
 
-    def put_part(self, name: str, index: int, messages: list[Text], ttl: int) -> str:
+    def put_part(self, name: str, index: int, messages: list[Text], ttl: int, laid_down: bool) -> str:
         known = self.parts.get((name, index))
         if known is not None:
             return "duplicate" if known[0] == messages else "different_content"
         self.parts[(name, index)] = (messages, self.now + ttl)
+        if laid_down:
+            self.laid.add((name, index))
         return "ok"
+
+    def is_lost(self, name: str) -> bool:
+        return any(known == name for known, _ in self.lost)
 
     def part(self, name: str) -> list[Text]:
         indexes = sorted(index for known, index in self.parts if known == name)
         return [text for index in indexes for text in self.parts[(name, index)][0]]
 
     def drop_part(self, name: str) -> None:
-        self.parts = {key: value for key, value in self.parts.items() if key[0] != name}
+        self._keep_parts({key: value for key, value in self.parts.items() if key[0] != name})
 
     def expire_parts(self) -> None:
-        self.parts = {key: value for key, value in self.parts.items() if value[1] > self.now}
+        self._keep_parts({key: value for key, value in self.parts.items() if value[1] > self.now})
+
+    def _keep_parts(self, kept: dict[tuple[str, int], tuple[list[Text], int]]) -> None:
+        self.parts = kept
+        self.laid &= kept.keys()
+        self.lost &= kept.keys()
+
+    # --- topics ------------------------------------------------------------------------------------------------
+
+    def delete_topic(self, topic: str) -> str:
+        """Takes everything with it that is in it or waits for its time; half messages are in no topic yet, unless
+        they are of a part that was laid down."""
+        if self.topics.pop(topic, None) is None:
+            return "not_found"
+        self.delayed = [one for one in self.delayed if one[1].text[0] != topic]
+        self.leases = {key: lease for key, lease in self.leases.items() if key[1].text[0] != topic}
+        self.settled = {one for one in self.settled if one[1].text[0] != topic}
+        self.lost |= {key for key in self.laid if self.parts[key][0][0][0] == topic}
+        return "ok"
 
     # --- checks ------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from machine import StoreMachine, outgoing
 from tallystick.core.calls import CallResult
 from tallystick.core.ops import Commit, OpResult, Rollback
 from tallystick.core.transaction import CheckState, Prepared, Resolved
-from tallystick.store.kv import calls, checks, keys, leases, parts, tombstones, transactions
+from tallystick.store.kv import calls, checks, keys, leases, lives, parts, tombstones, transactions
 from tallystick.store.kv.batch import Batch
 from tallystick.store.protocol import FinishCalls, Progress
 
@@ -46,6 +46,7 @@ transactions_rollback, transactions_commit = transactions.rollback, transactions
 checks_claim_one, checks_after, leases_held = checks._claim_one, checks.after_unanswered, leases._held
 calls_settle, calls_line_up, calls_put_in_line = calls.settle, calls._line_up, calls._put_in_line
 calls_try_again = calls._try_again
+lives_last = lives.last
 
 
 # --- seeded bugs -----------------------------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ def commit_twice(batch: Batch, op: Commit) -> OpResult | None:
 
 
 def claim_without_a_count(batch: Batch, refs: list[Any]) -> Any:
-    return [text for ref in refs for _, record in parts._records(batch, ref.part) for text in record.messages]
+    return [record for ref in refs for _, record in parts._records(batch, ref.part)]
 
 
 def forgets_the_lease(batch: Batch, gid: str, record: Prepared, due_at: int, lease_ms: int) -> Any:
@@ -131,6 +132,12 @@ def forgets_unfinished(batch: Batch, gid: str) -> None:
     batch.delete("tx", keys.transaction(gid))
 
 
+def forgets_other_queues(batch: Batch, name: str) -> lives.Ended:
+    """Where queues ended that only an earlier life had."""
+    ended = lives_last(batch, name)
+    return lives.Ended(ended.created_at, ended.ends[:1], ended.receivers, ended.readers)
+
+
 BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a rollback leaves no tombstone": (transactions, "rollback", no_tombstone),
     "a second commit appends again": (transactions, "commit", commit_twice),
@@ -149,6 +156,8 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a call is lost with its deliverer": (calls, "requeue", lambda *_: Progress(0)),
     "a call that was not made counts as tried": (calls, "_try_again", counts_what_was_not_tried),
     "calls are forgotten before they are made": (tombstones, "_forget", forgets_unfinished),
+    "a topic made again begins at 0": (lives, "last", lambda *_: lives.NEVER),
+    "a topic made again remembers its first queue only": (lives, "last", forgets_other_queues),
 }
 
 

@@ -95,24 +95,6 @@ def test_retention_that_overtakes_a_running_task(broker: BrokerProcess, client: 
     assert offsets == sorted(set(offsets))
 
 
-@pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_topic_deleted_and_made_again(client: RawClient, play: Any, fail: str) -> None:
-    topic = new_topic(client, queues=1)
-    produce(client, topic, 10)
-    query = play(topic=topic, startingOffsets="earliest", failOnDataLoss=fail)
-    query.step()
-    query.step()
-    assert client.request("DELETE", f"/v1/topics/{topic}").status == 204
-    put_topic(client, topic, 1)
-    produce(client, topic, 25)  # further than the old one had come: the offsets alone would not tell
-    if fail == "true":
-        with pytest.raises(DataLoss, match=f"{topic}: the topic was deleted and made again"):
-            query.step()
-        return
-    assert query.step() == truth(client, topic)
-    assert query.step() == {}
-
-
 def test_a_deleted_topic_is_a_loss_and_with_leave_the_stream_goes_on_without_it(client: RawClient, play: Any) -> None:
     gone, stays = new_topic(client, queues=1), new_topic(client, queues=1)
     strict = play(subscribe=f"{gone},{stays}")

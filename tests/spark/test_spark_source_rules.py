@@ -190,8 +190,8 @@ def test_what_is_kept_and_what_is_gone_make_up_the_range(first: int, end: int, s
 # --- offsets -------------------------------------------------------------------------------------------------------
 
 
-def view(name: str, starts: list[int], ends: list[int], created: int = 1) -> TopicView:
-    return TopicView(name, len(ends), 0, created, starts, ends)
+def view(name: str, starts: list[int], ends: list[int], created: int = 1, begins: tuple[int, ...] = ()) -> TopicView:
+    return TopicView(name, len(ends), 0, created, starts, ends, list(begins))
 
 
 def test_offsets_are_written_in_one_way_only() -> None:
@@ -206,8 +206,28 @@ def test_a_queue_that_was_added_is_read_from_its_first_message() -> None:
     begin = Mark({"t": {0: 7}}, {"t": 1})
     found = advance(begin, {"t": view("t", [0, 0], [9, 4])}, None, Loss(True), archived=False)
     assert found.mark.queues == {"t": {0: 9, 1: 4}}
-    assert begin.begin("t", 1, 1) == 0
+    assert begin.begin(view("t", [0, 0], [9, 4]), 1) == 0
     assert found.waiting == 6
+
+
+def test_a_queue_that_does_not_begin_at_0_is_read_from_where_it_begins() -> None:
+    """An earlier topic of that name had the queue, the one that is read got it just now."""
+    begin = Mark({"t": {0: 7}}, {"t": 1})
+    views = {"t": view("t", [5, 20], [9, 24], begins=(5, 20))}
+    assert advance(begin, views, None, Loss(True), archived=True).waiting == 6
+    assert begin.begin(views["t"], 1) == 20
+
+
+@pytest.mark.parametrize("archived", [True, False])
+def test_a_topic_that_goes_on_where_the_reader_is_has_lost_nothing(archived: bool) -> None:
+    views = {"t": view("t", [9, 5], [12, 5], created=2, begins=(9, 5))}
+    read = Mark({"t": {0: 9, 1: 5}}, {"t": 1})
+    assert advance(read, views, None, Loss(True), archived).mark == Mark({"t": {0: 12, 1: 5}}, {"t": 2})
+    for behind in ({0: 8, 1: 5}, {0: 9, 1: 4}, {0: 10, 1: 5}, {0: 9, 1: 5, 2: 1}):
+        with pytest.raises(DataLoss, match="t: the topic was deleted and made again"):
+            advance(Mark({"t": behind}, {"t": 1}), views, None, Loss(True), archived)
+        found = advance(Mark({"t": behind}, {"t": 1}), views, None, Loss(False), archived)
+        assert (found.mark.queues, found.waiting) == ({"t": {0: 12, 1: 5}}, 3)
 
 
 def test_trimmed_messages_do_not_count_unless_there_is_an_archive() -> None:

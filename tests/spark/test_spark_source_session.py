@@ -150,6 +150,31 @@ def test_loss_fails_the_query_with_topic_queue_and_offsets(
     assert query.rows() == truth(client, topic)
 
 
+def test_a_topic_made_again_is_never_read_as_the_one_before(
+    spark: SparkSession, broker: BrokerProcess, client: RawClient, tmp_path: Path
+) -> None:
+    from pyspark.errors import PySparkException, StreamingQueryException
+
+    topic = new_topic(client, queues=1)
+    produce(client, topic, 30)
+    frame = load(spark, broker, topic=topic)
+    assert frame.count() == 30
+    query = Query(spark, broker, tmp_path, topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    running = query.start(processingTime="1 day")  # batch 0, which fixes the start; the others are not due
+    until(lambda: len(query.batches()) == 1 and bool(running.recentProgress))
+    running.stop()
+    assert client.request("DELETE", f"/v1/topics/{topic}").status == 204
+    put_topic(client, topic, 1)
+    produce(client, topic, 50)
+    with pytest.raises(PySparkException, match=f"{topic}/0: offsets 0 to 29 are gone: the topic was deleted and made"):
+        frame.collect()
+    with pytest.raises(StreamingQueryException, match=f"{topic}: the topic was deleted and made again"):
+        query.run()
+    query.options["failOnDataLoss"] = "false"
+    assert sum(query.run()) == 50
+    assert query.rows() == truth(client, topic)
+
+
 @pytest.mark.fault
 def test_a_running_query_outlives_its_broker_shows_its_lag_and_stops_at_once(
     spark: SparkSession, tmp_path: Path

@@ -117,9 +117,11 @@ class Reader:
         try:
             answer = self._broker.get(*path, offset=self._places[queue], max=PAGE)
         except OffsetOutOfRange:
-            # Retention has passed us by: go on with the oldest message there is.
-            start = self._broker.get("topics", self._topic)["starts"][queue]
-            note(f"queue {queue}: messages {self._places[queue]} to {start - 1} are gone (retention)")
+            # Retention has passed us by, or the topic was made again: go on with the oldest message there is.
+            view = self._broker.get("topics", self._topic)
+            start = view["starts"][queue]
+            why = "the topic was deleted and made again" if self._places[queue] < view["begins"][queue] else "retention"
+            note(f"queue {queue}: messages {self._places[queue]} to {start - 1} are gone ({why})")
             self._places[queue] = start
             return []
         self._places[queue] = answer["next"]

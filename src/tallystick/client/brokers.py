@@ -90,6 +90,14 @@ class Broker:
         self.mark(True)
         return info
 
+    def answered_by(self, store: str) -> str:
+        """The store that an answer came from; it is not the one we knew if the data directory was replaced."""
+        if store != self.store:
+            if self.store is not None:
+                log.warning("broker %s serves store %s now, no longer %s", self.address, store, self.store)
+            self.store = store
+        return store
+
     async def known_store(self, timeout: float | None = None) -> str:
         """The name of the broker's store, asked for only once."""
         return self.store or (await self.info(timeout)).store

@@ -13,7 +13,14 @@ from tallystick.client.brokers import Broker, Brokers
 from tallystick.client.entry import Answered
 from tallystick.client.lanes import lane_for
 from tallystick.client.message import Message
-from tallystick.client.processing import Place, Verdict, handle_by_offset, move_offset, stored_offset
+from tallystick.client.processing import (
+    Place,
+    Verdict,
+    begin_at_ends,
+    handle_by_offset,
+    move_offset,
+    stored_offset,
+)
 from tallystick.client.reading import Fetched
 from tallystick.client.settings import Settings
 from tallystick.client.stats import Stats
@@ -85,6 +92,8 @@ class OffsetConsumer:
             reader = _Reader(self, broker, queue, failures + 1)
             try:
                 await reader.read()
+            except _OtherStore as other:
+                log.warning("%s: %s", self._subscription.name, other)
             except OffsetMoved as moved:
                 log.debug("%s: %s", self._subscription.name, moved)
                 await self.pause(STEP_BACK_SECONDS * random.random())  # noqa: S311 - spreads load only
@@ -134,6 +143,7 @@ class _Reader:
             fetched = await self._consumer.unless_stopped(self._fetch(place, offset))
             if fetched is None:
                 return
+            _check_store(place, fetched.store)
             for message in fetched.messages:
                 if self._consumer._stopping.is_set():
                     return
@@ -145,12 +155,12 @@ class _Reader:
             offset = fetched.next
 
     async def _begin(self, place: Place) -> int:
-        """The offset of a group that has none. `latest` is written down, so that a restart does not skip ahead."""
+        """The offset of a group that has none in this queue."""
+        _check_store(place, (await self._broker.info()).store)
         view = await reading.topic(self._broker, place.topic, self._timeout)
-        if self._subscription.start == "earliest":
-            return view.starts[place.queue]
-        await self._move(place, view.ends[place.queue])
-        return view.ends[place.queue]
+        if self._subscription.start == "latest":
+            self._stored = await self._lane.play(lambda _: begin_at_ends(place, view.ends))
+        return view.starts[place.queue] if self._stored is None else self._stored
 
     async def _fetch(self, place: Place, offset: int) -> Fetched:
         try:
@@ -158,6 +168,7 @@ class _Reader:
                 self._broker, place.topic, place.queue, offset, FETCH_MESSAGES, WAIT_SECONDS, self._timeout
             )
         except OffsetOutOfRange as lost:
+            _check_store(place, (await self._broker.info()).store)  # then it is no offset of this store at all
             if self._subscription.on_trimmed == "stop":
                 raise OffsetOutOfRange(
                     f"{lost.detail}. Messages were removed before this group read them; to go on without them, "
@@ -166,7 +177,7 @@ class _Reader:
             view = await reading.topic(self._broker, place.topic, self._timeout)
             start = view.starts[place.queue]
             log.error("%s: offsets %d to %d are lost, skipping them", self._subscription.name, offset, start - 1)
-            return Fetched([], start, view.ends[place.queue])
+            return Fetched([], start, view.ends[place.queue], place.store)
 
     async def _handle(self, place: Place, message: Message) -> None:
         tags = self._subscription.tags
@@ -197,6 +208,15 @@ class _Reader:
         """Tell the broker too, for its figures of lag. The offset that counts is the one in the database."""
         op = CommitOffsets(place.group, place.topic, {place.queue: offset})
         self._broker.ops.submit(op, self._timeout).add_done_callback(_ignore)
+
+
+class _OtherStore(Exception):
+    """The broker's data directory was replaced. The group has a place of its own in each store."""
+
+
+def _check_store(place: Place, store: str) -> None:
+    if store != place.store:
+        raise _OtherStore(f"{place.topic}/{place.queue} is read from store {store} now, no longer from {place.store}")
 
 
 def _ignore(answered: Answered) -> None:

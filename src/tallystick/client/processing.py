@@ -7,7 +7,7 @@ leaves either all of it or nothing, and the message comes again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
@@ -124,6 +124,24 @@ def stored_offset(desk: Desk, place: Place) -> Script[int | None]:
         return (yield InDatabase(read_offset(*msgspec.structs.astuple(place))))  # type: ignore[no-any-return]
 
     return _in_transaction(LocalTransaction(desk.adapter), body)
+
+
+def begin_at_ends(place: Place, ends: Sequence[int]) -> Script[int | None]:
+    """One local transaction: a group without a place in the topic gets one at the end of every queue, written down so
+    that a restart does not skip ahead. None if it has places in others only: this queue was added since, and belongs to
+    the group as a whole."""
+
+    def body() -> Script[int | None]:
+        queues = [msgspec.structs.replace(place, queue=queue) for queue in range(len(ends))]
+        for one in (place, *queues):  # its own first: the reader of another queue may just have begun for all
+            stored = yield InDatabase(read_offset(*msgspec.structs.astuple(one)))
+            if stored is not None:
+                return stored if one == place else None
+        for one, end in zip(queues, ends, strict=True):
+            yield from _move(one, None, end)
+        return ends[place.queue]
+
+    return _in_transaction(body)
 
 
 def _move(place: Place, stored: int | None, to: int) -> Script[None]:

@@ -38,11 +38,13 @@ _chunk = msgspec.msgpack.Decoder(Chunk).decode
 
 
 class Fetched(Struct, frozen=True):
-    """Messages of a queue, in order. Go on reading at `next`; `end` is one past the last message there is."""
+    """Messages of a queue, in order. Go on reading at `next`; `end` is one past the last message there is. Offsets are
+    those of `store`: another one begins its own."""
 
     messages: list[Message]
     next: int
     end: int
+    store: str
 
 
 class _Topics(Struct):
@@ -106,7 +108,6 @@ async def groups(broker: Broker, timeout: float) -> list[GroupView]:
 
 async def fetch(broker: Broker, name: str, queue: int, offset: int, most: int, wait: float, timeout: float) -> Fetched:
     """Messages from `offset` on; waits up to `wait` seconds for the first one."""
-    store = await broker.known_store()
     answer = await _ask(
         broker,
         FetchResponse,
@@ -115,15 +116,15 @@ async def fetch(broker: Broker, name: str, queue: int, offset: int, most: int, w
         query={"offset": offset, "max": most, "wait_ms": round(wait * 1000)},
         timeout=timeout + wait,
     )
+    store = broker.answered_by(answer.store or await broker.known_store())
     chunks = [_chunk(raw) for raw in answer.chunks]
     messages = from_chunks(chunks, name, queue, offset, most, store, broker.address)
     follows = messages[-1].offset + 1 if messages else answer.next
-    return Fetched(messages, follows, answer.end)
+    return Fetched(messages, follows, answer.end, store)
 
 
 async def receive(broker: Broker, name: str, request: ReceiveRequest) -> list[Message]:
     """Messages under lease for a group; waits as long as the request says."""
-    store = await broker.known_store()
     answer = await _ask(
         broker,
         ReceiveResponse,
@@ -132,4 +133,5 @@ async def receive(broker: Broker, name: str, request: ReceiveRequest) -> list[Me
         body=msgspec.msgpack.encode(request),
         timeout=request.wait_ms / 1000 + MARGIN_SECONDS,
     )
+    store = broker.answered_by(answer.store or await broker.known_store())
     return [from_delivery(delivery, name, store, broker.address) for delivery in answer.deliveries]

@@ -58,12 +58,19 @@ class TopicSpec(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class TopicView(Struct):
+    """`begins` is where the queues began, `starts` what is still kept of them. A topic that was deleted and made again
+    begins where the deleted one ended."""
+
     name: str
     queues: int
     retention_ms: int
     created_at: int
     starts: list[int]
     ends: list[int]
+    begins: list[int] = []
+
+    def begin(self, queue: int) -> int:
+        return self.begins[queue] if queue < len(self.begins) else 0
 
 
 class LedgerView(Struct):
@@ -98,7 +105,8 @@ class TransactionPage(Struct):
 
 
 class FetchResponse(Struct):
-    """Chunks as they are stored. The first may begin before `start`, the reader skips to it."""
+    """Chunks as they are stored. The first may begin before `start`, the reader skips to it. `store` names whose
+    offsets these are: another data directory may serve the address by now."""
 
     topic: str
     queue: int
@@ -106,6 +114,7 @@ class FetchResponse(Struct):
     next: int
     end: int
     chunks: list[Raw]
+    store: str = ""
 
 
 class ReceiveRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -130,6 +139,7 @@ class Delivery(Struct, omit_defaults=True, gc=False):
 
 class ReceiveResponse(Struct):
     deliveries: list[Delivery]
+    store: str = ""
 
 
 class CheckPoll(Struct, forbid_unknown_fields=True, omit_defaults=True):

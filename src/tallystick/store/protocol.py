@@ -300,6 +300,7 @@ class Slice(Struct):
     next: int  # where to go on reading
     end: int  # one past the last visible offset
     chunks: list[bytes]
+    created_at: int  # of the topic: a name may have had several
 
 
 TableName = Literal["transactions", "half", "op", "offsets", "delayed", "calls"]

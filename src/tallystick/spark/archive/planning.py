@@ -23,7 +23,7 @@ ROWS_WORTH_A_TASK = 100_000
 
 
 class Identity(Struct, frozen=True):
-    """Whose topic it is: the same name on another broker, or made anew after a deletion, has other offsets."""
+    """Whose topic it is: there may be others of that name on other brokers, or before and after a deletion."""
 
     store: str
     created_at: int
@@ -103,12 +103,18 @@ def next_plan(
     archive: Archive, identity: Identity, view: TopicView, wanted: Mapping[int, int], rows_at_once: int, file_rows: int
 ) -> Plan:
     """The next step towards the wanted ends, which continues where the manifests end and never overlaps them."""
+    if view.created_at != identity.created_at:
+        raise Conflict(
+            f"topic {view.name!r} was deleted and made again during this run (made at {identity.created_at} and "
+            f"{view.created_at}): what was not archived by then is gone. Archive the new one to another path"
+        )
     begins = _begins(archive, identity, view)
     most = max(1, rows_at_once // view.queues)
     ranges, is_last = [], True
     for queue, end in sorted(wanted.items()):
         start = max(begins[queue], view.starts[queue])
-        ranges.append(Range(view.name, queue, start, max(start, min(end, start + most))))
+        upto = max(start, min(end, start + most))
+        ranges.append(Range(view.name, queue, start, upto, created=view.created_at))
         is_last = is_last and end <= start + most
     manifests = archive.manifests(view.name)
     return Plan(
@@ -129,7 +135,7 @@ def _begins(archive: Archive, identity: Identity, view: TopicView) -> dict[int, 
         # What was dropped before anything was archived is not missing: the archive begins here.
         return dict(enumerate(view.starts))
     _check_identity(archive, identity, view.name)
-    begins = dict.fromkeys(range(view.queues), 0)
+    begins = {queue: view.begin(queue) for queue in range(view.queues)}
     for manifest in manifests:
         ends = [(file.queue, file.end) for file in manifest.files] + [(gap.queue, gap.end) for gap in manifest.gaps]
         for queue, end in ends:
@@ -142,6 +148,6 @@ def _check_identity(archive: Archive, identity: Identity, topic: str) -> None:
     if Identity(last.store, last.created_at) != identity:
         raise Conflict(
             f"the archive at {archive.path} holds topic {topic!r} of store {last.store}, made at {last.created_at}; "
-            f"this one is of store {identity.store}, made at {identity.created_at}: its offsets mean other messages. "
-            "Archive it to another path"
+            f"this one is of store {identity.store}, made at {identity.created_at}: it was deleted and made again, or "
+            "is another broker's. Archive it to another path"
         )

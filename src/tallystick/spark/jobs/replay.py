@@ -80,7 +80,7 @@ def run_replay(spark: SparkSession, settings: ReplaySettings, report: Report = q
         ranges, identity = _resolved(link, settings)
         app = application(settings, identity)
         origin = Origin(identity.store, settings.archive, settings.url, settings.patience_seconds)
-        steps = list(steps_of(settings.topic, ranges, settings.step_offsets))
+        steps = list(steps_of(settings.topic, ranges, settings.step_offsets, identity.created_at))
         last = _last(link, app)
         left = [(version, pieces) for version, pieces in steps if version > last]
         sent = 0
@@ -204,9 +204,11 @@ def _from_log(link: Link, settings: ReplaySettings) -> tuple[dict[int, tuple[int
     return ranges, Identity(str(link.get("info")["store"]), view.created_at)
 
 
-def steps_of(topic: str, ranges: Mapping[int, tuple[int, int]], size: int) -> Iterator[tuple[int, list[Range]]]:
+def steps_of(
+    topic: str, ranges: Mapping[int, tuple[int, int]], size: int, created: int = 0
+) -> Iterator[tuple[int, list[Range]]]:
     """The steps that are not empty: their numbers in the ledger, and a range for each queue."""
-    whole = [Range(topic, queue, start, end) for queue, (start, end) in ranges.items() if start < end]
+    whole = [Range(topic, queue, start, end, created=created) for queue, (start, end) in ranges.items() if start < end]
     numbers = {number for one in whole for number in range(one.start // size, (one.end - 1) // size + 1)}
     for number in sorted(numbers):
         cut = [one.part(max(one.start, number * size), min(one.end, (number + 1) * size)) for one in whole]

@@ -40,7 +40,7 @@ def _of(view: TopicView) -> range:
 
 def _base(begin: Mark, view: TopicView, queue: int, archived: bool) -> int:
     """Where the batch begins in a queue. Without an archive, trimmed messages cannot be read and do not count."""
-    offset = begin.begin(view.name, queue, view.created_at)
+    offset = begin.begin(view, queue)
     return min(offset if archived else max(offset, view.starts[queue]), view.ends[queue])
 
 
@@ -48,7 +48,8 @@ def _compare(begin: Mark, views: Views, loss: Loss) -> None:
     for topic, places in begin.queues.items():
         view = views.get(topic)
         if view is None or view.created_at != begin.created.get(topic):
-            loss.deleted(topic, anew=view is not None)
+            if view is None or not begin.had_read_all(view):
+                loss.deleted(topic, anew=view is not None)
             continue
         for queue, offset in places.items():
             end = view.ends[queue] if queue < view.queues else 0

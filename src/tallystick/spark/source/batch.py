@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tallystick.core.errors import InvalidRequest
+from tallystick.core.wire import TopicView
 from tallystick.spark.schema import Shape
 from tallystick.spark.source.planning import Planner
 from tallystick.spark.source.ranges import Range
@@ -31,7 +32,7 @@ class BatchReader(DataSourceReader):
             starts = resolve(settings.start, views, link, planner.archived, settings.late_start_fails)
             ends = resolve(settings.end, views, link, planner.archived)
         wanted = [
-            (_between(topic, queue, start, ends[topic][queue]), views[topic])
+            (_between(views[topic], queue, start, ends[topic][queue]), views[topic])
             for topic, queues in starts.items()
             for queue, start in queues.items()
         ]
@@ -42,11 +43,11 @@ class BatchReader(DataSourceReader):
         return read_range(self._settings, self._shape, partition) if isinstance(partition, Range) else iter(())
 
 
-def _between(topic: str, queue: int, start: int, end: int) -> Range:
+def _between(view: TopicView, queue: int, start: int, end: int) -> Range:
     if start > end:
         raise InvalidRequest(
-            f"{topic}/{queue}: the start, offset {start}, lies behind the end, offset {end}; see the options "
+            f"{view.name}/{queue}: the start, offset {start}, lies behind the end, offset {end}; see the options "
             "startingOffsets and endingOffsets, or those with a timestamp",
             field="startingOffsets",
         )
-    return Range(topic, queue, start, end)
+    return Range(view.name, queue, start, end, created=view.created_at)

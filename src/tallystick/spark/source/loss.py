@@ -28,11 +28,20 @@ class Loss(Struct, frozen=True):
             raise DataLoss(f"{what}. To go on without them, set option 'failOnDataLoss' to 'false'")
         _log.warning("%s. Going on without them, as failOnDataLoss is false", what)
 
-    def trimmed(self, topic: str, queue: int, gone: tuple[int, int], start: int) -> None:
+    def trimmed(self, topic: str, queue: int, gone: tuple[int, int], start: int, begin: int) -> None:
         first, after = gone
+        why = "retention or a trim was faster than this reader"
+        if first < begin:
+            why = f"the topic was deleted and made again, and goes on at {begin}"
         self.report(
             f"{topic}/{queue}: offsets {first} to {after - 1} are gone ({after - first} messages); the broker keeps "
-            f"offsets from {start} on (retention or a trim was faster than this reader)"
+            f"offsets from {start} on ({why})"
+        )
+
+    def remade(self, topic: str, queue: int, gone: tuple[int, int]) -> None:
+        self.report(
+            f"{topic}/{queue}: offsets {gone[0]} to {gone[1] - 1} are gone: the topic was deleted and made again after "
+            "it was looked at (or another broker serves the address by now)"
         )
 
     def cut(self, topic: str, queue: int, wanted: int, end: int) -> None:

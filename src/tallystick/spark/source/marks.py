@@ -1,8 +1,8 @@
 """How far a stream has come: what Spark keeps in the checkpoint and hands back.
 
 Spark compares offsets as text, so that the same place must always be written in the same way: topics and queues in
-order, queues as text. A topic's time of creation goes with it: a topic that was deleted and made again begins at 0,
-and its offsets may have passed the old ones by the time anybody looks.
+order, queues as text. A topic's time of creation goes with it: one that was deleted and made again goes on where it
+ended, but what had not been read by then is gone; and behind the same address there may be another broker by now.
 """
 
 from __future__ import annotations
@@ -27,9 +27,16 @@ class Mark(Struct, frozen=True):
         places = {topic: _in_order(self.queues[topic]) for topic in sorted(self.queues)}
         return {**places, CREATED: {topic: self.created[topic] for topic in sorted(self.queues)}}
 
-    def begin(self, topic: str, queue: int, created: int) -> int:
+    def begin(self, view: TopicView, queue: int) -> int:
         """Where to go on in a queue; one that is not here was added, or made anew, and is read from its first."""
-        return self.queues[topic].get(queue, 0) if self.created.get(topic) == created else 0
+        known = self.queues[view.name] if self.created.get(view.name) == view.created_at else {}
+        return known.get(queue, view.begin(queue))
+
+    def had_read_all(self, view: TopicView) -> bool:
+        """Of the topic that was deleted before this one was made: it goes on exactly here. That it does not begin at 0
+        shows that it is the same broker's."""
+        places = self.queues[view.name]
+        return any(view.begins) and all(offset == view.begin(queue) for queue, offset in places.items())
 
 
 def read_mark(written: dict[str, Any]) -> Mark:

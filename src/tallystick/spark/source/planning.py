@@ -29,6 +29,9 @@ class Planner:
         topic, queue = wanted.topic, wanted.queue
         if not len(wanted):
             return []
+        if wanted.created not in (0, view.created_at):
+            self.loss.remade(topic, queue, (wanted.start, wanted.end))
+            return []
         start, end = (view.starts[queue], view.ends[queue]) if queue < view.queues else (0, 0)
         if wanted.end > end:
             self.loss.cut(topic, queue, wanted.end, end)
@@ -36,5 +39,5 @@ class Planner:
         covered = self.archived.covered(view, queue) if wanted.start < start else NOTHING
         pieces, gaps = kept(wanted, start, covered)
         for gap in gaps:
-            self.loss.trimmed(topic, queue, gap, start)
+            self.loss.trimmed(topic, queue, gap, start, view.begin(queue))
         return pieces

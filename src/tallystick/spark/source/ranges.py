@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
@@ -11,19 +11,21 @@ from pyspark.sql.datasource import InputPartition
 
 @dataclass(frozen=True)
 class Range(InputPartition):
-    """The offsets in [start, end) of one queue; `archived` ones come from the archive, all others from the broker."""
+    """The offsets in [start, end) of one queue; `archived` ones come from the archive, all others from the broker.
+    `created` tells which topic of that name is meant: it may be deleted and made again before the range is read."""
 
     topic: str
     queue: int
     start: int
     end: int
     archived: bool = False
+    created: int = 0  # 0 if it does not matter
 
     def __len__(self) -> int:
         return max(0, self.end - self.start)
 
     def part(self, start: int, end: int, archived: bool | None = None) -> Range:
-        return Range(self.topic, self.queue, start, end, self.archived if archived is None else archived)
+        return replace(self, start=start, end=end, archived=self.archived if archived is None else archived)
 
 
 def kept(wanted: Range, start: int, covered: tuple[int, int]) -> tuple[list[Range], list[tuple[int, int]]]:

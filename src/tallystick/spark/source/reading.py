@@ -18,6 +18,7 @@ from tallystick.spark.source.ranges import Range
 from tallystick.spark.source.settings import SourceSettings
 from tallystick.spark.source.topics import open_link
 
+CREATED = "Tallystick-Created"  # the broker's word on which topic of a name it read from
 _BACKOFF = Backoff(first_ms=50, cap_ms=2_000)
 
 
@@ -88,6 +89,9 @@ class _Reading:
         path = ("topics", piece.topic, "queues", str(piece.queue), "messages")
         columns = None if self._columns is None else ",".join(self._columns)
         with link.arrow(*path, offset=self._next, end=piece.end, columns=columns) as answer:
+            # Of another topic of this name nothing is taken: offsets may be the same where another broker has them.
+            if piece.created and answer.headers.get(CREATED, str(piece.created)) != str(piece.created):
+                return
             try:
                 # The broker's stream ends with a mark; where that is missing the connection was cut between batches.
                 with pa.ipc.open_stream(answer) as batches:

@@ -105,7 +105,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._planner.loss.deleted(topic, anew=view is not None)
                 continue
             wanted += [
-                (Range(topic, queue, begin.begin(topic, queue, created), places[queue]), view) for queue in places
+                (Range(topic, queue, begin.begin(view, queue), places[queue], created=created), view)
+                for queue in places
             ]
         return list(self._planner.tasks(wanted))
 

@@ -11,7 +11,7 @@ from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
 from tallystick.store.kv import keys
 from tallystick.store.kv.appender import Appender
 from tallystick.store.kv.call_records import CallsRecord, CallsState, decode_calls, decode_state
-from tallystick.store.kv.catalog import Catalog
+from tallystick.store.kv.catalog import Catalog, Topic
 from tallystick.store.kv.engine import Area, Changes, Engine
 from tallystick.store.protocol import Event, StoreSettings
 
@@ -32,6 +32,7 @@ class Batch:
         self.prepared = 0
         self.committed = 0
         self.called: set[int] = set()  # channels that calls were lined up in
+        self.deleted: list[Topic] = []
         self.outcomes: list[tuple[str, Resolved]] = []
         self.log = Appender(catalog, now)
         self._calls_states: dict[str, CallsState | None] = {}

@@ -22,6 +22,15 @@ class Topic(Struct):
     queues: int
     retention_ms: int
     created_at: int
+    begins: list[int] = []  # where the queues of a topic begin that was deleted and made again; the others begin at 0
+
+    def begin(self, queue: int) -> int:
+        return self.begins[queue] if queue < len(self.begins) else 0
+
+    @property
+    def most_queues(self) -> int:
+        """Of this life or an earlier one: offsets of those that are not here are used up as well."""
+        return max(self.queues, len(self.begins))
 
 
 class Counters(Struct):
@@ -122,14 +131,21 @@ class Catalog:
             self.marks[keys.read_u32(key, 1)] = msgspec.msgpack.decode(value, type=Mark)
 
     def add_topic(self, topic: Topic) -> None:
+        # Before the topic is known: readers in other threads must not see a queue without its beginning.
+        for queue, begin in enumerate(topic.begins):
+            self.starts[(topic.id, queue)] = self.ends[(topic.id, queue)] = begin
         self.topics[topic.name] = topic
         self.topics_by_id[topic.id] = topic
 
     def remove_topic(self, topic: Topic) -> None:
         del self.topics[topic.name], self.topics_by_id[topic.id]
         for known in (self.ends, self.starts):
-            for queue in range(topic.queues):
+            for queue in range(topic.most_queues):
                 known.pop((topic.id, queue), None)
+        self.round_robin.pop(topic.id, None)
+        self.receive_turns.pop(topic.id, None)
+        for group_id in self.groups.values():
+            self.visible_low.pop(keys.group_topic(group_id, topic.id), None)
 
     def mark(self, channel: int) -> Mark:
         mark = self.marks.get(channel)

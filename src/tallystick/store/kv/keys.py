@@ -18,6 +18,7 @@
            x <gid>                         state of its calls U <name>               call topic
            D <channel> <time> <call>       due call           i <time> <call>        call under lease
            X <call>                        parked call        z <time> <gid>         tombstone kept for its calls
+           E <name>                        how a deleted topic ended
 
 `gt` is <group id> <topic id>; `call` is <gid> 0 <index>.
 """

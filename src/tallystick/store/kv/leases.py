@@ -17,6 +17,7 @@ from tallystick.core.wire import Delivery
 from tallystick.store.kv import keys, topics
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.catalog import Topic
+from tallystick.store.kv.cursors import Cursor, decode_cursor, store_cursor
 from tallystick.store.kv.deadletter import bury
 from tallystick.store.kv.reader import Reader
 from tallystick.store.protocol import Receive, Received
@@ -31,13 +32,7 @@ class Lease(Struct, array_like=True):
     key: str | None = None
 
 
-class Cursor(Struct, array_like=True):
-    next: int
-    leased: int = 0
-
-
 _decode_lease = msgspec.msgpack.Decoder(Lease).decode
-_decode_cursor = msgspec.msgpack.Decoder(Cursor).decode
 
 
 def check_group(batch: Batch, name: str) -> None:
@@ -157,7 +152,7 @@ def load_cursor(batch: Batch, gt: bytes, topic: Topic, queue: int, start: str) -
     stored = batch.get("index", b"g" + gt + keys.u16(queue))
     kept_from = batch.catalog.starts.get((topic.id, queue), 0)
     if stored is not None:
-        cursor = _decode_cursor(stored)
+        cursor = decode_cursor(stored)
         cursor.next = max(cursor.next, kept_from)
         return cursor
     if start == "earliest" or _has_begun(batch, gt):
@@ -170,10 +165,6 @@ def load_cursor(batch: Batch, gt: bytes, topic: Topic, queue: int, start: str) -
 def _has_begun(batch: Batch, gt: bytes) -> bool:
     """Whether the group has a place in the topic: then a queue that was added since belongs to it as a whole."""
     return next(batch.scan("index", b"g" + gt, keys.after_prefix(b"g" + gt)), None) is not None
-
-
-def store_cursor(batch: Batch, gt: bytes, queue: int, cursor: Cursor) -> None:
-    batch.put("index", b"g" + gt + keys.u16(queue), encode(cursor))
 
 
 def store_lease(batch: Batch, gt: bytes, queue: int, offset: int, lease: Lease) -> None:
@@ -189,7 +180,7 @@ def release(batch: Batch, gt: bytes, queue: int, offset: int) -> None:
     key = b"g" + gt + keys.u16(queue)
     stored = batch.get("index", key)
     if stored is not None:
-        cursor = _decode_cursor(stored)
+        cursor = decode_cursor(stored)
         cursor.leased -= 1
         batch.put("index", key, encode(cursor))
     batch.counters.leased -= 1

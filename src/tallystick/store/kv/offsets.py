@@ -18,11 +18,15 @@ def commit(batch: Batch, op: CommitOffsets) -> OpResult | None:
             raise InvalidRequest(f"offsets: topic {op.topic!r} has no queue {queue}", field="offsets")
         if offset > end:
             raise InvalidRequest(f"offsets: queue {queue} ends at {end}, {offset} lies past it", field="offsets")
+        if op.expected is None:
+            continue
+        # What is no longer there is behind everybody: a group without a place is at the start, wherever that is.
+        start = batch.catalog.starts.get((topic.id, queue), 0)
         stored = batch.get("index", b"q" + gt + keys.u16(queue))
-        current = None if stored is None else keys.read_u64(stored)
-        if op.expected is not None and (current or 0) != op.expected.get(queue, 0):
+        current = max(start, 0 if stored is None else keys.read_u64(stored))
+        if current != max(start, op.expected.get(queue, 0)):
             raise OffsetMoved(
-                f"group {op.group!r} is at {current or 0} of {op.topic}/{queue}, not at {op.expected.get(queue, 0)}",
+                f"group {op.group!r} is at {current} of {op.topic}/{queue}, not at {op.expected.get(queue, 0)}",
                 field="expected",
             )
     gt = keys.group_topic(group_id(batch, op.group), topic.id)

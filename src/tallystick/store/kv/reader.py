@@ -38,6 +38,10 @@ class Reader:
         self._cache: OrderedDict[bytes, Chunk] = OrderedDict()
         self.ends: dict[QueueId, int] = {}
 
+    def end(self, topic_id: int, queue: int, start: int) -> int:
+        """One past the last durable offset. A queue that has just been made, and is not durable yet, is empty."""
+        return max(start, self.ends.get((topic_id, queue), 0))
+
     def raw(self, topic_id: int, queue: int, offset: int) -> Iterator[tuple[int, bytes]]:
         """(last offset, chunk) from the chunk that holds `offset` on."""
         end = self.ends.get((topic_id, queue), 0)
@@ -49,7 +53,7 @@ class Reader:
             yield keys.read_u64(key, 6), chunk
 
     def slice(self, topic: Topic, queue: int, start: int, offset: int, max_messages: int, max_bytes: int) -> Slice:
-        piece = Slice(start, offset, self.ends.get((topic.id, queue), 0), [])
+        piece = Slice(start, offset, self.end(topic.id, queue, start), [], topic.created_at)
         taken = 0
         for last, value in self.raw(topic.id, queue, offset):
             if piece.chunks and taken + len(value) > max_bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tallystick.core import ops
 from tallystick.core.calls import CallsView, CallTopicView, CallView
-from tallystick.core.errors import NotFound, OffsetOutOfRange, StorageFailed, TallystickError
+from tallystick.core.errors import NotFound, StorageFailed, TallystickError
 from tallystick.core.wire import GroupView, LedgerView, TopicView, TransactionView
 from tallystick.store import protocol
 from tallystick.store.kv import (
@@ -158,6 +158,9 @@ class KvStore:
             topic = self._catalog.topics_by_id.get(where[0])
             if topic is not None:
                 self._appended.add((topic.name, where[1]))
+        for gone in batch.deleted:
+            for queue in range(gone.queues):
+                self._reader.ends.pop((gone.id, queue), None)
         self._called |= batch.called
         self._events.extend(batch.events)
         self.totals["prepared"] += batch.prepared
@@ -185,11 +188,11 @@ class KvStore:
         if not 0 <= queue < known.queues:
             raise NotFound(f"topic {topic!r} has {known.queues} queues, there is no queue {queue}", field="queue")
         start = self._catalog.starts.get((known.id, queue), 0)
-        end = self._reader.ends.get((known.id, queue), 0)
+        end = self._reader.end(known.id, queue, start)
         if not start <= offset <= end:
-            raise OffsetOutOfRange(
-                f"offset {offset} is outside of {topic}/{queue}, which holds {start} to {end}", field="offset"
-            )
+            if self._catalog.topics.get(topic) is not known:  # deleted while we looked
+                return self.read(topic, queue, offset, max_messages, max_bytes)
+            raise topics.outside(known, queue, offset, start, end)
         try:
             return self._reader.slice(known, queue, start, offset, max_messages, max_bytes)
         except Exception as error:
@@ -218,15 +221,19 @@ class KvStore:
         return ledger.views(self._look(), after, limit)
 
     def topics(self) -> list[TopicView]:
-        return [self._view(topic) for topic in list(self._catalog.topics.values())]
+        found = (self.topic(name) for name in list(self._catalog.topics))
+        return [view for view in found if view is not None]
 
     def topic(self, name: str) -> TopicView | None:
-        topic = self._catalog.topics.get(name)
-        return None if topic is None else self._view(topic)
+        while (topic := self._catalog.topics.get(name)) is not None:
+            view = self._view(topic)
+            if self._catalog.topics.get(name) is topic:  # and was not deleted while we looked
+                return view
+        return None
 
     def _view(self, topic: Topic) -> TopicView:
         view = topics.view(self._catalog, topic)
-        view.ends = [self._reader.ends.get((topic.id, queue), 0) for queue in range(topic.queues)]
+        view.ends = [self._reader.end(topic.id, queue, start) for queue, start in enumerate(view.starts)]
         return view
 
     def _look(self) -> Batch:

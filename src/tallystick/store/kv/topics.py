@@ -1,13 +1,13 @@
-"""Topics: made by request or by their first message, trimmed by age, deleted whole."""
+"""Topics: made by request or by their first message, trimmed by age, deleted whole (and what then: lives.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
 
-from tallystick.core.errors import InvalidRequest, NotFound, TooLarge
+from tallystick.core.errors import InvalidRequest, NotFound, OffsetOutOfRange, TooLarge
 from tallystick.core.wire import TopicView
-from tallystick.store.kv import keys
+from tallystick.store.kv import keys, lives
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.catalog import Catalog, Topic
 from tallystick.store.kv.reader import decode_head
@@ -23,6 +23,7 @@ def view(catalog: Catalog, topic: Topic) -> TopicView:
         topic.created_at,
         [catalog.starts.get((topic.id, queue), 0) for queue in queues],
         [catalog.ends.get((topic.id, queue), 0) for queue in queues],
+        [topic.begin(queue) for queue in queues],
     )
 
 
@@ -31,6 +32,15 @@ def known(catalog: Catalog, name: str) -> Topic:
     if topic is None:
         raise NotFound(f"there is no topic {name!r}", field="topic")
     return topic
+
+
+def outside(topic: Topic, queue: int, offset: int, start: int, end: int) -> OffsetOutOfRange:
+    """The refusal of an offset that is not there; says so if it was one of a topic that was deleted."""
+    told = f"offset {offset} is outside of {topic.name}/{queue}, which holds {start} to {end}"
+    begin = topic.begin(queue)
+    if offset < begin:
+        told += f": the topic was deleted and made again, offsets before {begin} were those of the deleted one"
+    return OffsetOutOfRange(told, field="offset")
 
 
 def require(batch: Batch, names: Iterable[str]) -> None:
@@ -61,9 +71,12 @@ def _create(batch: Batch, op: PutTopic) -> Topic:
     batch.counters.topics += 1
     queues = op.queues or batch.settings.default_queues
     retention = batch.settings.retention_ms if op.retention_ms is None else op.retention_ms
-    topic = Topic(batch.counters.topics, op.name, queues, retention, batch.now)
+    ended = lives.last(batch, op.name)
+    created_at = max(batch.now, ended.created_at + 1)  # tells lives apart, whatever the clock does
+    topic = Topic(batch.counters.topics, op.name, queues, retention, created_at, ended.ends)
     batch.catalog.add_topic(topic)
     _store(batch, topic)
+    lives.hand_over(batch, ended, topic)
     return topic
 
 
@@ -91,6 +104,7 @@ def put(batch: Batch, op: PutTopic) -> TopicView:
 
 def delete(batch: Batch, op: DeleteTopic) -> None:
     topic = known(batch.catalog, op.name)
+    lives.end(batch, topic)
     batch.delete("index", b"T" + topic.name.encode())
     whole = keys.u32(topic.id)
     batch.delete_range("log", whole, keys.after_prefix(whole))
@@ -104,6 +118,7 @@ def delete(batch: Batch, op: DeleteTopic) -> None:
             batch.delete_range("index", prefix + gt, keys.after_prefix(prefix + gt))
     batch.log.forget(topic.id)
     batch.catalog.remove_topic(topic)
+    batch.deleted.append(topic)
 
 
 def trim(batch: Batch, op: TrimTopics) -> Progress:

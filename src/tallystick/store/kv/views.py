@@ -6,22 +6,18 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-import msgspec
-
 from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.transaction import Prepared, Resolved
 from tallystick.core.wire import GroupView, QueueOffset, TransactionView
 from tallystick.store.kv import keys, topics
 from tallystick.store.kv.batch import Batch
 from tallystick.store.kv.catalog import Topic
-from tallystick.store.kv.leases import Cursor
+from tallystick.store.kv.cursors import decode_cursor
 from tallystick.store.kv.reader import Reader
 from tallystick.store.kv.tombstones import decode_outcomes
 from tallystick.store.protocol import Counts
 
 EXAMINED_PER_PAGE = 10_000  # a page that filters much away ends early instead of holding the writer up
-
-_decode_cursor = msgspec.msgpack.Decoder(Cursor).decode
 
 
 def transaction(batch: Batch, gid: str) -> TransactionView | None:
@@ -184,7 +180,7 @@ def lag_view(batch: Batch, reader: Reader, name: str, topic: Topic) -> GroupView
     view = GroupView(name, topic.name, [])
     for queue in range(topic.queues):
         start = batch.catalog.starts.get((topic.id, queue), 0)
-        end = reader.ends.get((topic.id, queue), 0)
+        end = reader.end(topic.id, queue, start)
         place, leased = _place(batch, gt, queue, start)
         view.queues.append(QueueOffset(queue, place, start, end, end - place + leased))
         view.leased += leased
@@ -196,7 +192,7 @@ def _place(batch: Batch, gt: bytes, queue: int, start: int) -> tuple[int, int]:
     """Where the group stands in a queue, and how many before that are under lease."""
     cursor = batch.get("index", b"g" + gt + keys.u16(queue))
     if cursor is not None:
-        decoded = _decode_cursor(cursor)
+        decoded = decode_cursor(cursor)
         return max(decoded.next, start), decoded.leased
     stored = batch.get("index", b"q" + gt + keys.u16(queue))
     return (start if stored is None else max(keys.read_u64(stored), start)), 0

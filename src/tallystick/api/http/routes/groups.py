@@ -61,7 +61,7 @@ async def receive(request: Request) -> Response:
     group, wanted = group_of(request), await body_of(request, ReceiveRequest)
     deliveries = await while_connected(request, broker_of(request).receive(group, wanted))
     if wants_msgpack(request):
-        return respond(request, ReceiveResponse(deliveries))
+        return respond(request, ReceiveResponse(deliveries, broker_of(request).store.id))
     shown = [
         {
             "message": readable(one.message),
@@ -71,7 +71,7 @@ async def receive(request: Request) -> Response:
         }
         for one in deliveries
     ]
-    return respond(request, {"deliveries": shown})
+    return respond(request, {"deliveries": shown, "store": broker_of(request).store.id})
 
 
 async def _settle(request: Request, op: ClientOp) -> Response:

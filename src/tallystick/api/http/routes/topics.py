@@ -73,8 +73,8 @@ async def fetch(request: Request) -> Response:
     piece = await while_connected(request, broker.fetch(topic, queue, offset, most, max_bytes, wait_ms))
     if wants_msgpack(request):
         raw = [msgspec.Raw(chunk) for chunk in piece.chunks]
-        return respond(request, FetchResponse(topic, queue, piece.start, piece.next, piece.end, raw))
-    return respond(request, _readable(piece, topic, queue, offset, most))
+        return respond(request, FetchResponse(topic, queue, piece.start, piece.next, piece.end, raw, broker.store.id))
+    return respond(request, {**_readable(piece, topic, queue, offset, most), "store": broker.store.id})
 
 
 def _readable(piece: Slice, topic: str, queue: int, offset: int, most: int) -> dict[str, object]:
@@ -98,6 +98,8 @@ def _arrow(request: Request, topic: str, queue: int, offset: int) -> Response:
         "Tallystick-Start": str(known.start),
         "Tallystick-Next": str(max(offset, end)),
         "Tallystick-End": str(known.end),
+        "Tallystick-Store": broker.store.id,
+        "Tallystick-Created": str(known.created_at),
     }
     content = arrow.stream(broker, topic, queue, offset, end, names)
     return StreamingResponse(content, media_type=ARROW, headers=headers)

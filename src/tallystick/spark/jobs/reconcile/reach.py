@@ -75,7 +75,7 @@ def _log_from(broker: Pinned, archive: str) -> int:
         covered = kept.covers(view.name) if kept is not None else {}
         for queue in range(view.queues):
             start = min(view.starts[queue], covered.get(queue, (view.starts[queue], 0))[0])
-            if start == 0:
+            if start <= view.begin(queue):
                 continue
             oldest = brokers.oldest_kept(broker.url, view, queue)
             # An empty queue shows nothing; retention has taken no message that is younger than that.

@@ -1,0 +1,71 @@
+"""The lives of a topic: one that is deleted and made again goes on where it ended.
+
+Offsets of a name are never used twice in one store. Ids of messages and the offsets that readers keep are made of
+names, so they would otherwise mean other messages after a topic was made again: new ones would be dropped as
+duplicates, or skipped, without a word. What is kept of a deleted topic is one small record under its name, not in
+memory, until a topic of that name is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.store.kv import keys
+from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.catalog import Topic
+from tallystick.store.kv.cursors import Cursor, store_cursor
+
+
+class Ended(Struct, array_like=True):
+    """A topic that was deleted: where its queues ended, also those that only an earlier life had, and the groups that
+    had a place in it, by lease or by a stored offset."""
+
+    created_at: int
+    ends: list[int]
+    receivers: list[int]
+    readers: list[int]
+
+
+NEVER = Ended(-1, [], [], [])
+_decode = msgspec.msgpack.Decoder(Ended).decode
+
+
+def _key(name: str) -> bytes:
+    return b"E" + name.encode()
+
+
+def end(batch: Batch, topic: Topic) -> None:
+    """Keep what the next topic of this name goes on from. One that nobody wrote to or read from leaves nothing."""
+    ends = [batch.catalog.ends.get((topic.id, queue), 0) for queue in range(topic.most_queues)]
+    ended = Ended(topic.created_at, ends, list(_with_place(batch, topic, b"g")), list(_with_place(batch, topic, b"q")))
+    if any(ended.ends) or ended.receivers or ended.readers:
+        batch.put("index", _key(topic.name), encode(ended))
+
+
+def _with_place(batch: Batch, topic: Topic, kind: bytes) -> Iterator[int]:
+    for group_id in batch.catalog.groups.values():
+        prefix = kind + keys.group_topic(group_id, topic.id)
+        if next(batch.scan("index", prefix, keys.after_prefix(prefix)), None) is not None:
+            yield group_id
+
+
+def last(batch: Batch, name: str) -> Ended:
+    """The life before the one that begins now, which takes over what was kept of it."""
+    stored = batch.get("index", _key(name))
+    if stored is None:
+        return NEVER
+    batch.delete("index", _key(name))
+    return _decode(stored)
+
+
+def hand_over(batch: Batch, ended: Ended, topic: Topic) -> None:
+    """Groups that had a place in the last life have one at the beginning of this: a group that was to begin with the
+    latest message must not begin once more, behind what came in the meantime. One queue stands for all."""
+    begin = topic.begin(0)
+    for group_id in ended.receivers:
+        store_cursor(batch, keys.group_topic(group_id, topic.id), 0, Cursor(begin))
+    for group_id in ended.readers:
+        batch.put("index", b"q" + keys.group_topic(group_id, topic.id) + keys.u16(0), keys.u64(begin))
