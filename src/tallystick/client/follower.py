@@ -159,7 +159,7 @@ class _Reader:
         _check_store(place, (await self._broker.info()).store)
         view = await reading.topic(self._broker, place.topic, self._timeout)
         if self._subscription.start == "latest":
-            self._stored = await self._lane.play(lambda _: begin_at_ends(place, view.ends))
+            self._stored = await self._lane.play(lambda desk: begin_at_ends(desk, place, view.ends))
         return view.starts[place.queue] if self._stored is None else self._stored
 
     async def _fetch(self, place: Place, offset: int) -> Fetched:

@@ -126,7 +126,7 @@ def stored_offset(desk: Desk, place: Place) -> Script[int | None]:
     return _in_transaction(LocalTransaction(desk.adapter), body)
 
 
-def begin_at_ends(place: Place, ends: Sequence[int]) -> Script[int | None]:
+def begin_at_ends(desk: Desk, place: Place, ends: Sequence[int]) -> Script[int | None]:
     """One local transaction: a group without a place in the topic gets one at the end of every queue, written down so
     that a restart does not skip ahead. None if it has places in others only: this queue was added since, and belongs to
     the group as a whole."""
@@ -141,7 +141,7 @@ def begin_at_ends(place: Place, ends: Sequence[int]) -> Script[int | None]:
             yield from _move(one, None, end)
         return ends[place.queue]
 
-    return _in_transaction(body)
+    return _in_transaction(LocalTransaction(desk.adapter), body)
 
 
 def _move(place: Place, stored: int | None, to: int) -> Script[None]:
