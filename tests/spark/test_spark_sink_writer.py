@@ -142,7 +142,7 @@ def test_requests_are_bounded_in_bytes_and_rows_and_numbered(broker: BrokerProce
         for _ in range(5):
             part.add(values("y" * 3_000_000))
         part.flush()
-    assert part.count == sum(count for _, count in sent) == 3 * parts.REQUEST_ROWS + 5
+    assert part.content.rows == sum(count for _, count in sent) == 3 * parts.REQUEST_ROWS + 5
     assert max(count for _, count in sent) <= parts.REQUEST_ROWS
     assert max(size for size, _ in sent) < 2 * parts.REQUEST_BYTES
 
@@ -210,7 +210,7 @@ def test_a_replay_that_finds_its_batch_committed_sends_nothing(broker: BrokerPro
     with as_task(batch=0):
         message = play.writer().write(batches())
     assert (message.part, message.skipped, taken) == ("", True, [0, 10])
-    play.commit(0, [message, message])
+    play.commit(0, [message, play.task(0)])
     play.run(1, numbers(20, 30))
     assert difference(broker.url, topic, expected(0, 30)) == NOTHING
 
@@ -377,7 +377,7 @@ def test_a_batch_write_without_an_id_is_written_each_time_and_leaves_no_trace(
 
 def test_a_batch_write_with_its_version_is_written_once(broker: BrokerProcess, topic: str) -> None:
     app = new_gid()
-    for version, first in (("3", 0), ("3", 0), ("2", 100), ("4", 5)):
+    for version, first in (("3", 0), ("3", 0), ("4", 5), ("3", 0)):
         writer = batch_writer(broker.url, topic=topic, txnAppId=app, txnVersion=version)
         writer.commit([writer.write(iter([numbers(first, first + 5)]))])
     assert difference(broker.url, topic, expected(0, 10)) == NOTHING

@@ -12,6 +12,7 @@ from tallystick.core.errors import TooLarge
 from tallystick.core.ids import new_gid
 from tallystick.link import Link
 from tallystick.spark.sink.columns import Columns
+from tallystick.spark.sink.content import Content
 
 REQUEST_BYTES = 4 * 1024 * 1024
 REQUEST_ROWS = 20_000
@@ -26,7 +27,7 @@ class Part:
 
     def __init__(self, link: Link, columns: Columns, ttl_ms: int | None) -> None:
         self.id = new_gid()
-        self.count = 0
+        self.content = Content()
         self._link, self._columns, self._ttl_ms = link, columns, ttl_ms
         self._requests = 0
         self._waiting: list[Any] = []
@@ -64,7 +65,7 @@ class Part:
         self._check_sizes(shaped)
         self._link.post_arrow("parts", self.id, body=_stream(shaped), index=self._requests, ttl_ms=self._ttl_ms)
         self._requests += 1
-        self.count += self._rows
+        self.content = sum(map(self._columns.content, shaped), self.content)
         self._waiting, self._bytes, self._rows = [], 0, 0
 
     def _known_limits(self) -> dict[str, int]:
