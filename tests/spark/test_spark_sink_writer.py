@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -159,6 +160,38 @@ def test_a_value_above_the_limit_is_named_by_its_key(broker: BrokerProcess, topi
     batch = pa.record_batch({"key": ["small", "large"], "value": [b"1", b"x" * (4 * 1024 * 1024 + 1)]})
     with pytest.raises(TooLarge, match=r"with key 'large' has 4194305 bytes, the broker's limit is 4194304"):
         writer.write(iter([batch]))
+
+
+HEADERS = pa.map_(pa.string(), pa.string())
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        ({"key": ["k" * 1_025]}, r"column 'key': a row with key 'k{80}'\.\.\. has 1025 characters, the limit is 1024"),
+        ({"tag": ["t" * 129]}, r"column 'tag': a row with value b'bad' has 129 characters, the limit is 128"),
+        (
+            {"headers": pa.array([[(f"h{number}", "") for number in range(65)]], HEADERS)},
+            r"column 'headers': a row with value b'bad' has 65 headers, the limit is 64",
+        ),
+        (
+            {"headers": pa.array([[("n" * 129, "")]], HEADERS)},
+            r"a row with value b'bad' has a header 'n{80}' with a name of 129 characters",
+        ),
+        ({"headers": pa.array([[("name", "x" * 8_193)]], HEADERS)}, r"has a header 'name' .* and a text of 8193"),
+    ],
+)
+def test_a_row_over_a_limit_is_named(broker: BrokerProcess, topic: str, column: dict[str, Any], told: str) -> None:
+    (name,) = column
+    columns = schema(**{"value": "string", name: "headers" if name == "headers" else "string"})
+    writer = batch_writer(broker.url, columns, topic=topic)
+    bad = pa.record_batch({"value": ["bad"], **column})
+    good = pa.record_batch([pa.array(["good"] * 3), pa.nulls(3, bad.schema.types[1])], schema=bad.schema)
+    with pytest.raises((TooLarge, InvalidRequest), match=told):
+        writer.write(iter([good, bad]))
+    both = pa.Table.from_batches([good, bad]).combine_chunks().to_batches()[0]
+    writer.commit([writer.write(iter([both.slice(0, 3)]))])  # what only shares its memory with a bad row is no worse
+    assert content(broker.url, topic) == {"good": 3}
 
 
 # --- batches without rows --------------------------------------------------------------------------------------------
