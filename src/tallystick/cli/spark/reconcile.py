@@ -10,6 +10,7 @@ import typer
 
 from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.cli.durations import parsed
+from tallystick.cli.failures import DAMAGED, UNFINISHED
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import print_json, print_table, span, when
 from tallystick.cli.spark.options import Jars, Master, progress
@@ -19,7 +20,6 @@ from tallystick.core.errors import InvalidRequest
 if TYPE_CHECKING:
     from tallystick.spark.jobs.reconcile import Consumer, ReconcileSettings, ReconcileSummary
 
-DAMAGED, UNFINISHED = 6, 7
 EXIT_CODES = (
     "Exit codes: 0 clean; 6 damage was found; 7 no damage, but something is in doubt or waiting (0 with "
     "--allow-in-doubt). Others as everywhere: 1 failed; 2 wrong usage; 4 broker unreachable."
