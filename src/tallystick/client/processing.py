@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from tallystick.barrier.operations.inbox import advance_offset, first_time, read_offset
+from tallystick.barrier.operations.inbox import advance_offset, first_time, keep_digest, read_offset
 from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
 from tallystick.client.message import Message
 from tallystick.client.script import InDatabase, Local, Script, UserCode
@@ -75,6 +75,7 @@ def handle_by_inbox(subscription: Subscription, message: Message, connection: An
             return (yield from _signed_effect(subscription, message, connection))
         if not (yield InDatabase(first_time(subscription.group, message.id))):
             return Verdict.DUPLICATE
+        yield from _digest(subscription, message.id, message)
         yield UserCode(lambda: _call(subscription, message, connection))
         return Verdict.HANDLED
 
@@ -91,6 +92,7 @@ def handle_by_offset(
         yield from _move(place, stored, message.offset + 1)
         if message.header(SIGN) in SIGNS:
             return (yield from _signed_effect(subscription, message, connection))
+        yield from _digest(subscription, message.id, message)
         yield UserCode(lambda: _call(subscription, message, connection))
         return Verdict.HANDLED
 
@@ -154,8 +156,15 @@ def _signed_effect(subscription: Subscription, message: Message, connection: Any
     if payload is None:
         raise NotPreparedYet(f"the outcome of {identity} is here, the message itself is not")
     prepared = _restored(_decode(payload), message)
+    yield from _digest(subscription, identity, prepared)
     yield UserCode(lambda: _call(subscription, prepared, connection))
     return Verdict.HANDLED
+
+
+def _digest(subscription: Subscription, identity: str, message: Message) -> Script[None]:
+    """Keep what the handler is given, if that was asked for: before it runs, so that it cannot have changed it."""
+    if subscription.digest:
+        yield InDatabase(keep_digest(subscription.group, identity, message.value))
 
 
 def _restored(prepared: Message, outcome: Message) -> Message:

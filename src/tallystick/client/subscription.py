@@ -40,6 +40,7 @@ class Subscription(Struct, frozen=True, kw_only=True):
     start: Start = "earliest"
     on_trimmed: Literal["stop", "skip"] = "stop"
     with_connection: bool = False
+    digest: bool = False
 
     @property
     def name(self) -> str:
@@ -85,6 +86,8 @@ def _check_delivery(subscription: Subscription) -> None:
         raise InvalidRequest(f"by: {subscription.by!r} is none of inbox, offset", field="by")
     if subscription.with_connection and subscription.exactly_once is None:
         raise InvalidRequest("a handler of (message, conn) needs exactly_once=open_connection", field="handler")
+    if subscription.digest and subscription.exactly_once is None:
+        raise InvalidRequest("digest: it is kept in your database: give exactly_once", field="digest")
     if subscription.by == "offset":
         if subscription.exactly_once is None:
             raise InvalidRequest("by='offset' keeps the offset in your database: give exactly_once", field="by")
