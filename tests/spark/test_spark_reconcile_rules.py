@@ -227,6 +227,29 @@ def test_each_kind_of_damage_is_found_and_only_that(spark: SparkSession) -> None
     assert counted["transactions"] == len(CASES) - 1
 
 
+def test_a_value_that_is_not_what_was_sent_is_found(spark: SparkSession) -> None:
+    """By digest, where both sides have one."""
+    whole = [committed_row(), transaction(STATE_COMMITTED)]
+    cases = {
+        "same": [*whole, message(payload=17), applied(), {"sequence": 0, "payload_0": 17}],
+        "other": [*whole, message(payload=17), applied(), {"sequence": 0, "payload_0": 18}],
+        "no-digest-kept": [*whole, message(payload=17), applied()],
+        "values-not-read": [*whole, message(), applied(), {"sequence": 0, "payload_0": 17}],
+        "prepared": [
+            transaction(STATE_COMMITTED, owned=False),
+            message(),
+            {"sequence": 0, "announced": 1, "logged_at": OLD, "born_at": OLD, "payload": 17},
+            applied(),
+            {"sequence": 0, "payload_0": 18},
+        ],
+    }
+    found, _ = judge(spark, cases, BOUNDS)
+    assert {gid: codes for gid, codes in found.items() if codes} == {
+        "other": {"other_value"},
+        "prepared": {"other_value"},
+    }
+
+
 OLD_NAMED = f"0a1b2c3d-{ANCIENT:011x}{'0' * 20}"
 
 

@@ -174,7 +174,10 @@ def message_code(bounds: Bounds) -> Column:
 
 def consumer_code(number: int, bounds: Bounds) -> Column:
     """What is wrong with a message at one consumer group."""
-    cases = [(F.col(f"effect_{number}") > 1, "effect_twice")]
+    cases = [
+        (F.col(f"effect_{number}") > 1, "effect_twice"),
+        (F.col(f"payload_{number}") != F.col("payload"), "other_value"),
+    ]
     if bounds.brokers:
         cases += [*_applied_for_nothing(number, bounds), *_not_applied(number, bounds)]
     elif bounds.effects[number]:
