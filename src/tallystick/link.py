@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, TallystickError, error_from_code
@@ -23,6 +23,18 @@ _BACKOFF = Backoff(first_ms=50, cap_ms=2_000)
 T = TypeVar("T")
 
 
+def checked_address(url: str, named: str) -> SplitResult:
+    """The parts of an address that a broker can have; `named` is what the user calls it."""
+    parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+    try:
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidRequest(f"{named}: {url!r} is no address: {error}", field="url") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidRequest(f"{named}: {url!r} is no address such as http://127.0.0.1:7440", field="url")
+    return parts
+
+
 class Link:
     """A connection to the broker at `url`, opened at the first request and again when it was lost.
 
@@ -31,18 +43,12 @@ class Link:
     """
 
     def __init__(self, url: str, timeout: float = TIMEOUT_SECONDS, patience: float = 0.0, named: str = "--url") -> None:
-        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
-        try:
-            host, port = parts.hostname, parts.port
-        except ValueError as error:
-            raise InvalidRequest(f"{named}: {url!r} is no address: {error}", field="url") from error
-        if parts.scheme not in ("http", "https") or not host:
-            raise InvalidRequest(f"{named}: {url!r} is no address such as http://127.0.0.1:7440", field="url")
+        parts = checked_address(url, named)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self.url = url
         self._named, self._patience = named, patience
         self._prefix = parts.path.rstrip("/")
-        self._connection = kind(host, port, timeout=timeout)
+        self._connection = kind(str(parts.hostname), parts.port, timeout=timeout)
 
     def __enter__(self) -> Link:
         return self

@@ -198,8 +198,9 @@ REQUESTS = [
     Request(
         "POST",
         "/v1/ledger/new/0",
-        {"parts": [{"part": "p", "count": 0}], "gid": "new"},
+        {"parts": [{"part": "p", "count": 0}], "gid": "new", "digest": "d"},
         {
+            ("digest",): [*NO_TEXT, None, "d" * 129],
             ("parts",): [*NO_LIST, [7], [{"part": "p"}], [{"count": 1}], [{"part": "p", "count": 1}]],
             ("parts", 0, "part"): BAD_GIDS,
             ("parts", 0, "count"): [-1, 1, *NO_NUMBER],
@@ -353,8 +354,9 @@ OPERATIONS = [
     Request(
         "",
         "commit_batch",
-        {"app": "new", "version": 0, "gid": "new", "parts": [{"part": "p", "count": 1}]},
+        {"app": "new", "version": 0, "gid": "new", "parts": [{"part": "p", "count": 1}], "digest": "d"},
         {
+            ("digest",): [*NO_TEXT, None, "d" * 129],
             ("app",): [*BAD_GIDS, "a" * 101, None, NOTHING],
             ("version",): [-1, *NO_NUMBER, NOTHING],
             ("gid",): [*BAD_GIDS, None, NOTHING],

@@ -214,7 +214,7 @@ class Place:
         return self.kind.startswith("async-")
 
 
-TABLES = [f"tallystick_{name}" for name in ("barrier", "inbox", "offset", "outbox", "prepared")]
+TABLES = [f"tallystick_{name}" for name in ("barrier", "inbox", "offset", "outbox", "prepared", "digest")]
 
 
 def prepare_database(place: Place) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from parties import Party, Place
 
-from tallystick.barrier import CleanKind, Operation, clean, first_time, mark_committed, prepared_put
+from tallystick.barrier import CleanKind, Operation, clean, first_time, keep_digest, mark_committed, prepared_put
 
 DAY = 86_400.0
 
@@ -19,7 +19,9 @@ AGED = {
 def add(kind: CleanKind, name: str) -> Operation[object]:
     if kind == "barrier":
         return mark_committed(name)
-    return first_time("bank-b", name) if kind == "inbox" else prepared_put("bank-b", name, b"payload")
+    if kind == "inbox":
+        return first_time("bank-b", name)
+    return keep_digest("bank-b", name, b"x") if kind == "digest" else prepared_put("bank-b", name, b"payload")
 
 
 async def fill(place: Place, kind: CleanKind, old: int, young: int) -> Party:
@@ -40,6 +42,7 @@ NAMES = {
     "barrier": ("gid", "create_time"),
     "inbox": ("message_id", "created_at"),
     "prepared": ("gid", "created_at"),
+    "digest": ("message_id", "created_at"),
 }
 
 
@@ -47,7 +50,7 @@ def left(place: Place, kind: CleanKind) -> set[str]:
     return {row[0] for row in place.query(f"select {NAMES[kind][0]} from tallystick_{kind}")}
 
 
-@pytest.mark.parametrize("table", ["barrier", "inbox", "prepared"])
+@pytest.mark.parametrize("table", ["barrier", "inbox", "prepared", "digest"])
 async def test_only_old_rows_are_deleted(place: Place, table: CleanKind) -> None:
     party = await fill(place, table, old=7, young=3)
     assert await party.run(clean(table, older_than=3 * DAY)) == 0

@@ -96,11 +96,15 @@ def test_nothing_to_list_is_said_on_stderr(url: str) -> None:
     assert (done.code, done.out, one_line(done.err)) == (0, "", "tallystick: no such transactions\n")
 
 
+# Of the exit codes 0, 1, ...
+MEANINGS = ["done", "failed", "wrong usage", "not found", "unreachable", "conflict", "damage", "no damage"]
+
+
 def test_help_names_every_command_and_the_exit_codes() -> None:
     shown = tallystick("--help").out
     commands = ["serve", "topics", "tx", "calls", "call-topics", "groups", "send", "tail", "bench", "demo", "doctor"]
     assert [name for name in commands if f"  {name} " not in shown] == []
-    for code, meaning in enumerate(["done", "failed", "wrong usage", "not found", "unreachable", "conflict"]):
+    for code, meaning in enumerate(MEANINGS):
         assert f"{code} {meaning}" in " ".join(shown.split()).replace("broker unreachable", "unreachable")
 
 

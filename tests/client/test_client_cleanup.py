@@ -59,7 +59,7 @@ def test_old_rows_go_and_young_ones_stay(fresh: BrokerProcess, any_bank: Bank, t
         age(any_bank, "tallystick_inbox", "created_at", 3 * DAY)
         pay(ts, any_bank, topic, 2)
         consume(fresh.url, any_bank, topic, group, 1)
-        assert clean(ts, any_bank, 2 * DAY) == {"barrier": 1, "inbox": 1, "prepared": 0}
+        assert clean(ts, any_bank, 2 * DAY) == {"barrier": 1, "inbox": 1, "prepared": 0, "digest": 0}
     assert (count(any_bank, "tallystick_barrier"), count(any_bank, "tallystick_inbox")) == (1, 1)
 
 
@@ -118,7 +118,7 @@ def test_messages_not_sent_and_offsets_are_never_cleaned(
     bank.run("insert into tallystick_outbox values ('g', 'b', x'00', 'commit', 0, '2020-01-01', '2020-01-01')")
     bank.run("insert into tallystick_offset values ('g', 's', 't', 0, 7, '2020-01-01')")
     with Client(fresh.url) as ts:
-        assert clean(ts, bank, 0) == {"barrier": 0, "inbox": 0, "prepared": 0}
+        assert clean(ts, bank, 0) == {"barrier": 0, "inbox": 0, "prepared": 0, "digest": 0}
     assert (count(bank, "tallystick_outbox"), count(bank, "tallystick_offset")) == (1, 1)
 
 
@@ -129,6 +129,6 @@ async def test_an_asynchronous_client_cleans_as_well(fresh: BrokerProcess, bank:
     )
     async with AsyncClient(fresh.url) as ts:
         with bank.connection() as connection:
-            assert await ts.clean(connection, older_than=DAY) == {"barrier": 1, "inbox": 0, "prepared": 0}
+            assert await ts.clean(connection, older_than=DAY) == {"barrier": 1, "inbox": 0, "prepared": 0, "digest": 0}
         with pytest.raises(errors.InvalidRequest, match="older_than"):
             await ts.clean(None, older_than=-1)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import engines
+import msgspec
 from engines import Place, message, prepare
 
 from tallystick.core.ops import CommitBatch, PartRef, PreparePart, Send
+from tallystick.store.kv.engine import Changes
+from tallystick.store.kv.ledger import EARLIER
 from tallystick.store.protocol import ForgetApp
 
 make_place = engines.make_place
@@ -100,3 +103,58 @@ def test_a_forgotten_application_begins_anew(place: Place) -> None:
     assert place.refused(ForgetApp("app")).error == "not_found"
     place.do(CommitBatch("app", 0, "g2", [part(place, "p2", "b")]))
     assert place.values() == ["a", "b"]
+
+
+# --- what was committed under a version ------------------------------------------------------------------------------
+
+
+def _known(place: Place) -> list[tuple[int, int, str]]:
+    view = place.store.ledger("app")
+    assert view is not None
+    return [(one.version, one.messages, one.digest) for one in (*view.earlier, view)]
+
+
+def test_a_version_remembers_what_was_committed_under_it(place: Place) -> None:
+    place.do(CommitBatch("app", 0, "g0", [part(place, "p1", "a", "b")], "sum:ab"))
+    place.reopen()
+    assert _known(place) == [(0, 2, "sum:ab")]
+    place.do(CommitBatch("app", 4, "g4", [], "sum:0"))
+    assert _known(place) == [(0, 2, "sum:ab"), (4, 0, "sum:0")]
+
+
+def test_what_is_remembered_does_not_change_with_a_replay_of_other_content(place: Place) -> None:
+    place.do(CommitBatch("app", 0, "g0", [part(place, "p1", "a")], "sum:a"))
+    assert place.do(CommitBatch("app", 0, "g0b", [part(place, "p2", "b", "c")], "sum:bc")).duplicate
+    assert _known(place) == [(0, 1, "sum:a")]
+
+
+def test_who_sends_no_digest_goes_on_without_one(place: Place) -> None:
+    for version in range(2):
+        place.do(CommitBatch("app", version, f"g{version}", [part(place, f"p{version}", "a")]))
+    assert _known(place) == [(0, 1, ""), (1, 1, "")]
+
+
+def test_only_the_newest_versions_are_remembered(place: Place) -> None:
+    for version in range(EARLIER + 10):
+        place.do(CommitBatch("app", version, f"g{version}", [], f"sum:{version}"))
+    known = _known(place)
+    assert [version for version, _, _ in known] == list(range(9, EARLIER + 10))
+    assert all(digest == f"sum:{version}" for version, _, digest in known)
+
+
+def test_a_list_of_applications_does_without_their_earlier_versions(place: Place) -> None:
+    for version in range(3):
+        place.do(CommitBatch("app", version, f"g{version}", [], f"sum:{version}"))
+    (listed,) = place.store.ledgers("", 10)
+    assert (listed.version, listed.digest, listed.earlier) == (2, "sum:2", [])
+
+
+def test_a_record_of_before_digests_is_read_and_gone_on_from(place: Place) -> None:
+    """What earlier releases have written: version, gid, number of messages and time."""
+    place.do(CommitBatch("app", 3, "g3", [part(place, "p1", "a")], "sum:a"))
+    changes = Changes()
+    changes.keys["index"][b"Lapp"] = msgspec.msgpack.encode([3, "g3", 1, place.now])
+    place.store._engine.write(changes)
+    assert _known(place) == [(3, 1, "")]
+    place.do(CommitBatch("app", 4, "g4", [], "sum:0"))
+    assert _known(place) == [(3, 1, ""), (4, 0, "sum:0")]

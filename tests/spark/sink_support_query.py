@@ -34,6 +34,7 @@ class Pipeline:
     def __init__(self, directory: Path, url: str, sink: str = "faulty", **settings: Any) -> None:
         self.directory, self.url, self.sink = directory, url, sink
         self.settings = {"total": 60, "perBatch": 20, "splits": 2, **settings}
+        self.sink_options: dict[str, str] = {}
         self.faults = directory / "faults"
         self.faults.mkdir(parents=True, exist_ok=True)
 
@@ -49,7 +50,7 @@ class Pipeline:
             spark.dataSource.register(source)
         numbers = spark.readStream.format("numbers").option("faults", str(self.faults)).options(**self.settings)
         writer = (rows or numbers.load()).writeStream.format(self.sink).option("faults", str(self.faults))
-        writer = writer.option("url", self.url).option("topic", self.topic)
+        writer = writer.option("url", self.url).option("topic", self.topic).options(**self.sink_options)
         writer = writer.option("checkpointLocation", str(self.directory / "checkpoint"))
         return (writer.trigger(availableNow=True) if available_now else writer).start()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -261,15 +262,19 @@ def plant_at_consumers(world: World) -> Counter[Finding]:
     billing.execute(f"delete from {EFFECTS} where message_id in ('{ids['skipped']}', '{ids['no-effect']}')")
     billing.execute(f"insert into {EFFECTS} values ('{ids['doubled']}')")
     billing.execute(f"insert into {EFFECTS} values ('made-up/7')")
+    # A message that a committed transaction never had, and one with a name from long ago.
+    billing.execute(f"insert into {EFFECTS} values ('late/1')")
+    long_ago = f"0a1b2c3d-{int(time.time() * 1000) - 90 * 86_400_000:011x}{'0' * 20}/0"
     late = f"created_at + interval 2 hour where message_id = '{ids['late']}'"
     assert billing.execute(f"update tallystick_inbox set created_at = {late}") == 1
-    mailing.execute(
-        "insert into tallystick_inbox values ('mailing', 'invented/0', strftime('%Y-%m-%d %H:%M:%f', 'now'))"
-    )
+    for invented in ("invented/0", long_ago):
+        mailing.execute(
+            f"insert into tallystick_inbox values ('mailing', '{invented}', strftime('%Y-%m-%d %H:%M:%f', 'now'))"
+        )
     found: list[Finding] = [("not_applied", ids["skipped"]), ("no_effect", ids["no-effect"])]
     found += [("effect_twice", ids["doubled"]), ("dead_letter", ids["buried"]), ("applied_late", ids["late"])]
     found += [("waiting", ids["waiting"]), ("waiting", "unread/0")]
-    found += [("applied_not_in_log", "made-up/7"), ("applied_not_in_log", "invented/0")]
+    found += [("applied_not_in_log", one) for one in ("made-up/7", "late/1", "invented/0", long_ago)]
     return Counter(found)
 
 
@@ -298,7 +303,7 @@ def test_each_kind_of_damage_is_found_and_nothing_else(
     assert summary.found == {
         "lost": 4,
         "duplicated": 1,
-        "ghost": 3,
+        "ghost": 5,
         "contradictory": 2,
         "in_doubt": 4,
         "late": 3,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tallystick.spark.jobs.reconcile.bounds import Bounds
+from tallystick.spark.jobs.reconcile.bounds import BEGINNING, Bounds
 from tallystick.spark.jobs.reconcile.compare import compare, counts, empty_traces
 from tallystick.spark.jobs.reconcile.traces import (
     OUTCOME_COMMITTED,
@@ -116,6 +116,22 @@ CASES: dict[str, tuple[list[Trace], set[str]]] = {
         [rolled_back_row(), transaction(STATE_ROLLED_BACK), applied()],
         {"applied_not_in_log"},
     ),
+    "ghost-sequence": ([*FINE, applied(1)], {"applied_not_in_log"}),
+    "ghost-sequence-of-many": (
+        [
+            *(committed_row(), transaction(STATE_COMMITTED, expected=2), message(), message(1)),
+            *(applied(), applied(1), applied(7), effect(9)),
+        ],
+        {"applied_not_in_log"},
+    ),
+    "ghost-sequence-beyond-what-is-lost": (
+        [committed_row(), transaction(STATE_COMMITTED), applied(), applied(1)],
+        {"missing_in_log", "applied_not_in_log"},
+    ),
+    "ghost-sequence-of-a-sent-one": (
+        [transaction(STATE_COMMITTED, owned=False), message(), applied(), applied(3)],
+        {"applied_not_in_log"},
+    ),
     # contradictory
     "contra-1": ([committed_row(), transaction(STATE_ROLLED_BACK)], {"committed_at_producer"}),
     "contra-2": ([rolled_back_row(), transaction(STATE_COMMITTED), message(), applied()], {"rolled_back_at_producer"}),
@@ -167,6 +183,11 @@ CASES: dict[str, tuple[list[Trace], set[str]]] = {
     "ancient-cleaned-at-consumer": ([message(at=ANCIENT)], set()),
     "ancient-in-log": ([committed_row(ANCIENT), message(at=ANCIENT), applied(at=ANCIENT)], set()),
     "ancient-applied": ([applied(at=ANCIENT)], set()),
+    "ancient-trimmed-and-applied": ([transaction(STATE_COMMITTED, ANCIENT), applied(at=ANCIENT)], set()),
+    "ancient-ghost-sequence": (
+        [transaction(STATE_COMMITTED, ANCIENT), applied(at=ANCIENT), applied(4, at=ANCIENT)],
+        {"applied_not_in_log"},
+    ),
     "ancient-but-contradictory": ([rolled_back_row(ANCIENT), message(at=ANCIENT)], {"rolled_back_at_producer"}),
 }
 
@@ -204,6 +225,49 @@ def test_each_kind_of_damage_is_found_and_only_that(spark: SparkSession) -> None
     assert counted["in_flight"] == 3
     assert counted["messages_without_gid"] == 1
     assert counted["transactions"] == len(CASES) - 1
+
+
+def test_a_value_that_is_not_what_was_sent_is_found(spark: SparkSession) -> None:
+    """By digest, where both sides have one."""
+    whole = [committed_row(), transaction(STATE_COMMITTED)]
+    cases = {
+        "same": [*whole, message(payload=17), applied(), {"sequence": 0, "payload_0": 17}],
+        "other": [*whole, message(payload=17), applied(), {"sequence": 0, "payload_0": 18}],
+        "no-digest-kept": [*whole, message(payload=17), applied()],
+        "values-not-read": [*whole, message(), applied(), {"sequence": 0, "payload_0": 17}],
+        "prepared": [
+            transaction(STATE_COMMITTED, owned=False),
+            message(),
+            {"sequence": 0, "announced": 1, "logged_at": OLD, "born_at": OLD, "payload": 17},
+            applied(),
+            {"sequence": 0, "payload_0": 18},
+        ],
+    }
+    found, _ = judge(spark, cases, BOUNDS)
+    assert {gid: codes for gid, codes in found.items() if codes} == {
+        "other": {"other_value"},
+        "prepared": {"other_value"},
+    }
+
+
+OLD_NAMED = f"0a1b2c3d-{ANCIENT:011x}{'0' * 20}"
+
+
+def test_an_old_name_hides_no_ghost_where_the_whole_log_is_there(spark: SparkSession) -> None:
+    """With nothing gone from the log there is nothing that an old message could have been trimmed with."""
+    cases = {
+        OLD_NAMED: [applied()],
+        "ancient": [applied(at=ANCIENT)],
+        "ancient-and-forgotten": [committed_row(ANCIENT), message(at=ANCIENT), applied(at=ANCIENT)],
+        "store/orders/0/3": [applied(3, at=ANCIENT)],
+    }
+    whole = Bounds(**{**_fields(BOUNDS), "log_from": BEGINNING})
+    found, _ = judge(spark, cases, whole)
+    ghost = {"applied_not_in_log"}
+    assert found == {OLD_NAMED: ghost, "ancient": ghost, "ancient-and-forgotten": set(), "store/orders/0/3": ghost}
+    for partly in ({}, {"log_from": BEGINNING, "whole_log": False}):
+        found, _ = judge(spark, cases, Bounds(**{**_fields(BOUNDS), **partly}))
+        assert not any(found.values())
 
 
 def test_with_the_effects_given_they_count_and_not_the_inbox(spark: SparkSession) -> None:

@@ -185,7 +185,7 @@ def made(spark: SparkSession, broker: BrokerProcess, output: Path, **settings: A
 def test_a_report_of_a_broker(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
     told: list[str] = []
     summary = run_report(spark, ReportSettings(url=broker.url, output=str(tmp_path / "new" / "dir")), told.append)
-    assert (summary.topics, summary.messages, summary.bytes) == (3, 9, 3 * 5 + 6 * 10)
+    assert (summary.topics, summary.messages, summary.bytes) == (2, 8, 3 * 5 + 5 * 10)
     assert (summary.committed, summary.rolled_back, summary.pending, summary.parked) == (3, 1, 1, 0)
     assert (summary.dead_letters, summary.lag) == (1, 3)
     assert summary.p50_ms is not None
@@ -195,7 +195,9 @@ def test_a_report_of_a_broker(spark: SparkSession, broker: BrokerProcess, tmp_pa
     assert "<script" not in page
     written = {path.stem: parquet.read_table(path) for path in Path(summary.figures).glob("*.parquet")}
     assert set(written) == set(NAMES)
-    assert sum(written["volume"]["messages"].to_pylist()) == 9
+    assert sum(written["volume"]["messages"].to_pylist()) == 8
+    assert "dlq.mail" not in written["volume"]["topic"].to_pylist()
+    assert sum(written["dead_letters"]["letters"].to_pylist()) == 1
     assert str(written["volume"].schema.field("step").type) == "timestamp[us, tz=UTC]"
     assert spark.read.parquet(f"{summary.figures}/lag.parquet").selectExpr("sum(lag)").first()[0] == 3
 

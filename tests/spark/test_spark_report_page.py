@@ -176,11 +176,60 @@ def test_what_needs_somebody_is_said_first() -> None:
     look = said[said.index("Worth a look") : said.index("Messages by the time at which")]
     for words in (
         "4 transactions are parked",
-        "A transaction has waited 2 h",
+        "4 transactions have waited more than 5 min for their outcome, up to 2 h.",
         "2 messages were given up",
         "Group mail is 40,000 messages behind on topic-1",
     ):
         assert words in look
+
+
+def one_of_each(lag: int = 2_835, checks: int = 0) -> Facts:
+    waiting = {"group": "shop", "messages": 1, "most_checks": checks, "transactions": 1, "oldest_at": time(0)}
+    ages = {"over_ms": HOUR, "upto_ms": 6 * HOUR}
+    return facts(
+        outcomes=[
+            {"group": "shop", "outcome": "rolled_back", "by": "exhausted", "transactions": 1, "messages": 1},
+        ],
+        pending=[{**waiting, **ages, "state": state} for state in ("prepared", "parked")],
+        dead_letters=[
+            {"group": "mail", "topic": "t", "letters": 1, "attempts": 1, "most_attempts": 1, "last_at": time(0)}
+        ],
+        lag=[{"group": "mail", "topic": "t", "queue": 0, "offset": 0, "start": 0, "end": lag, "lag": lag, "leased": 0}],
+    )
+
+
+def test_one_is_not_many() -> None:
+    page = draw(one_of_each())
+    said = Reader(page).said()
+    for words in (
+        "1 transaction is parked: nobody could tell its outcome.",
+        "1 transaction has waited 2 h for its outcome.",
+        "1 transaction was rolled back because its checks were used up.",
+        "1 message was given up by its consumer group.",
+        "Group mail is 2,835 messages behind on t.",
+        "messages behind 1 group ",
+    ):
+        assert words in said
+    assert not re.findall(r"\b1 (?:transactions|messages|groups|letters)\b", page)
+
+
+def test_young_ones_are_nothing_to_look_at() -> None:
+    row = {"group": "shop", "state": "prepared", "transactions": 410, "messages": 410, "most_checks": 0}
+    young = {**row, "over_ms": 60_000, "upto_ms": 300_000, "oldest_at": time(2 * HOUR - 299_000)}
+    assert "Worth a look" not in Reader(draw(facts(pending=[young]))).said()
+    old = {**row, "over_ms": 300_000, "upto_ms": HOUR, "oldest_at": time(HOUR), "transactions": 3}
+    said = Reader(draw(facts(pending=[young, old]))).said()
+    assert "3 transactions have waited more than 5 min for their outcome, up to 1 h." in said
+
+
+def test_a_group_that_keeps_up_is_nothing_to_look_at() -> None:
+    said = Reader(draw(one_of_each(lag=1_000))).said()
+    assert "Group mail is" not in said
+
+
+def test_no_check_that_failed_is_not_no_check() -> None:
+    assert "No check has been made so far." in Reader(draw(one_of_each())).said()
+    assert "No check has failed so far." in Reader(draw(one_of_each(checks=1))).said()
 
 
 def test_what_the_broker_no_longer_keeps_is_said() -> None:

@@ -58,6 +58,10 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
     ("streaming", "options", "told"),
     [
         (False, {"topic": "t"}, "option 'url'"),
+        (False, {**GIVEN, "url": "ftp://127.0.0.1:7440"}, "option 'url': 'ftp://127.0.0.1:7440' is no address"),
+        (True, {**GIVEN, "url": "tallystick://broker"}, "option 'url': 'tallystick://broker' is no address"),
+        (True, {**GIVEN, "url": "http://broker:port"}, "option 'url': 'http://broker:port' is no address"),
+        (True, {**GIVEN, "failOnDifferentReplay": "no"}, "'no' is neither 'true' nor 'false'"),
         (False, {**GIVEN, "txnAppId": "a"}, "option 'txnVersion': is needed too"),
         (False, {**GIVEN, "txnVersion": "1"}, "option 'txnAppId': is needed too"),
         (False, {**GIVEN, "txnAppId": "a", "txnVersion": "-1"}, "option 'txnVersion'"),

@@ -21,7 +21,14 @@ from tallystick.barrier.errors import (
     TransactionOpen,
     UnsupportedConnection,
 )
-from tallystick.barrier.names import BARRIER_TABLE, INBOX_TABLE, OFFSET_TABLE, OUTBOX_TABLE, PREPARED_TABLE
+from tallystick.barrier.names import (
+    BARRIER_TABLE,
+    DIGEST_TABLE,
+    INBOX_TABLE,
+    OFFSET_TABLE,
+    OUTBOX_TABLE,
+    PREPARED_TABLE,
+)
 from tallystick.barrier.operations import (
     CleanKind,
     Decision,
@@ -34,6 +41,7 @@ from tallystick.barrier.operations import (
     decide,
     decide_many,
     first_time,
+    keep_digest,
     known_outcomes,
     mark_committed,
     outbox_change,
@@ -62,6 +70,7 @@ async def create_tables_async(connection: Any) -> None:
 
 __all__ = [
     "BARRIER_TABLE",
+    "DIGEST_TABLE",
     "INBOX_TABLE",
     "OFFSET_TABLE",
     "OUTBOX_TABLE",
@@ -94,6 +103,7 @@ __all__ = [
     "decide",
     "decide_many",
     "first_time",
+    "keep_digest",
     "known_outcomes",
     "mark_committed",
     "outbox_change",

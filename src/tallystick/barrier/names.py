@@ -12,6 +12,7 @@ from tallystick.barrier.errors import InvalidTableName
 from tallystick.core.errors import InvalidRequest
 
 BARRIER_TABLE = "tallystick_barrier"
+DIGEST_TABLE = "tallystick_digest"
 INBOX_TABLE = "tallystick_inbox"
 OFFSET_TABLE = "tallystick_offset"
 OUTBOX_TABLE = "tallystick_outbox"

@@ -107,6 +107,15 @@ def insert_inbox(sql: Dialect, table: str, group: str, message_id: str) -> State
     )
 
 
+def upsert_digest(sql: Dialect, table: str, group: str, message_id: str, digest: str) -> Statement:
+    return Statement(
+        f"insert into {checked_table(table)} (consumer_group, message_id, digest, created_at) "
+        f"values (:consumer_group, :message_id, :digest, {sql.now}) "
+        f"{sql.or_replace('consumer_group, message_id', ('digest', 'created_at'))}",
+        {"consumer_group": group, "message_id": message_id, "digest": digest},
+    )
+
+
 # Offsets
 
 _PLACE = "consumer_group = :consumer_group and store = :store and topic = :topic and queue = :queue"

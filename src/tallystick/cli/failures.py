@@ -16,6 +16,7 @@ from tallystick.core.errors import (
 )
 
 FAILED, USAGE, NOT_FOUND, UNREACHABLE, CONFLICT = 1, 2, 3, 4, 5
+DAMAGED, UNFINISHED = 6, 7  # what `spark reconcile` has found, which is no failure of the command
 
 _CODES: list[tuple[type[TallystickError], int]] = [
     (ConfigError, USAGE),

@@ -10,7 +10,8 @@ DEFAULT_URL = "http://127.0.0.1:7440"
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 not found; "
-    "4 broker unreachable; 5 conflict with what is already durable."
+    "4 broker unreachable; 5 conflict with what is already durable; "
+    "6 damage was found (spark reconcile); 7 no damage, but something is in doubt or waiting (spark reconcile)."
 )
 
 

@@ -133,16 +133,18 @@ class Block:
         if self._sealed or self._ended:
             raise InvalidRequest("tx.prepare() was called already", field="prepare")
         self._sealed = True
+        refused = None
         if self.sends:
             yield from self._describe_check()
-            yield from self._mode.prepare(self)
+            refused = yield from self._mode.prepare(self)
         if not self.local.begun:
             yield from self.local.begin()
         if self.sends:
             try:
-                yield from self._mode.mark_early(self)
+                yield from self._mode.mark(self, refused)
             except AlreadyDecided as decided:
                 yield from self._stop(decided)
+            self.marked_early = True
 
     def _describe_check(self) -> Script[None]:
         """Learn which database this is, before the prepare: it can be asked only in a transaction."""

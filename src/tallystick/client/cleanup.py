@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
+from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.clean import CleanKind, clean
 from tallystick.client import reading
 from tallystick.client.brokers import Broker, Brokers
@@ -76,4 +78,8 @@ def carry_out(ages: Plan, barrier_table: str) -> Script[dict[str, int]]:
     )
     for kind, age, table in kinds:
         deleted[kind] = yield InDatabase(clean(kind, older_than=age, table=table))
+    # A database that was made before there were digests keeps none.
+    with suppress(TablesMissing):
+        # As old as inbox rows: the two are compared with the same messages.
+        deleted["digest"] = yield InDatabase(clean("digest", older_than=ages.inbox))
     return deleted

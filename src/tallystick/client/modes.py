@@ -14,6 +14,7 @@ from tallystick.client import signs
 from tallystick.client.outbox_row import encode_row
 from tallystick.client.producer import Pinned
 from tallystick.client.script import InDatabase, Local, OnBroker, Script
+from tallystick.core.errors import Conflict
 from tallystick.core.ops import Prepare, Send
 
 if TYPE_CHECKING:
@@ -39,13 +40,12 @@ class CheckBackMode:
     takes_calls = True
 
     def before_commit(self, block: Block) -> Script[None]:
-        if not block.pinned:
-            yield from self.prepare(block)
         if not block.marked_early:
-            yield InDatabase(mark_committed(block.gid, table=block.core.settings.barrier_table))
+            refused = yield from self.prepare(block)
+            yield from self.mark(block, refused)
 
-    def prepare(self, block: Block) -> Script[None]:
-        """Make the half messages durable at a broker."""
+    def prepare(self, block: Block) -> Script[Conflict | None]:
+        """Make the half messages durable at a broker. A conflict under a gid of the user's own is handed back."""
         group = block.core.settings.needs_group("a transaction in check-back mode")
         check = yield from block.check_back()
         if check.via == "group" and not block.core.answering:
@@ -55,11 +55,20 @@ class CheckBackMode:
             member = block.core.runtime().member
             return Prepare(gid, group, block.messages, check, member, block.calls, block.call_options)
 
-        block.pinned = yield OnBroker(lambda: block.core.runtime().producer.begin(first_op, block.known_gid))
+        try:
+            block.pinned = yield OnBroker(lambda: block.core.runtime().producer.begin(first_op, block.known_gid))
+        except Conflict as conflict:
+            if not block.own_gid:
+                raise
+            return conflict
+        return None
 
-    def mark_early(self, block: Block) -> Script[None]:
+    def mark(self, block: Block, refused: Conflict | None) -> Script[None]:
+        """Say `committed` in the local transaction. What an earlier attempt has come to is told sooner than that the
+        broker has no room for another one."""
         yield InDatabase(mark_committed(block.gid, table=block.core.settings.barrier_table))
-        block.marked_early = True
+        if refused is not None:
+            raise refused
 
     def after_commit(self, block: Block, pinned: Pinned) -> Script[None]:
         yield OnBroker(lambda: block.core.runtime().producer.commit(pinned, wait=block.wait))

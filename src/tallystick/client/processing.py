@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.barrier.adapters.base import Adapter
-from tallystick.barrier.operations.inbox import advance_offset, first_time, read_offset
+from tallystick.barrier.operations.inbox import advance_offset, first_time, keep_digest, read_offset
 from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
 from tallystick.client.block import Block
 from tallystick.client.local import LocalTransaction
@@ -90,6 +90,7 @@ def handle_by_inbox(subscription: Subscription, message: Message, desk: Desk) ->
             return (yield from _signed_effect(subscription, message, call))
         if not (yield InDatabase(first_time(subscription.group, message.id))):
             return Verdict.DUPLICATE
+        yield from _digest(subscription, message.id, message)
         yield UserCode(lambda: call(message))
         return Verdict.HANDLED
 
@@ -106,6 +107,7 @@ def handle_by_offset(
         yield from _move(place, stored, message.offset + 1)
         if message.header(SIGN) in SIGNS:
             return (yield from _signed_effect(subscription, message, call))
+        yield from _digest(subscription, message.id, message)
         yield UserCode(lambda: call(message))
         return Verdict.HANDLED
 
@@ -202,8 +204,15 @@ def _signed_effect(subscription: Subscription, message: Message, call: Call) -> 
     if payload is None:
         raise NotPreparedYet(f"the outcome of {identity} is here, the message itself is not")
     prepared = _restored(_decode(payload), message)
+    yield from _digest(subscription, identity, prepared)
     yield UserCode(lambda: call(prepared))
     return Verdict.HANDLED
+
+
+def _digest(subscription: Subscription, identity: str, message: Message) -> Script[None]:
+    """Keep what the handler is given, if that was asked for: before it runs, so that it cannot have changed it."""
+    if subscription.digest:
+        yield InDatabase(keep_digest(subscription.group, identity, message.value))
 
 
 def _restored(prepared: Message, outcome: Message) -> Message:

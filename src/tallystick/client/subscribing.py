@@ -37,6 +37,7 @@ class Subscribing:
         invisible: float = 30.0,
         start: Start = "earliest",
         on_trimmed: Literal["stop", "skip"] = "stop",
+        digest: bool = False,
         mode: ModeName = "check-back",
     ) -> Callable[[H], H]:
         """Have a function called for each message of a topic: `(message)`, or `(message, conn)` with `exactly_once`.
@@ -48,6 +49,7 @@ class Subscribing:
         committed with an inbox row (`by="inbox"`: leases, in parallel) or with the queue's offset (`by="offset"`: in
         order). The handler must not commit by itself. An exception rolls back, and the message comes again; with
         `max_attempts` it goes to the group's dead-letter topic after so many. `group` is the client's own if not given.
+        With `digest` a SHA-256 of each value is kept beside the effect, for `tallystick spark reconcile --digests`.
         """
 
         def new_block(adapter: Adapter) -> Block:
@@ -70,6 +72,7 @@ class Subscribing:
                 invisible=invisible,
                 start=start,
                 on_trimmed=on_trimmed,
+                digest=digest,
             )
             self._subscriptions.append(subscription)
             return handler

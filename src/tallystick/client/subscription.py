@@ -43,6 +43,7 @@ class Subscription(Struct, frozen=True, kw_only=True):
     start: Start = "earliest"
     on_trimmed: Literal["stop", "skip"] = "stop"
     with_connection: bool = False
+    digest: bool = False
     new_block: Callable[[Adapter], Block] | None = None
     """For a handler of (message, conn, tx): the block of one message."""
 
@@ -95,6 +96,8 @@ def _check_delivery(subscription: Subscription) -> None:
         raise InvalidRequest(f"by: {subscription.by!r} is none of inbox, offset", field="by")
     if subscription.with_connection and subscription.exactly_once is None:
         raise InvalidRequest("a handler that takes a connection needs exactly_once=open_connection", field="handler")
+    if subscription.digest and subscription.exactly_once is None:
+        raise InvalidRequest("digest: it is kept in your database: give exactly_once", field="digest")
     if subscription.by == "offset":
         if subscription.exactly_once is None:
             raise InvalidRequest("by='offset' keeps the offset in your database: give exactly_once", field="by")

@@ -78,7 +78,7 @@ class AlreadyResolved(Conflict):
 
 
 class DifferentContent(Conflict):
-    """The gid is taken by a transaction with other content."""
+    """The gid, or the number of a batch, is taken by something with other content."""
 
     code = "different_content"
 

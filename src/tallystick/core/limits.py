@@ -7,6 +7,7 @@ from msgspec import Struct
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import InvalidRequest, TooLarge
 from tallystick.core.message import OutgoingMessage
+from tallystick.core.names import MOST_HEADERS
 
 MIB = 1024 * 1024
 
@@ -46,5 +47,5 @@ class Limits(Struct, frozen=True):
 
 
 def _check_headers(headers: dict[str, str] | None, at: str) -> None:
-    if headers and len(headers) > 64:
-        raise InvalidRequest(f"{at}: {len(headers)} headers, the limit is 64", field=at)
+    if headers and len(headers) > MOST_HEADERS:
+        raise InvalidRequest(f"{at}: {len(headers)} headers, the limit is {MOST_HEADERS}", field=at)

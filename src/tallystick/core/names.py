@@ -22,10 +22,12 @@ GroupName = Annotated[str, Meta(pattern=NAME_PATTERN, description="letters, digi
 Gid = Annotated[str, Meta(pattern=GID_PATTERN, description="letters, digits and {}._:@-, at most 128")]
 PartId = Gid
 AppId = Annotated[str, Meta(pattern=APP_PATTERN, description="letters, digits and {}._:@-, at most 100")]
-Key = Annotated[str, Meta(max_length=1024)]
-HeaderName = Annotated[str, Meta(min_length=1, max_length=128)]
-HeaderValue = Annotated[str, Meta(max_length=8192)]
-Tag = Annotated[str, Meta(max_length=128)]
+LONGEST_KEY, LONGEST_TAG, LONGEST_HEADER_NAME, LONGEST_HEADER_VALUE = 1_024, 128, 128, 8_192  # in characters
+MOST_HEADERS = 64  # of a message
+Key = Annotated[str, Meta(max_length=LONGEST_KEY)]
+HeaderName = Annotated[str, Meta(min_length=1, max_length=LONGEST_HEADER_NAME)]
+HeaderValue = Annotated[str, Meta(max_length=LONGEST_HEADER_VALUE)]
+Tag = Annotated[str, Meta(max_length=LONGEST_TAG)]
 MemberName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 _NAME = re.compile(NAME_PATTERN)

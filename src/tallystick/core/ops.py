@@ -23,6 +23,7 @@ Reason = Annotated[str, Meta(max_length=1024)]
 Offset = Annotated[int, Meta(ge=0)]
 # How much one request may ask for, whatever its size in bytes: a group commit holds everybody else up.
 MOST_AT_ONCE = 10_000
+Digest = Annotated[str, Meta(max_length=128)]
 Receipts = Annotated[list[str], Meta(max_length=MOST_AT_ONCE)]
 
 
@@ -87,13 +88,15 @@ class CommitBatch(Struct, tag="commit_batch", tag_field="op", omit_defaults=True
     """Commit the parts of one batch of an application that numbers its batches, each once.
 
     A version that is not newer than the application's last one was decided before: its parts are dropped. `gid` is a
-    new one for every try; the one that is carried out names the messages.
+    new one for every try; the one that is carried out names the messages. `digest` is kept with the version and says
+    what was committed under it, in words of the application's own: the broker does not look into it.
     """
 
     app: AppId
     version: Annotated[int, Meta(ge=0)]
     gid: Gid
     parts: list[PartRef] = []
+    digest: Digest = ""
 
 
 class DropParts(Struct, tag="drop_parts", tag_field="op", omit_defaults=True, forbid_unknown_fields=True, gc=False):

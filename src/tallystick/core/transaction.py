@@ -12,6 +12,7 @@ An outcome is assigned once. What comes after it (a duplicate, a contradiction, 
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallSpec, digest_of
@@ -81,8 +82,13 @@ def accept_prepare_again(gid: str, existing: Record, request: Prepare) -> None:
         raise AlreadyResolved(f"transaction {gid} is {existing.outcome} already; it cannot be prepared again")
     digest = existing.pushed.digest if existing.pushed else b""
     same_calls = digest == digest_of(request.calls, request.call_options)
-    if existing.group != request.group or existing.messages != request.messages or not same_calls:
+    if existing.group != request.group or not _same(existing.messages, request.messages) or not same_calls:
         raise DifferentContent(f"gid {gid} is prepared with other content; use a new gid for a new transaction")
+
+
+def _same(known: list[OutgoingMessage], again: list[OutgoingMessage]) -> bool:
+    """Whether messages say the same. When they were written is not what they say: a retry comes at another time."""
+    return known == again or [replace(one, born_at=0) for one in known] == [replace(one, born_at=0) for one in again]
 
 
 def accept_outcome_again(gid: str, existing: Resolved, outcome: Outcome) -> None:

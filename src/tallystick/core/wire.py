@@ -73,14 +73,25 @@ class TopicView(Struct):
         return self.begins[queue] if queue < len(self.begins) else 0
 
 
+class LedgerVersion(Struct):
+    """A batch that an application has committed: how many messages, and the digest that came with it (or none)."""
+
+    version: int
+    messages: int
+    digest: str
+
+
 class LedgerView(Struct):
-    """An application that numbers its batches, and the last batch it committed."""
+    """An application that numbers its batches, and the last batch it committed. `earlier` has those before it, as far
+    as they are remembered, oldest first; a list of applications leaves them out."""
 
     app: str
     version: int
     gid: str
     messages: int
     committed_at: int
+    digest: str = ""
+    earlier: list[LedgerVersion] = []
 
 
 class TransactionView(Struct, omit_defaults=True):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tallystick.core.durations import milliseconds
 from tallystick.core.errors import InvalidRequest
+from tallystick.link import checked_address
 
 # Spark adds these to what the user gave; they say nothing to us.
 SPARKS_OWN = frozenset({"path", "paths", "checkpointlocation", "queryname"})
@@ -54,6 +55,7 @@ class Given:
         url = self.required("url", "http://127.0.0.1:7440")
         if "," in url or any(letter.isspace() for letter in url):
             raise refused("url", f"{url!r} is not one address such as http://127.0.0.1:7440")
+        checked_address(url, "option 'url'")  # here, and not first where a task opens a connection
         return url
 
     def flag(self, name: str, default: bool) -> bool:

@@ -13,9 +13,8 @@ from typing import Any
 from tallystick.api.http.arrow import pyarrow
 from tallystick.core.errors import InvalidRequest, TooLarge
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.names import check_name
+from tallystick.core.names import LONGEST_HEADER_NAME, LONGEST_HEADER_VALUE, LONGEST_KEY, LONGEST_TAG, check_name
 
-MOST_KEY, MOST_TAG, MOST_HEADER_NAME, MOST_HEADER_VALUE = 1_024, 128, 128, 8_192
 LATEST_MS = 253_402_300_799_999
 COLUMNS = ("topic", "value", "key", "headers", "tag", "deliver_at")
 _SCHEMA_HEADER, _BATCH_HEADER = 1, 3  # of MessageHeader in Arrow's Message.fbs
@@ -96,7 +95,7 @@ def _messages(pa: Any, batch: Any) -> list[OutgoingMessage]:
             raise InvalidRequest(f"column {name} has a null; every message needs a {name}", field=name)
     for topic in pc.unique(columns["topic"]).to_pylist():
         check_name(topic, "topic")
-    for name, most in (("key", MOST_KEY), ("tag", MOST_TAG)):
+    for name, most in (("key", LONGEST_KEY), ("tag", LONGEST_TAG)):
         longest = pc.max(pc.utf8_length(columns[name])).as_py() if name in columns else None
         if longest is not None and longest > most:
             raise TooLarge(f"column {name} has a text of {longest} characters, the limit is {most}", field=name)
@@ -119,10 +118,10 @@ def _headers(pairs: list[tuple[str, str | None]] | None) -> dict[str, str] | Non
         return None
     headers: dict[str, str] = {}
     for name, value in pairs:
-        if value is None or not 0 < len(name) <= MOST_HEADER_NAME or len(value) > MOST_HEADER_VALUE:
+        if value is None or not 0 < len(name) <= LONGEST_HEADER_NAME or len(value) > LONGEST_HEADER_VALUE:
             raise InvalidRequest(
-                f"headers: {name[:80]!r} needs a name of 1 to {MOST_HEADER_NAME} characters "
-                f"and a text of at most {MOST_HEADER_VALUE}",
+                f"headers: {name[:80]!r} needs a name of 1 to {LONGEST_HEADER_NAME} characters "
+                f"and a text of at most {LONGEST_HEADER_VALUE}",
                 field="headers",
             )
         headers[name] = value

@@ -13,7 +13,7 @@ from tallystick.core.calls import Branch, CallOptions, OutgoingCall, Protocol, R
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.message import Milliseconds, OutgoingMessage, StoredMessage, Timeout, Timestamp
 from tallystick.core.names import Gid, GroupName, HeaderName, HeaderValue, Key, MemberName, Tag, TopicName
-from tallystick.core.ops import Check, Offset, PartIndex, PartRef
+from tallystick.core.ops import Check, Digest, Offset, PartIndex, PartRef
 
 
 class MessageIn(Struct, forbid_unknown_fields=True):
@@ -97,10 +97,11 @@ class PartIn(Struct, forbid_unknown_fields=True):
 
 
 class BatchIn(Struct, forbid_unknown_fields=True):
-    """The parts of one batch; the broker draws a gid if there is none."""
+    """The parts of one batch; the broker draws a gid if there is none. `digest` is kept and shown with the version."""
 
     parts: list[PartRef] = []
     gid: Gid | None = None
+    digest: Digest = ""
 
 
 class TrimIn(Struct, forbid_unknown_fields=True):

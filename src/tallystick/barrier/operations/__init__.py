@@ -9,7 +9,7 @@ from tallystick.barrier.operations.barrier import (
 )
 from tallystick.barrier.operations.branch import branch_once
 from tallystick.barrier.operations.clean import CleanKind, clean
-from tallystick.barrier.operations.inbox import advance_offset, first_time, read_offset
+from tallystick.barrier.operations.inbox import advance_offset, first_time, keep_digest, read_offset
 from tallystick.barrier.operations.outbox import (
     OutboxRow,
     OutboxState,
@@ -33,6 +33,7 @@ __all__ = [
     "decide",
     "decide_many",
     "first_time",
+    "keep_digest",
     "known_outcomes",
     "mark_committed",
     "outbox_change",

@@ -6,7 +6,8 @@ Age alone does not make a row safe to delete, the caller must know that
   come to its end. A `rollback` row deleted too early lets a late local transaction commit unseen; a `msg` row
   deleted too early makes a check-back answer `rolled_back` for a committed one;
 * `inbox`: the broker can no longer deliver messages that old (longer than its retention);
-* `prepared`: no outcome can still arrive for a message that old.
+* `prepared`: no outcome can still arrive for a message that old;
+* `digest`: nobody wants to compare messages that old any more.
 
 Outbox rows and offsets are never deleted by age: the first are messages not sent, the second a place in a queue.
 """
@@ -17,16 +18,17 @@ from typing import Literal
 
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
-from tallystick.barrier.names import BARRIER_TABLE, INBOX_TABLE, PREPARED_TABLE
+from tallystick.barrier.names import BARRIER_TABLE, DIGEST_TABLE, INBOX_TABLE, PREPARED_TABLE
 from tallystick.barrier.operations.common import writing
 from tallystick.barrier.statement import Statement, Steps, own_operation
 
-CleanKind = Literal["barrier", "inbox", "prepared"]
+CleanKind = Literal["barrier", "inbox", "prepared", "digest"]
 
 _TABLES: dict[CleanKind, str] = {
     "barrier": BARRIER_TABLE,
     "inbox": INBOX_TABLE,
     "prepared": PREPARED_TABLE,
+    "digest": DIGEST_TABLE,
 }
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
-from tallystick.barrier.names import INBOX_TABLE, OFFSET_TABLE, checked_text
+from tallystick.barrier.names import DIGEST_TABLE, INBOX_TABLE, OFFSET_TABLE, checked_text
 from tallystick.barrier.operations.common import insert_once
 from tallystick.barrier.statement import Steps, operation
 from tallystick.core.errors import InvalidRequest
@@ -21,6 +23,15 @@ def first_time(sql: Dialect, group: str, message_id: str, *, table: str = INBOX_
     check_name(group, "group")
     checked_text(message_id, "message_id", 255)
     return (yield from insert_once(queries.insert_inbox(sql, table, group, message_id)))
+
+
+@operation
+def keep_digest(sql: Dialect, group: str, message_id: str, value: bytes, *, table: str = DIGEST_TABLE) -> Steps[None]:
+    """Keep what a message's value was when it was applied, as part of the transaction of its effect. Where a message is
+    applied again (a group that was set back), the last one counts."""
+    check_name(group, "group")
+    checked_text(message_id, "message_id", 255)
+    yield queries.upsert_digest(sql, table, group, message_id, hashlib.sha256(value).hexdigest())
 
 
 @operation

@@ -38,6 +38,7 @@ def _lost() -> TransactionLost:
     return TransactionLost(
         "the local transaction that was begun here has been ended before its commit: by a commit or rollback in "
         "between (of a session, of `with conn:`, of another block), by a statement that commits by itself, or by the "
-        "database after an error that was ignored. Whatever ended it has committed or undone what came before",
+        "database after an error that was ignored. Whatever ended it has committed or undone what came before it; what "
+        "came after it is undone, unless the connection is in autocommit mode",
         rolled_back=False,
     )

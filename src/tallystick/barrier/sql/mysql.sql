@@ -63,3 +63,14 @@ create table if not exists tallystick_prepared (
     primary key (consumer_group, gid),
     key tallystick_prepared_created_at (created_at)
 ) engine = InnoDB default charset = utf8mb4 collate = utf8mb4_bin;
+
+-- Digest: the SHA-256 (hex) of the values that a consumer group has applied, where a subscription asks for it.
+-- A table of its own: databases that were made before it go on as they are, and groups that keep offsets have it too.
+create table if not exists tallystick_digest (
+    consumer_group varchar(128) not null,
+    message_id varchar(255) not null,
+    digest varchar(64) not null,
+    created_at datetime(6) not null,
+    primary key (consumer_group, message_id),
+    key tallystick_digest_created_at (created_at)
+) engine = InnoDB default charset = utf8mb4 collate = utf8mb4_bin;

@@ -10,6 +10,7 @@ import typer
 
 from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.cli.durations import parsed
+from tallystick.cli.failures import DAMAGED, UNFINISHED
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import print_json, print_table, span, when
 from tallystick.cli.spark.options import Jars, Master, progress
@@ -19,7 +20,6 @@ from tallystick.core.errors import InvalidRequest
 if TYPE_CHECKING:
     from tallystick.spark.jobs.reconcile import Consumer, ReconcileSettings, ReconcileSummary
 
-DAMAGED, UNFINISHED = 6, 7
 EXIT_CODES = (
     "Exit codes: 0 clean; 6 damage was found; 7 no damage, but something is in doubt or waiting (0 with "
     "--allow-in-doubt). Others as everywhere: 1 failed; 2 wrong usage; 4 broker unreachable."
@@ -81,6 +81,10 @@ ArchivePath = Annotated[
 ConsumerDedup = Annotated[
     bool, typer.Option("--consumer-dedup", help="Producers use the consumer-dedup mode: read the headers as well.")
 ]
+Digests = Annotated[
+    bool,
+    typer.Option("--digests", help="Read values too, and compare them with the digests that consumers have kept."),
+]
 AllowInDoubt = Annotated[
     bool, typer.Option("--allow-in-doubt", help="End with 0 if something is in doubt or waiting, but nothing damaged.")
 ]
@@ -115,6 +119,7 @@ def reconcile(
     barrier_table: BarrierTable = BARRIER_TABLE,
     archive: ArchivePath = "",
     consumer_dedup: ConsumerDedup = False,
+    digests: Digests = False,
     allow_in_doubt: AllowInDoubt = False,
     examples: Examples = 10,
     master: Master = "",
@@ -136,6 +141,7 @@ def reconcile(
         "grace_ms": parsed(grace, "--grace"),
         "late_after_ms": parsed(late_after, "--late-after") if late_after else None,
         "consumer_dedup": consumer_dedup,
+        "digests": digests,
         "barrier_table": barrier_table,
         "output": output,
         "examples": examples,

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from tallystick.core.names import MOST_HEADERS
 from tallystick.spark.archive.layout import SCHEMA, Archive
 from tallystick.spark.source.ranges import Range
 from tallystick.spark.source.reading import read_messages
@@ -17,7 +18,6 @@ from tallystick.spark.source.settings import parse_settings
 SINK_SCHEMA = "key string, value binary, headers map<string,string>, tag string"
 SINK_COLUMNS = pa.schema([SCHEMA.field(name) for name in ("key", "value", "headers", "tag")])
 ID, FROM = "replayed-id", "replayed-from"
-MOST_HEADERS = 64  # of a message; one that has as many already stays as it is
 
 
 class Origin(Struct, frozen=True):
@@ -92,4 +92,5 @@ def _only(ids: pa.Array, places: pa.Array, kind: Any) -> pa.Array:
 def _with(headers: list[tuple[str, str]] | None, message_id: str, place: str) -> list[tuple[str, str]]:
     known = dict(headers or [])
     marked = {**known, ID: message_id, FROM: place}
+    # A message that has as many as there may be already stays as it is.
     return list((marked if len(marked) <= MOST_HEADERS else known).items())

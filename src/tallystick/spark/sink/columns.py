@@ -12,6 +12,7 @@ from msgspec import Struct
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampType
 
 from tallystick.core.errors import InvalidRequest
+from tallystick.spark.sink.content import Content, content_of
 from tallystick.spark.sink.options import SinkOptions
 
 _HEADERS = pa.map_(pa.string(), pa.string())
@@ -73,6 +74,10 @@ class Columns(Struct, frozen=True):
             at = pa.scalar(time.time_ns() // 1_000_000 + self.delay_ms, pa.int64()).cast(_TIME)
             columns["deliver_at"] = pa.repeat(at, batch.num_rows)
         return pa.record_batch(list(columns.values()), names=list(columns))
+
+    def content(self, shaped: Any) -> Content:
+        """What the rows hold. The time that option 'delay' gives them is the attempt's, not theirs."""
+        return content_of(shaped.drop_columns(["deliver_at"]) if self.delay_ms else shaped)
 
     def size(self, batch: Any) -> int:
         """About how many bytes the rows will have in that form."""

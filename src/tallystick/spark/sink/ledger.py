@@ -2,7 +2,8 @@
 
 A batch is decided by one call: `POST /v1/ledger/{app}/{version}`. The broker commits it if the version is newer than
 the last one of that application, and otherwise drops its parts and changes nothing. What follows here is only about
-telling a replay, which is fine, from a mistake, which would lose messages in silence.
+telling a replay, which is fine, from a mistake, which would lose messages in silence: by the query's id in the last
+gid, by batches out of turn, and by the content that the ledger remembers of each version.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from tallystick.core.errors import Conflict, NotFound, PartUnavailable
+from tallystick.core.errors import Conflict, DifferentContent, NotFound, PartUnavailable
 from tallystick.link import Link
+from tallystick.spark.sink.content import Content
 
 _MARK = "spark"
 
@@ -27,33 +29,57 @@ class Ledger:
         self._link, self._app, self._query = link, app, query
 
     def decided(self, version: int) -> bool:
-        """Whether this batch was committed before. An error if what has the number is not this batch."""
-        try:
-            last = self._link.get("ledger", self._app)
-        except NotFound:
-            return False
-        if version > last["version"]:
-            return False
-        self._check_same(version, last)
-        return True
+        """Whether this batch was committed before. An error if what has the number is another query's."""
+        return self._decided_by(version) is not None
 
-    def commit(self, version: int, parts: dict[str, int]) -> bool:
+    def commit(self, version: int, parts: dict[str, int], content: Content) -> bool:
         """Make the parts visible, all at once. False if the batch was committed before: then they are dropped.
 
         Asked again after a lost answer, the broker finds the batch decided, and that is just as good.
         """
         named = [{"part": part, "count": count} for part, count in parts.items()]
         try:
-            answer = self._link.post("ledger", self._app, str(version), parts=named, **self._gid(version))
+            answer = self._link.post(
+                "ledger", self._app, str(version), parts=named, digest=content.digest, **self._gid(version)
+            )
         except PartUnavailable as error:
             raise self._unavailable(version, error) from error
-        if answer["duplicate"]:
-            self.decided(version)
         return not answer["duplicate"]
+
+    def require_same(self, version: int, content: Content) -> None:
+        """Compare with what was committed under this number, where that is known: `DifferentContent` if it is not the
+        same. The application may have been forgotten meanwhile; then nobody knows what became of these rows."""
+        last = self._decided_by(version)
+        if last is None:
+            raise Conflict(
+                f"batch {version} of txnAppId {self._app!r} was found committed, then its application was forgotten; "
+                "nothing was sent. Run again, the batch is sent anew",
+                field="txnAppId",
+            )
+        known = [*last["earlier"], last]
+        found = next((one for one in known if one["version"] == version), None)
+        if found is not None:
+            how = content.differs(found["messages"], found["digest"])
+        else:
+            # Of what came before the first digest that is known, nothing can be told.
+            how = f"no batch of that number is among the last {len(known)}" if known[0]["digest"] else ""
+        if how:
+            raise self._different(version, last, how)
 
     def forget(self) -> None:
         """Remove the application, whose id nobody will use again."""
         self._link.delete("ledger", self._app)
+
+    def _decided_by(self, version: int) -> dict[str, Any] | None:
+        """The ledger's word on the application, if it has come to this version."""
+        try:
+            last: dict[str, Any] = self._link.get("ledger", self._app)
+        except NotFound:
+            return None
+        if version > last["version"]:
+            return None
+        self._check_same(version, last)
+        return last
 
     def _gid(self, version: int) -> dict[str, str]:
         """A new one for every try (the broker makes one where none is given): a gid is never used twice."""
@@ -79,6 +105,18 @@ class Ledger:
                 "Another driver runs this query, or its checkpoint was put back to an older state; this driver stops",
                 field="txnAppId",
             )
+
+    def _different(self, version: int, last: dict[str, Any], how: str) -> DifferentContent:
+        where = f", gid {last['gid']}" if version == last["version"] else ""
+        return DifferentContent(
+            f"batch {version} of txnAppId {self._app!r} counts as committed (the last is {last['version']}{where}), "
+            f"but with other content: {how}. Nothing of this attempt was sent. Either the checkpoint, or the number, "
+            "is older than the broker's ledger (a restored backup); or the input or the query changed, or gives other "
+            "rows each time (rand(), uuid(), a source that cannot be read again). Look at what is missing in the "
+            "topic, then either write this batch as a new one, under a new txnAppId, or drop it with option "
+            "failOnDifferentReplay=false",
+            field="txnVersion",
+        )
 
     def _unavailable(self, version: int, error: PartUnavailable) -> PartUnavailable:
         return PartUnavailable(

@@ -10,7 +10,7 @@ from tallystick.core.names import check_app, check_name
 from tallystick.link import Link
 from tallystick.spark.options import Given, refused
 
-OPTIONS = ("url", "topic", "delay", "txnAppId", "txnVersion", "partTtl", "retryTimeout")
+OPTIONS = ("url", "topic", "delay", "txnAppId", "txnVersion", "failOnDifferentReplay", "partTtl", "retryTimeout")
 RETRY_TIMEOUT = "2m"
 _LONGEST_DELAY_MS = 366 * 24 * 3600 * 1000
 # A commit makes everything of a batch visible in one unit of work, and may take long; an answer that was given up
@@ -26,6 +26,7 @@ class SinkOptions(Struct, frozen=True):
     delay_ms: int
     app: str
     version: int | None
+    fail_on_different_replay: bool
     part_ttl_ms: int | None
     retry_seconds: float
 
@@ -47,6 +48,7 @@ def parse(options: Mapping[str, str], streaming: bool) -> SinkOptions:
         delay_ms=_milliseconds(given, "delay", "0s"),
         app=app,
         version=version,
+        fail_on_different_replay=given.flag("failOnDifferentReplay", default=True),
         part_ttl_ms=_part_ttl(given),
         retry_seconds=given.seconds("retryTimeout", RETRY_TIMEOUT),
     )

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tallystick.core.errors import TooLarge
 from tallystick.core.ids import new_gid
 from tallystick.link import Link
 from tallystick.spark.sink.columns import Columns
+from tallystick.spark.sink.content import Content
+from tallystick.spark.sink.limits import check_rows
 
 REQUEST_BYTES = 4 * 1024 * 1024
 REQUEST_ROWS = 20_000
@@ -26,7 +26,7 @@ class Part:
 
     def __init__(self, link: Link, columns: Columns, ttl_ms: int | None) -> None:
         self.id = new_gid()
-        self.count = 0
+        self.content = Content()
         self._link, self._columns, self._ttl_ms = link, columns, ttl_ms
         self._requests = 0
         self._waiting: list[Any] = []
@@ -61,10 +61,12 @@ class Part:
         if not self._waiting:
             return
         shaped = [self._columns.shaped(piece) for piece in self._waiting]
-        self._check_sizes(shaped)
+        for batch in shaped:
+            # A request above the limit would be cut off, not answered.
+            check_rows(batch, self._known_limits()["message_bytes"])
         self._link.post_arrow("parts", self.id, body=_stream(shaped), index=self._requests, ttl_ms=self._ttl_ms)
         self._requests += 1
-        self.count += self._rows
+        self.content = sum(map(self._columns.content, shaped), self.content)
         self._waiting, self._bytes, self._rows = [], 0, 0
 
     def _known_limits(self) -> dict[str, int]:
@@ -75,21 +77,6 @@ class Part:
     def _request_bytes(self) -> int:
         # Half of what the broker takes: Arrow's own bytes come on top of what is counted here.
         return min(REQUEST_BYTES, self._known_limits()["request_bytes"] // 2)
-
-    def _check_sizes(self, shaped: list[Any]) -> None:
-        """Refused here, a value is named by its key; and a request above the limit would be cut off, not answered."""
-        limit = self._known_limits()["message_bytes"]
-        for batch in shaped:
-            sizes = pc.binary_length(batch.column("value"))
-            if (pc.max(sizes).as_py() or 0) <= limit:
-                continue
-            at = pc.index(pc.greater(sizes, limit), True).as_py()
-            key = f" with key {batch.column('key')[at].as_py()!r}" if "key" in batch.schema.names else ""
-            raise TooLarge(
-                f"column 'value': a row{key} has {sizes[at].as_py()} bytes, the broker's limit is {limit} "
-                "(max_message_bytes)",
-                field="value",
-            )
 
 
 def _stream(batches: list[Any]) -> bytes:

@@ -15,10 +15,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tallystick.core.errors import Conflict, InvalidRequest, TallystickError
+from tallystick.core.errors import Conflict, DifferentContent, InvalidRequest, TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.names import check_app
 from tallystick.spark.sink.columns import columns_of
+from tallystick.spark.sink.content import Content
 from tallystick.spark.sink.ledger import Ledger
 from tallystick.spark.sink.options import SinkOptions, parse
 from tallystick.spark.sink.parts import Part
@@ -30,13 +31,18 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 @dataclass(frozen=True)
 class Prepared(WriterCommitMessage):
     """What a task tells the driver. Without rows there is no part; `skipped` says that the rows were not sent because
-    the batch was found committed."""
+    the batch was found committed. `count` and `sum` are the content of the rows, sent or not."""
 
     app: str
     query: str = ""
     part: str = ""
     count: int = 0
     skipped: bool = False
+    sum: int = 0
+
+    @property
+    def content(self) -> Content:
+        return Content(self.count, self.sum)
 
 
 class _Sink:
@@ -50,33 +56,38 @@ class _Sink:
         """Send the rows as a part. With a version the ledger is asked first: a replay need not send what is there."""
         with self._options.link() as link:
             if version is not None and Ledger(link, app, query).decided(version):
-                for _ in batches:  # Spark must see its rows taken
-                    pass
-                return Prepared(app, query, skipped=True)
+                content = sum((self._columns.content(self._columns.shaped(batch)) for batch in batches), Content())
+                return Prepared(app, query, "", content.rows, True, content.sum)
             part = Part(link, self._columns, self._options.part_ttl_ms)
             for batch in batches:
                 part.add(batch)
             part.flush()
-        return Prepared(app, query, part.id, part.count) if part.count else Prepared(app, query)
+        content = part.content
+        return Prepared(app, query, part.id if content.rows else "", content.rows, False, content.sum)
 
     def _decide(self, messages: Sequence[Prepared], version: int) -> None:
         app, query = _identity(messages)
+        content = sum((message.content for message in messages), Content())
         with self._options.link() as link:
             ledger = Ledger(link, app, query)
             if any(message.skipped for message in messages):
-                self._confirm_skipped(ledger, app, version)
+                # Rows that were not sent must not be counted as committed: never commit here.
                 self._drop(messages)
-            elif not ledger.commit(version, {one.part: one.count for one in messages if one.part}):
-                _log.warning("batch %d of txnAppId %s was committed before; nothing was sent again", version, app)
+            elif ledger.commit(version, {one.part: one.count for one in messages if one.part}, content):
+                return
+            self._require_replay(ledger, app, version, content)
 
-    def _confirm_skipped(self, ledger: Ledger, app: str, version: int) -> None:
-        """Rows that were not sent must not be counted as committed: never commit here, only look once more."""
-        if not ledger.decided(version):
-            raise Conflict(
-                f"batch {version} of txnAppId {app!r} was found committed, then its application was forgotten; "
-                "nothing was sent. Run again, the batch is sent anew",
-                field="txnAppId",
-            )
+    def _require_replay(self, ledger: Ledger, app: str, version: int, content: Content) -> None:
+        """The batch was decided before, and nothing of this attempt is sent. That is right if it holds the same rows,
+        and would otherwise lose some."""
+        try:
+            ledger.require_same(version, content)
+        except DifferentContent as error:
+            if self._options.fail_on_different_replay:
+                raise
+            _log.warning("option failOnDifferentReplay is false, so these rows are dropped: %s", error.detail)
+            return
+        _log.warning("batch %d of txnAppId %s was committed before; nothing was sent again", version, app)
 
     def _drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop parts that nobody has committed. Only a courtesy: Spark does not name every part, so the broker lets

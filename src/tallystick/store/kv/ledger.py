@@ -1,4 +1,5 @@
-"""The ledger: of each application that numbers its batches, the last one that was committed."""
+"""The ledger: of each application that numbers its batches, the last one that was committed, and what the ones before
+it held."""
 
 from __future__ import annotations
 
@@ -7,10 +8,22 @@ from msgspec import Struct
 
 from tallystick.core.errors import DifferentContent, NotFound
 from tallystick.core.ops import CommitBatch, DropParts, OpResult
-from tallystick.core.wire import LedgerView
+from tallystick.core.wire import LedgerVersion, LedgerView
 from tallystick.store.kv import parts, transactions
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.protocol import ForgetApp
+
+# How many versions before the last one are remembered: for jobs that are run again from a step that is not their last.
+# Some 30 bytes each, in a record that is written with every batch.
+EARLIER = 32
+
+
+class Version(Struct, array_like=True):
+    """What was committed under a number. No digest: whoever committed gave none."""
+
+    version: int
+    messages: int
+    digest: str
 
 
 class Entry(Struct, array_like=True):
@@ -18,6 +31,8 @@ class Entry(Struct, array_like=True):
     gid: str
     messages: int
     committed_at: int
+    digest: str = ""
+    earlier: list[Version] = []
 
 
 _decode = msgspec.msgpack.Decoder(Entry).decode
@@ -35,7 +50,8 @@ def commit(batch: Batch, op: CommitBatch) -> OpResult | None:
     claimed = parts.claim(batch, op.parts)
     transactions.resolve(batch, op.gid, None, "committed", "ledger", [], claimed, group=op.app)
     count = sum(record.count for record in claimed)
-    batch.put("index", _key(op.app), encode(Entry(op.version, op.gid, count, batch.now)))
+    earlier = [] if last is None else [*last.earlier, Version(last.version, last.messages, last.digest)][-EARLIER:]
+    batch.put("index", _key(op.app), encode(Entry(op.version, op.gid, count, batch.now, op.digest, earlier)))
     return None
 
 
@@ -52,7 +68,10 @@ def entry(batch: Batch, app: str) -> Entry | None:
 
 def view(batch: Batch, app: str) -> LedgerView | None:
     found = entry(batch, app)
-    return None if found is None else _view(app, found)
+    if found is None:
+        return None
+    earlier = [LedgerVersion(one.version, one.messages, one.digest) for one in found.earlier]
+    return _view(app, found, earlier)
 
 
 def views(batch: Batch, after: str, limit: int) -> list[LedgerView]:
@@ -60,12 +79,12 @@ def views(batch: Batch, after: str, limit: int) -> list[LedgerView]:
     for key, value in batch.scan("index", _key(after) + b"\0", b"M"):
         if len(found) >= limit:
             break
-        found.append(_view(key[1:].decode(), _decode(value)))
+        found.append(_view(key[1:].decode(), _decode(value), []))
     return found
 
 
-def _view(app: str, found: Entry) -> LedgerView:
-    return LedgerView(app, found.version, found.gid, found.messages, found.committed_at)
+def _view(app: str, found: Entry, earlier: list[LedgerVersion]) -> LedgerView:
+    return LedgerView(app, found.version, found.gid, found.messages, found.committed_at, found.digest, earlier)
 
 
 def _key(app: str) -> bytes:

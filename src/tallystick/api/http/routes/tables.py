@@ -97,7 +97,8 @@ async def commit_batch(request: Request) -> Response:
     version = int(request.path_params["version"])
     if version > 2**62:
         raise InvalidRequest(f"version: {version} is too large a number", field="version")
-    result = await broker.one(CommitBatch(app, version, sent.gid or new_gid(broker.store.id), sent.parts))
+    gid = sent.gid or new_gid(broker.store.id)
+    result = await broker.one(CommitBatch(app, version, gid, sent.parts, sent.digest))
     known = await _known(request, app)
     return respond(
         request,

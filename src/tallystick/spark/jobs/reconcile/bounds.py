@@ -33,6 +33,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
     brokers: bool = True
     producers: bool = True
     effects: tuple[bool, ...] = ()  # by consumer: its effects are given
+    digests: bool = False  # values were read, to be compared with what consumers have kept of them
     keeps_offset: tuple[bool, ...] = ()  # by consumer: it has no inbox but an offset of its own
 
     @property

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 _TRACE = (
     "gid string, sequence bigint, outcome tinyint, decided_at bigint, unsent_at bigint, state tinyint, "
     "created_at bigint, resolved_at bigint, expected int, owned boolean, logged int, announced int, withdrawn int, "
-    "logged_at bigint, born_at bigint, place int, offset bigint, must_have_row boolean, delayed int"
+    "logged_at bigint, born_at bigint, place int, offset bigint, must_have_row boolean, delayed int, "
+    "payload bigint"
 )
-_BY_GROUP = "due_{0} tinyint, dead_{0} int, inbox_{0} int, applied_at_{0} bigint, effect_{0} int"
+_BY_GROUP = "due_{0} tinyint, dead_{0} int, inbox_{0} int, applied_at_{0} bigint, effect_{0} int, payload_{0} bigint"
 
 # Where several rows tell of one message or transaction, the largest of these counts; of all others the smallest.
 _LARGEST = ("state", "resolved_at", "expected", "owned", "must_have_row")
@@ -139,4 +140,7 @@ def counts(bounds: Bounds) -> list[Column]:
         found.append(count(message & F.col(f"inbox_{number}").isNotNull(), f"inbox_{number}"))
         found.append(F.coalesce(F.sum(F.when(message, F.col(f"effect_{number}"))), F.lit(0)).alias(f"effect_{number}"))
         found.append(count(message & F.col(f"due_{number}").isNotNull(), f"due_{number}"))
+        if bounds.digests:
+            both = F.col(f"payload_{number}").isNotNull() & F.col("payload").isNotNull()
+            found.append(count(message & both, f"payload_{number}"))
     return found

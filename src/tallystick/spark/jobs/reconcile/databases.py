@@ -114,6 +114,12 @@ class ServiceDatabase:
         query = f"select {columns} from {table} where consumer_group = '{group}'{later}"  # noqa: S608 - checked names
         return self._read(spark, query, "message_id string, seconds double", "message_id")
 
+    def digests(self, spark: SparkSession, table: str, group: str, since_ms: int | None) -> DataFrame:
+        """Columns message_id and digest of what a group has applied."""
+        later = self._later("created_at", since_ms, self.ahead_ms)
+        query = f"select message_id, digest from {table} where consumer_group = '{group}'{later}"  # noqa: S608 - checked names
+        return self._read(spark, query, "message_id string, digest string", "message_id")
+
     def effects(self, spark: SparkSession, asked: str) -> DataFrame:
         """Column message_id of a table or query of the user's own."""
         return self._read(spark, _effects_query(asked), "message_id string")

@@ -97,7 +97,7 @@ def _example(row: Row) -> Example:
 
 def _named(observed: dict[str, Any], groups: list[str]) -> dict[str, int]:
     """Counts by the names of the groups instead of their numbers."""
-    words = {"inbox": "in the inbox of", "effect": "effects of", "due": "meant for"}
+    words = {"inbox": "in the inbox of", "effect": "effects of", "due": "meant for", "payload": "values compared of"}
     named = {}
     for name, number in observed.items():
         kind, _, index = name.rpartition("_")

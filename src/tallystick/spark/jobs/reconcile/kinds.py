@@ -62,6 +62,9 @@ CODES: dict[str, Meaning] = {
         "broker",
         "the producer's database has it as rolled back, its messages are visible all the same",
     ),
+    "other_value": Meaning(
+        "contradictory", "consumer", "applied with another value than the log has: their digests are not the same"
+    ),
     # in doubt
     "prepared": Meaning("in_doubt", "broker", "prepared, and no outcome yet; the check-back will find it"),
     "parked": Meaning("in_doubt", "broker", "parked: nobody could tell its outcome; decide it, or resume its checks"),

@@ -42,6 +42,7 @@ def measure(settings: ReconcileSettings, read: Snapshots) -> Measured:
         whole_log=not settings.topics,
         brokers=bool(settings.brokers),
         producers=bool(settings.producers),
+        digests=settings.digests,
         effects=tuple(bool(consumer.effects) for consumer in settings.consumers),
         keeps_offset=tuple(one.keeps_offset for one in read.places.consuming),
     )

@@ -101,6 +101,8 @@ class Reader:
         pairs = list(zip(settings.consumers, consumers, strict=True))
         consuming = [self._consuming(*pair) for pair in pairs]
         self._keep("inboxes", [self._inbox(number, *pair) for number, pair in enumerate(pairs)])
+        if settings.digests:
+            self._keep("digests", [self._digests(number, *pair) for number, pair in enumerate(pairs)])
         self._keep("effects", [self._effects(number, *pair) for number, pair in enumerate(pairs) if pair[0].effects])
         # Mostly empty, and a look costs less than a job that finds nothing.
         self._keep("outboxes", [self._outbox(one) for one in producers if one.has_rows(settings.outbox_table)])
@@ -157,6 +159,11 @@ class Reader:
         inbox = database.inbox(self._spark, consumer.inbox_table, consumer.group, self._from)
         return traces.inbox_traces(inbox, number, database.ahead_ms)
 
+    def _digests(self, number: int, consumer: Consumer, database: ServiceDatabase) -> DataFrame:
+        database.require_table(consumer.digest_table)
+        digests = database.digests(self._spark, consumer.digest_table, consumer.group, self._from)
+        return traces.digest_traces(digests, number)
+
     def _effects(self, number: int, consumer: Consumer, database: ServiceDatabase) -> DataFrame:
         return traces.effect_traces(database.effects(self._spark, consumer.effects), number)
 
@@ -180,6 +187,7 @@ class Reader:
         topics = [view for view in broker.live if any(view.ends)]
         if topics:
             more = "tag string," + (" headers map<string,string>," if settings.consumer_dedup else "")
+            more += " value binary not null," if settings.digests else ""
             log = self._load(broker.url, _LOG.format(more), **self._range(topics))
             known = places.frame(self._spark, broker.store)
             groups = len(settings.consumers)

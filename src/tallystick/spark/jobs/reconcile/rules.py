@@ -14,7 +14,7 @@ from operator import or_
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from tallystick.spark.jobs.reconcile.bounds import Bounds
+from tallystick.spark.jobs.reconcile.bounds import BEGINNING, Bounds
 from tallystick.spark.jobs.reconcile.traces import (
     OUTCOME_COMMITTED,
     OUTCOME_ROLLED_BACK,
@@ -174,7 +174,10 @@ def message_code(bounds: Bounds) -> Column:
 
 def consumer_code(number: int, bounds: Bounds) -> Column:
     """What is wrong with a message at one consumer group."""
-    cases = [(F.col(f"effect_{number}") > 1, "effect_twice")]
+    cases = [
+        (F.col(f"effect_{number}") > 1, "effect_twice"),
+        (F.col(f"payload_{number}") != F.col("payload"), "other_value"),
+    ]
     if bounds.brokers:
         cases += [*_applied_for_nothing(number, bounds), *_not_applied(number, bounds)]
     elif bounds.effects[number]:
@@ -194,11 +197,23 @@ def _applied_for_nothing(number: int, bounds: Bounds) -> list[Case]:
     applied = _has(f"inbox_{number}") | _has(f"effect_{number}")
     elsewhere = F.col("logged").isNull() & F.col("announced").isNull() & F.col("withdrawn").isNull()
     undecided = F.col("g_state").isin(PREPARED, PARKED, STATE_ROLLED_BACK)
-    # A transaction that the broker has as committed and the log has not is told as such.
-    unknown = F.col("g_state").isNull() & (F.col("began_at") >= max(bounds.log_from, bounds.remembered_from))
+    # A message that a committed transaction has and the log has not is told as missing there; one that the transaction
+    # never had is not.
+    invented = (F.col("g_state") == STATE_COMMITTED) & (
+        (F.col("sequence") >= F.col("g_expected")) | (F.col("g_present") >= F.col("g_expected"))
+    )
+    unknown = F.col("g_state").isNull() & (F.col("began_at") >= _known_since(bounds))
     if not bounds.whole_log:
         unknown = unknown & ~is_plain() & (F.col("g_logged") == 0)
-    return [(applied & elsewhere & (undecided | unknown), "applied_not_in_log")]
+    return [(applied & elsewhere & (undecided | invented | unknown), "applied_not_in_log")]
+
+
+def _known_since(bounds: Bounds) -> int:
+    """From when on a message that was committed is in the log, or its transaction is known. Where nothing ever went
+    from the log, what is not in it never was: whatever time its name tells."""
+    if bounds.whole_log and bounds.log_from == BEGINNING:
+        return BEGINNING
+    return max(bounds.log_from, bounds.remembered_from)
 
 
 def _effect_missing(number: int, bounds: Bounds) -> Column:

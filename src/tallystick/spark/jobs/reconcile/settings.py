@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from tallystick.barrier.names import BARRIER_TABLE, INBOX_TABLE, OFFSET_TABLE, OUTBOX_TABLE, checked_table
+from tallystick.barrier.names import BARRIER_TABLE, DIGEST_TABLE, INBOX_TABLE, OFFSET_TABLE, OUTBOX_TABLE, checked_table
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
 
@@ -28,6 +28,7 @@ class Consumer(Struct, frozen=True, kw_only=True):
     since_ms: int | None = None
     inbox_table: str = INBOX_TABLE
     offset_table: str = OFFSET_TABLE
+    digest_table: str = DIGEST_TABLE
 
 
 class ReconcileSettings(Struct, frozen=True, kw_only=True):
@@ -36,6 +37,7 @@ class ReconcileSettings(Struct, frozen=True, kw_only=True):
     `producer_groups` are those whose database is given (empty: all). Every message in one of the `transactional` topics
     must come from a transaction with a barrier row; elsewhere, one that was sent without is no ghost. Nothing
     younger than `grace_ms` is called lost or in doubt. What took longer than `late_after_ms` is late (None: never).
+    With `digests` the values in the log are read and compared with the digests that consumers have kept.
     """
 
     brokers: tuple[str, ...] = ()
@@ -51,6 +53,7 @@ class ReconcileSettings(Struct, frozen=True, kw_only=True):
     late_after_ms: int | None = None
     dedup_retention_ms: int = 7 * DAY_MS  # only where there is no broker to ask
     consumer_dedup: bool = False
+    digests: bool = False
     barrier_table: str = BARRIER_TABLE
     outbox_table: str = OUTBOX_TABLE
     output: str = ""
@@ -67,6 +70,10 @@ class ReconcileSettings(Struct, frozen=True, kw_only=True):
             raise InvalidRequest("since: the range is empty, it must begin before it ends", field="since")
         if len(self.consumers) > MOST_CONSUMERS:
             raise InvalidRequest(f"consumers: at most {MOST_CONSUMERS} at once", field="consumer")
+        if self.digests and not (self.brokers and self.consumers):
+            raise InvalidRequest(
+                "digests: they are compared between a broker and consumers; give both", field="digests"
+            )
         for table in (self.barrier_table, self.outbox_table):
             checked_table(table)
         self._check_consumers()
@@ -77,6 +84,7 @@ class ReconcileSettings(Struct, frozen=True, kw_only=True):
             check_name(consumer.group, "consumer")
             checked_table(consumer.inbox_table)
             checked_table(consumer.offset_table)
+            checked_table(consumer.digest_table)
         groups = [consumer.group for consumer in self.consumers]
         for group in groups:
             if groups.count(group) > 1:

@@ -40,6 +40,11 @@ def message_key(message_id: Column) -> tuple[Column, Column]:
     return gid, F.coalesce(sequence, F.lit(0))
 
 
+def _number(digest: Column) -> Column:
+    """The first 60 bits of a digest in hex."""
+    return F.conv(F.substring(digest, 1, 15), 16, 10).cast("bigint")
+
+
 def _milliseconds(seconds: Column, ahead_ms: int) -> Column:
     return F.round(seconds * 1000).cast("bigint") + F.lit(ahead_ms)
 
@@ -93,30 +98,33 @@ def transaction_traces(transactions: DataFrame, producer_groups: Sequence[str], 
 
 
 def log_traces(log: DataFrame, places: DataFrame, store: str, groups: int, consumer_dedup: bool) -> DataFrame:
-    """From the log's columns and what is known of its queues (see `reading.places_frame`)."""
+    """From the log's columns and what is known of its queues (see `reading.places_frame`). Where values were read, each
+    becomes a number; of a message whose outcome follows it, that is the prepared one's."""
     joined = log.join(F.broadcast(places), ["topic", "queue"])
     plain = F.coalesce(F.col("gid"), F.lit("")) == ""
     own_id = F.concat_ws("/", F.lit(store), "topic", "queue", "offset")
     gid, sequence = F.when(plain, own_id).otherwise(F.col("gid")), F.col("sequence").cast("bigint")
     sequence = F.when(plain, F.col("offset")).otherwise(sequence)
-    visible = F.lit(True)
-    signs: list[Column] = []
+    visible = valued = F.lit(True)
+    more: list[Column] = []
     if consumer_dedup:
         sign, (signed_gid, signed_number) = F.col("headers")[SIGN], message_key(F.col("headers")[SIGNED_ID])
         is_signed = F.coalesce(sign.isin("prepare", "commit", "rollback"), F.lit(False))
         gid = F.when(is_signed, signed_gid).otherwise(gid)
         sequence = F.when(is_signed, signed_number).otherwise(sequence)
-        visible = ~is_signed | (sign == "commit")
-        signs = [
+        visible, valued = ~is_signed | (sign == "commit"), ~is_signed | (sign == "prepare")
+        more = [
             F.when(sign == "prepare", 1).alias("announced"),
             F.when(sign == "rollback", 1).alias("withdrawn"),
         ]
+    if "value" in log.columns:
+        more.append(F.when(valued, _number(F.sha2("value", 256))).alias("payload"))
     at = F.unix_millis("timestamp")
     return joined.select(
         gid.alias("gid"),
         sequence.alias("sequence"),
         F.when(visible, 1).alias("logged"),
-        *signs,
+        *more,
         at.alias("logged_at"),
         # A delayed message is stored long after its transaction: the time of its birth tells them together.
         F.least(at, F.unix_millis("born_at")).alias("born_at"),
@@ -166,6 +174,14 @@ def inbox_traces(inbox: DataFrame, number: int, ahead_ms: int) -> DataFrame:
         sequence.alias("sequence"),
         F.lit(1).alias(f"inbox_{number}"),
         _milliseconds(F.col("seconds"), ahead_ms).alias(f"applied_at_{number}"),
+    )
+
+
+def digest_traces(digests: DataFrame, number: int) -> DataFrame:
+    """From message_id, digest."""
+    gid, sequence = message_key(F.col("message_id"))
+    return digests.select(
+        gid.alias("gid"), sequence.alias("sequence"), _number(F.col("digest")).alias(f"payload_{number}")
     )
 
 

@@ -13,6 +13,7 @@ from tallystick.spark.failures import told_by_tasks
 from tallystick.spark.jobs.report import figures as of
 from tallystick.spark.jobs.report.facts import Facts, Place
 from tallystick.spark.jobs.report.page import draw
+from tallystick.spark.jobs.report.page.words import many
 from tallystick.spark.jobs.report.settings import ReportSettings, ReportSummary, Span, span_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 PAGE, FIGURES = "report.html", "figures"
 PATIENCE_SECONDS = 30.0
 VOLUME_COLUMNS = "topic string not null, value binary not null, timestamp timestamp not null"
+ALL_BUT_LETTERS = r"(?!dlq\.).*"
 LETTER_COLUMNS = "topic string not null, headers map<string,string>, timestamp timestamp not null"
 
 
@@ -33,8 +35,7 @@ def run_report(spark: SparkSession, settings: ReportSettings, report: Callable[[
     with Link(settings.url, patience=PATIENCE_SECONDS, named="url") as broker:
         place, now_ms = _place(broker, settings)
     span = span_of(settings, now_ms)
-    many = len(place.messages_kept_ms)
-    report(f"counting the messages of {many} topic{'' if many == 1 else 's'}")
+    report(f"counting the messages of {many(len(place.messages_kept_ms), 'topic')}")
     tables = _of_messages(spark, settings, span, place.has_letters)
     report("counting transactions and their outcomes")
     tables |= {**_of_transactions(spark, settings, span), **_of_groups(spark, settings)}
@@ -48,23 +49,28 @@ def _place(broker: Link, settings: ReportSettings) -> tuple[Place, int]:
     missing = sorted(set(settings.topics) - kept.keys())
     if missing:
         raise NotFound(f"the broker at {settings.url} has no topic {', '.join(missing)}", field="topics")
-    wanted = {name: kept[name] for name in (settings.topics or kept)}
+    wanted = {name: kept[name] for name in (settings.topics or kept) if name in settings.topics or not _letters(name)}
     place = Place(
         url=settings.url,
         store=info["store"],
         version=info["version"],
         outcomes_kept_ms=info["dedup_retention_ms"],
         messages_kept_ms=wanted,
-        has_letters=any(name.startswith(of.DEAD_LETTERS) for name in kept),
+        has_letters=any(map(_letters, kept)),
     )
     return place, info["now_ms"]
+
+
+def _letters(topic: str) -> bool:
+    return topic.startswith(of.DEAD_LETTERS)
 
 
 # --- reading and computing ---------------------------------------------------------------------------------------
 
 
 def _of_messages(spark: SparkSession, settings: ReportSettings, span: Span, has_letters: bool) -> dict[str, Any]:
-    chosen = {"subscribe": ",".join(settings.topics)} if settings.topics else {"subscribePattern": ".*"}
+    # A dead letter is a copy of a message that is counted already, where it came from; it is counted as a letter.
+    chosen = {"subscribe": ",".join(settings.topics)} if settings.topics else {"subscribePattern": ALL_BUT_LETTERS}
     messages = _messages(spark, settings, span, chosen, VOLUME_COLUMNS)
     if has_letters:
         letters = _messages(spark, settings, span, {"subscribePattern": r"dlq\..*"}, LETTER_COLUMNS)

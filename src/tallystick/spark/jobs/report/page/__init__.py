@@ -11,7 +11,7 @@ from tallystick.spark.jobs.report.page.outcomes import check_section, outcome_se
 from tallystick.spark.jobs.report.page.style import SHEET
 from tallystick.spark.jobs.report.page.volume import dead_letter_section, volume_section
 from tallystick.spark.jobs.report.page.waiting import age_ms, lag_section, pending_section
-from tallystick.spark.jobs.report.page.words import DASH, at, count, share, short, size, took
+from tallystick.spark.jobs.report.page.words import DASH, at, count, many, share, short, size, took
 
 # No script, no request: even if something slipped through the escaping, a browser would not act on it.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -88,13 +88,13 @@ def _tiles(facts: Facts) -> Markup:
         _tile(short(total("pending", "transactions", state="prepared")), "without an outcome", _oldest(facts)),
         _tile(short(parked), "parked", "nobody could tell", parked > 0),
         _tile(short(letters), "dead letters", "given up by a group", letters > 0),
-        _tile(
-            short(total("lag", "lag")),
-            "messages behind",
-            f"{len({row['group'] for row in facts.figures['lag']})} groups",
-        ),
+        _tile(short(total("lag", "lag")), "messages behind", many(_groups(facts), "group")),
         class_="tiles",
     )
+
+
+def _groups(facts: Facts) -> int:
+    return len({row["group"] for row in facts.figures["lag"]})
 
 
 def _tile(value: str, name: str, more: str, warn: bool = False) -> Markup:

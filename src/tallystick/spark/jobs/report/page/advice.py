@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from tallystick.spark.jobs.report.facts import Facts
 from tallystick.spark.jobs.report.page.markup import Markup, join, tag
 from tallystick.spark.jobs.report.page.waiting import age_ms
-from tallystick.spark.jobs.report.page.words import count, took
+from tallystick.spark.jobs.report.page.words import count, many, took
 
-OLD_MS = 300_000
-FAR_BEHIND = 10_000
+OLD_MS = 300_000  # the begin of a class of ages
+FAR_BEHIND = 1_000
 
 
 def advice(facts: Facts) -> Markup | None:
@@ -22,20 +22,33 @@ def advice(facts: Facts) -> Markup | None:
 
 def _to_do(facts: Facts) -> Iterator[Markup]:
     if parked := facts.total("pending", "transactions", state="parked"):
+        are, their = ("is", "its") if parked == 1 else ("are", "their")
         yield join(
-            f"{count(parked)} transactions are parked: nobody could tell their outcome. ",
+            f"{many(parked, 'transaction')} {are} parked: nobody could tell {their} outcome. ",
             _command("tx list --state parked"),
         )
-    prepared = [row["oldest_at"] for row in facts.figures["pending"] if row["state"] == "prepared"]
-    oldest = age_ms(min(prepared), facts.span.now_ms) if prepared else 0
-    if oldest > OLD_MS:
-        yield join(f"A transaction has waited {took(oldest)} for its outcome. ", _command("tx list --state prepared"))
+    yield from _old_ones(facts)
     if lost := facts.total("outcomes", "transactions", by="exhausted"):
-        yield join(f"{count(lost)} transactions were rolled back because their checks were used up.")
+        were, their = ("was", "its") if lost == 1 else ("were", "their")
+        yield join(f"{many(lost, 'transaction')} {were} rolled back because {their} checks were used up.")
     if letters := facts.total("dead_letters", "letters"):
-        yield join(f"{count(letters)} messages were given up by their consumer group.")
+        were, their = ("was", "its") if letters == 1 else ("were", "their")
+        yield join(f"{many(letters, 'message')} {were} given up by {their} consumer group.")
     for (group, topic), lag in _far_behind(facts).items():
-        yield join(f"Group {group} is {count(lag)} messages behind on {topic}. ", _command(f"groups show {group}"))
+        yield join(f"Group {group} is {many(lag, 'message')} behind on {topic}. ", _command(f"groups show {group}"))
+
+
+def _old_ones(facts: Facts) -> Iterator[Markup]:
+    old = [row for row in facts.figures["pending"] if row["state"] == "prepared" and row["over_ms"] >= OLD_MS]
+    number = sum(row["transactions"] for row in old)
+    if not number:
+        return
+    oldest = took(age_ms(min(row["oldest_at"] for row in old), facts.span.now_ms))
+    if number == 1:
+        said = f"1 transaction has waited {oldest} for its outcome. "
+    else:
+        said = f"{count(number)} transactions have waited more than {took(OLD_MS)} for their outcome, up to {oldest}. "
+    yield join(said, _command("tx list --state prepared"))
 
 
 def _far_behind(facts: Facts) -> dict[tuple[str, str], int]:

@@ -11,7 +11,7 @@ from tallystick.spark.jobs.report.page.charts import Series, columns, legend, le
 from tallystick.spark.jobs.report.page.markup import Markup, tag
 from tallystick.spark.jobs.report.page.tables import NUMBER, PLOT, table
 from tallystick.spark.jobs.report.page.times import step_labels, step_marks, step_of
-from tallystick.spark.jobs.report.page.words import count, share, short, took
+from tallystick.spark.jobs.report.page.words import count, many, share, short, took
 
 OUTCOMES = {"committed": ("committed", "good"), "rolled_back": ("rolled back", "bad")}
 TELLERS = {
@@ -159,7 +159,7 @@ def check_section(facts: Facts) -> list[Markup | None]:
     rows = [
         [
             str(checks) if checks <= MOST_CHECKS else f"more than {MOST_CHECKS}",
-            length(f"{found[checks]} transactions", found[checks], most, "good" if checks == 0 else "bad2"),
+            length(many(found[checks], "transaction"), found[checks], most, "good" if checks == 0 else "bad2"),
             count(found[checks]),
             share(found[checks], whole),
         ]

@@ -10,7 +10,7 @@ from tallystick.spark.jobs.report.page.charts import BINARY, Series, columns, le
 from tallystick.spark.jobs.report.page.markup import Markup, tag
 from tallystick.spark.jobs.report.page.tables import NUMBER, PLOT, TEXT, folded, table
 from tallystick.spark.jobs.report.page.times import step_labels, step_marks, step_of
-from tallystick.spark.jobs.report.page.words import at, count, share, short, size
+from tallystick.spark.jobs.report.page.words import at, count, many, share, short, size
 
 COLOURS = 7
 OTHERS = "other topics"
@@ -104,7 +104,7 @@ def dead_letter_section(facts: Facts) -> list[Markup | None]:
         [
             row["group"],
             row["topic"] or "?",
-            length(f"{row['letters']} letters", row["letters"], most, "bad"),
+            length(many(row["letters"], "letter"), row["letters"], most, "bad"),
             count(row["letters"]),
             count(row["attempts"]),
             count(row["most_attempts"]),

@@ -11,7 +11,7 @@ from tallystick.spark.jobs.report.facts import Facts, Row
 from tallystick.spark.jobs.report.page.charts import Series, columns, legend, length
 from tallystick.spark.jobs.report.page.markup import Markup, tag
 from tallystick.spark.jobs.report.page.tables import NUMBER, PLOT, TEXT, folded, table
-from tallystick.spark.jobs.report.page.words import count, moment, short, took
+from tallystick.spark.jobs.report.page.words import count, many, moment, short, took
 
 STATES = {"prepared": "wait", "parked": "warnfill"}
 
@@ -26,9 +26,13 @@ def pending_section(facts: Facts) -> list[Markup | None]:
             "What the last checks said, the most frequent first",
             [("state", ""), ("reason", TEXT), ("transactions", NUMBER)],
             [[row["state"], row["reason"], count(row["transactions"])] for row in reasons],
-            "No check has failed so far.",
+            "No check has failed so far." if _checked(facts) else "No check has been made so far.",
         ),
     ]
+
+
+def _checked(facts: Facts) -> bool:
+    return any(row["most_checks"] for row in facts.figures["pending"])
 
 
 def _by_age(facts: Facts) -> Markup:
@@ -97,7 +101,7 @@ def _lag_row(group: str, topic: str, queues: Sequence[Row], most: int) -> list[s
     return [
         group,
         topic,
-        length(f"{group} on {topic}: {lag} messages behind", lag, most, "c0"),
+        length(f"{group} on {topic}: {many(lag, 'message')} behind", lag, most, "c0"),
         count(lag),
         count(_sum(queues, "leased")),
         f"{behind} of {len(queues)}",

@@ -12,6 +12,11 @@ def count(value: float | None) -> str:
     return DASH if value is None else f"{value:,.0f}"
 
 
+def many(number: int, thing: str, things: str = "") -> str:
+    """1 group, 2 groups."""
+    return f"{count(number)} {thing if number == 1 else things or thing + 's'}"
+
+
 def short(value: float) -> str:
     """1,234 as it is; more in thousands, millions, thousand millions: for an axis or a tile."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):

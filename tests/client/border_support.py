@@ -1,0 +1,95 @@
+"""A service's database over each driver that a block may be given, behind one face."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from client_support import Bank
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+# name -> engine and, for SQLAlchemy, its driver
+KINDS = {
+    "sqlite3": ("sqlite", ""),
+    "sqlite3-autocommit": ("sqlite", ""),
+    "core-sqlite": ("sqlite", "sqlite"),
+    "orm-sqlite": ("sqlite", "sqlite"),
+    "psycopg": ("postgresql", ""),
+    "psycopg-autocommit": ("postgresql", ""),
+    "core-psycopg": ("postgresql", "postgresql+psycopg"),
+    "core-psycopg-autocommit": ("postgresql", "postgresql+psycopg"),
+    "orm-psycopg": ("postgresql", "postgresql+psycopg"),
+    "core-psycopg2": ("postgresql", "postgresql+psycopg2"),
+    "orm-psycopg2": ("postgresql", "postgresql+psycopg2"),
+    "pymysql": ("mysql", ""),
+    "pymysql-autocommit": ("mysql", ""),
+    "core-pymysql": ("mysql", "mysql+pymysql"),
+    "orm-pymysql": ("mysql", "mysql+pymysql"),
+}
+_MARKS = {"sqlite": [], "postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb]}
+
+
+def kinds(*names: str) -> Any:
+    chosen = names or tuple(KINDS)
+    return pytest.mark.parametrize("kind", [pytest.param(name, marks=_MARKS[KINDS[name][0]]) for name in chosen])
+
+
+class Open:
+    """One connection or session."""
+
+    def __init__(self, connection: Any, bank: Bank) -> None:
+        self.connection = connection
+        self.bank = bank
+        self._alchemy = hasattr(connection, "get_bind") or hasattr(connection, "exec_driver_sql")
+
+    def execute(self, sql: str) -> Any:
+        if self._alchemy:
+            return self.connection.execute(text(sql))
+        cursor = self.connection.cursor()
+        cursor.execute(sql)
+        return cursor
+
+    def note(self, note: str) -> None:
+        self.execute(f"insert into ledger (note) values ('{note}')")
+
+    def raw(self) -> Any:
+        """The driver's own connection."""
+        if not self._alchemy:
+            return self.connection
+        core = self.connection.connection() if isinstance(self.connection, Session) else self.connection
+        return core.connection.driver_connection
+
+
+@contextlib.contextmanager
+def opened(bank: Bank, kind: str) -> Iterator[Open]:
+    with contextlib.ExitStack() as stack:
+        yield Open(_connect(bank, kind, stack), bank)
+
+
+def _connect(bank: Bank, kind: str, stack: contextlib.ExitStack) -> Any:
+    _, driver = KINDS[kind]
+    autocommit = kind.endswith("-autocommit")
+    if driver:
+        options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
+        engine = create_engine(bank.url(driver), poolclass=NullPool, **options)
+        stack.callback(engine.dispose)
+        return stack.enter_context(Session(engine) if kind.startswith("orm-") else engine.connect())
+    if kind.startswith("sqlite3"):
+        level = None if autocommit else "DEFERRED"
+        return stack.enter_context(contextlib.closing(sqlite3.connect(bank.path, isolation_level=level, timeout=10)))
+    connection = stack.enter_context(contextlib.closing(bank.open()))
+    if autocommit:
+        _set_autocommit(connection)
+    return connection
+
+
+def _set_autocommit(connection: Any) -> None:
+    if callable(getattr(connection, "autocommit", None)):
+        connection.autocommit(True)  # PyMySQL
+    else:
+        connection.autocommit = True  # psycopg
