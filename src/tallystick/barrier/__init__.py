@@ -20,6 +20,7 @@ from tallystick.barrier.errors import (
     TransactionLost,
     TransactionOpen,
     UnsupportedConnection,
+    WrongDatabase,
 )
 from tallystick.barrier.names import (
     BARRIER_TABLE,
@@ -91,6 +92,7 @@ __all__ = [
     "TransactionLost",
     "TransactionOpen",
     "UnsupportedConnection",
+    "WrongDatabase",
     "adapt",
     "adapt_async",
     "adapt_sync",
