@@ -102,6 +102,7 @@ class Broker:
             task.add_done_callback(_report_end)
         self.draining = False
         self._ordered_receives = 0
+        self._counted_at = -COUNT_EVERY_MS
 
     def _durable(self) -> None:
         """After every group commit: wake those who wait for what it made visible, tell what happened."""
@@ -291,9 +292,10 @@ class Broker:
 
     async def count(self) -> None:
         """Bring the numbers that cost a look at the store up to date; the rest of the metrics always are."""
-        now = self.clock.now_ms()
-        if abs(now - self._collector.now_ms) >= COUNT_EVERY_MS and self.store.failure() is None:
-            self._collector.now_ms = now
+        passed = self.clock.elapsed_ms()
+        if passed - self._counted_at >= COUNT_EVERY_MS and self.store.failure() is None:
+            self._counted_at = passed
+            self._collector.now_ms = self.clock.now_ms()
             with contextlib.suppress(TallystickError):  # too busy, or failing just now: the last numbers will do
                 self._collector.counts = await self.look(lambda store: store.counts())
                 self._collector.groups = await self.look(lambda store: store.lags(MAX_LAG_SERIES))
