@@ -69,15 +69,19 @@ class Entry:
         """The error for a caller whose time is up: what the broker said, if it said anything. `last` is what it said
         to others, for an operation that was never sent."""
         last = self.last or last
-        refused = last is not None and not isinstance(last, BrokerUnavailable)
-        if last is not None and refused and (isinstance(last, StorageFailed) or not self.uncertain):
-            return type(last)(
-                f"{last.detail} (the last of {max(1, self.tries)} answers of {address})", field=last.field
-            )
+        if last is not None and self._was_refused(last):
+            words = f"{last.detail} (the last of {max(1, self.tries)} answers of {address})"
+            return type(last)(words, field=last.field)
         reason = f"; the last failure: {last}" if last is not None else ""
         if self.uncertain:
             return BrokerUnavailable(f"no answer from {address} in time, it may have acted{reason}")
         return BrokerUnreachable(f"{address} did not take the operation in time, it has not acted{reason}")
+
+    def _was_refused(self, last: TallystickError) -> bool:
+        """Whether the broker's own word is the whole truth: not if an answer before it was lost, unless that word
+        says itself that it may have acted."""
+        said = not isinstance(last, BrokerUnavailable)
+        return said and (not self.uncertain or isinstance(last, StorageFailed))
 
 
 def request_body(entries: Sequence[Entry]) -> bytes:
