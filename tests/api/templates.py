@@ -279,6 +279,19 @@ REQUESTS = [
     ),
     Request(
         "POST",
+        "/v1/groups/new/reset",
+        {"topic": "kept", "offsets": {"0": 0}},
+        {
+            ("topic",): [*BAD_NAMES, NOTHING, "unknown"],
+            ("to",): ["yesterday", 7, "latest", "earliest", []],
+            ("offsets",): [7, [], {}, NOTHING, {"x": 0}, {"-1": 0}, {"999": 0}, {"0": -1}, {"0": 99}, {"0": 10**30}],
+            ("offsets", "0"): [-1, 99, 10**30, *NO_NUMBER],
+            ("timestamp",): [-1, 10**30, "now", 0, []],
+            ("nonsense",): [1],
+        },
+    ),
+    Request(
+        "POST",
         "/v1/checks/poll",
         {"group": "new", "member": "m", "max": 1, "wait_ms": 0},
         {
@@ -410,6 +423,7 @@ OPERATIONS = [
             ("topic",): [*BAD_NAMES, NOTHING],
             ("offsets",): [*NO_MAP, NOTHING, {"x": 0}, {"0": -1}, {"0": "x"}, {"0": None}],
             ("expected",): [7, [], {"0": "x"}],
+            ("mirror",): [7, "yes", None],
         },
     ),
     Request(

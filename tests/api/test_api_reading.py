@@ -125,6 +125,26 @@ def test_offsets_by_curl(client: RawClient) -> None:
     assert shown["queues"] == [{"queue": 0, "offset": 2, "start": 0, "end": 3, "lag": 1}]
 
 
+def test_groups_are_moved_by_curl(client: RawClient) -> None:
+    client.json("PUT", "/v1/topics/moved", {"queues": 1})
+    client.do(Send([OutgoingMessage("moved", str(number).encode()) for number in range(3)]))
+    for group in ("leases", "offsets"):
+        nowhere = client.json("POST", f"/v1/groups/{group}/reset", {"topic": "moved", "to": "earliest"})
+        assert (nowhere.status, nowhere.problem().code) == (404, "not_found")
+    held = client.receive("leases", "moved")
+    client.json("PUT", "/v1/groups/offsets/offsets", {"topic": "moved", "offsets": {"0": 3}})
+    for group in ("leases", "offsets"):
+        shown = client.json("POST", f"/v1/groups/{group}/reset", {"topic": "moved", "offsets": {"0": 1}}).json()
+        assert shown["queues"] == [{"queue": 0, "offset": 1, "start": 0, "end": 3, "lag": 2}]
+        assert shown.get("leased", 0) == 0
+    stale = client.json("POST", "/v1/groups/leases/ack", {"receipts": [held[0].receipt]})
+    assert (stale.status, stale.json()) == (409, {"stale": [held[0].receipt]})
+    refused = client.json("PUT", "/v1/groups/leases/offsets", {"topic": "moved", "offsets": {"0": 3}})
+    assert (refused.status, refused.problem().code, refused.problem().field) == (409, "conflict", "group")
+    beyond = client.json("POST", "/v1/groups/leases/reset", {"topic": "moved", "offsets": {"0": 4}})
+    assert (beyond.status, beyond.problem().field) == (416, "offsets")
+
+
 # --- Arrow -----------------------------------------------------------------------------------------------------------
 
 

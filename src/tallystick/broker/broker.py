@@ -27,13 +27,14 @@ from tallystick.core.calls import TOPIC_SCHEME, OutgoingCall
 from tallystick.core.clock import Clock, SystemClock
 from tallystick.core.errors import Draining, InvalidRequest, NotAllowed, TallystickError, error_from_code
 from tallystick.core.ops import Ack, AnswerChecks, ClientOp, Nack, OpResult, Prepare, PreparePart, Send
-from tallystick.core.wire import CheckPoll, CheckRequest, Delivery, ReceiveRequest, TopicView
+from tallystick.core.wire import CheckPoll, CheckRequest, Delivery, GroupView, ReceiveRequest, TopicView
 from tallystick.store.memory import open_memory
 from tallystick.store.protocol import (
     Hurry,
     HurryAll,
     Receive,
     Received,
+    ResetGroup,
     Result,
     Resume,
     Slice,
@@ -204,6 +205,13 @@ class Broker:
         if op.url:
             self.allowed.check(op.url, "url")
         await self.one(op)
+
+    async def reset_group(self, op: ResetGroup) -> GroupView:
+        """Move a consumer group; tells where it is then. Those who wait for messages look again."""
+        await self.one(op)
+        view = await self.look(lambda store: store.stored_offsets(op.group, op.topic))
+        self.waiters.appended({op.topic})
+        return view
 
     async def look(self, see: Callable[[Store], T]) -> T:
         return await self.writer.look(see)
