@@ -40,7 +40,7 @@ def reset(batch: Batch, op: ResetGroup, reader: Reader) -> None:
 def _places(batch: Batch, op: ResetGroup, topic: Topic, reader: Reader) -> dict[int, int]:
     """The offset of each queue that the group is to go on from."""
     if [op.to is None, op.offsets is None, op.timestamp is None].count(False) != 1:
-        raise InvalidRequest("to: say where to: earliest or latest, offsets of queues, or a timestamp", field="to")
+        raise InvalidRequest("say where to, by one of to (earliest or latest), offsets (by queue) and timestamp")
     if op.offsets is not None:
         if not op.offsets:
             raise InvalidRequest("offsets: name at least one queue", field="offsets")
