@@ -54,6 +54,7 @@ _JSON_MESSAGE_FAULTS: dict[Path, list[Any]] = {
     ("headers",): [7, "x", [], {"": "v"}, {"h": 7}, {"h": TOO_LONG}, {"h" * 129: "v"}, dict.fromkeys(MANY, "v")],
     ("tag",): [*NO_TEXT, "x" * 129],
     ("deliver_at",): NO_TIME,
+    ("delay_ms",): NO_TIME,
     ("nonsense",): [1],
 }
 _OP_MESSAGE_FAULTS = {

@@ -297,6 +297,17 @@ def test_a_delayed_message_wakes_who_waits_for_it(client: RawClient) -> None:
     assert time.monotonic() - began < 5
 
 
+def test_a_delay_is_counted_by_the_broker(client: RawClient) -> None:
+    began = client.json("GET", "/v1/info").json()["now_ms"]
+    body = {"messages": [{"topic": "delays", "value": "x", "delay_ms": 300}]}
+    assert client.json("POST", "/v1/messages", body).json()["positions"][0]["offset"] == -1
+    (delivery,) = client.receive("g", "delays", wait_ms=20_000)
+    assert delivery.message.stored_at >= began + 300
+    body["messages"][0]["deliver_at"] = began
+    refused = client.json("POST", "/v1/messages", body)
+    assert (refused.status, refused.problem().field) == (400, "messages[0].delay_ms")
+
+
 def test_a_waiter_that_hangs_up_takes_no_message_with_it(broker: BrokerProcess, client: RawClient) -> None:
     waiting = RawClient(broker.url, timeout=0.3)
     with pytest.raises(TimeoutError):

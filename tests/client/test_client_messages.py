@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 import pytest
 from client_support import Bank, eventually, lossy_proxy, messages_in, values_in
@@ -84,6 +85,30 @@ def test_a_delayed_message_comes_later(ts: Client, broker: BrokerProcess, topic:
     ts.send(topic, "by time", deliver_at=time.time() + 1.5)
     assert messages_in(broker.url, topic) == []
     eventually(lambda: len(messages_in(broker.url, topic)) == 2)
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+@pytest.mark.parametrize("mode", [None, "check-back", "outbox"])
+def test_a_delay_does_not_depend_on_the_producers_clock(
+    ts: Client, broker: BrokerProcess, bank: Bank, topic: str, monkeypatch: pytest.MonkeyPatch, hours: int, mode: Any
+) -> None:
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + hours * 3_600_000_000_000)
+    for value, delay in (("soon", 0.2), ("in an hour", 3_600)):
+        if mode is None:
+            ts.send(topic, value, delay=delay)
+        else:
+            with bank.connection() as connection, ts.transaction(connection, mode=mode) as tx:
+                bank.note(connection, value)
+                tx.send(topic, value, delay=delay)
+    eventually(lambda: [one.text for one in messages_in(broker.url, topic)] == ["soon"])
+    assert [one.text for one in messages_in(broker.url, topic)] == ["soon"]
+
+
+def test_a_delay_that_is_none_is_refused() -> None:
+    for delay in (-1, 367 * 24 * 3_600, float("nan")):
+        with pytest.raises(errors.InvalidRequest, match="delay"):
+            outgoing("topic", 1, delay=delay)
 
 
 def test_many_threads_share_a_client(broker: BrokerProcess, topic: str) -> None:
