@@ -40,7 +40,8 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cla
         else:
             batch.delete("index", key)
     scanned_to = batch.now if next_due is None else min(next_due, batch.now)
-    _claim_stranded(batch, channel, op, claims, op.limit - (len(claims) - before))
+    if next_due is not None:  # else there is nothing more in line, at any time
+        _claim_stranded(batch, channel, op, claims, op.limit - (len(claims) - before))
     batch.raise_mark(channel, scanned_to, keep=len(claims) > before)
     return next_due
 
