@@ -54,6 +54,7 @@ _JSON_MESSAGE_FAULTS: dict[Path, list[Any]] = {
     ("headers",): [7, "x", [], {"": "v"}, {"h": 7}, {"h": TOO_LONG}, {"h" * 129: "v"}, dict.fromkeys(MANY, "v")],
     ("tag",): [*NO_TEXT, "x" * 129],
     ("deliver_at",): NO_TIME,
+    ("delay_ms",): NO_TIME,
     ("nonsense",): [1],
 }
 _OP_MESSAGE_FAULTS = {
@@ -280,6 +281,19 @@ REQUESTS = [
     ),
     Request(
         "POST",
+        "/v1/groups/new/reset",
+        {"topic": "kept", "offsets": {"0": 0}},
+        {
+            ("topic",): [*BAD_NAMES, NOTHING, "unknown"],
+            ("to",): ["yesterday", 7, "latest", "earliest", []],
+            ("offsets",): [7, [], {}, NOTHING, {"x": 0}, {"-1": 0}, {"999": 0}, {"0": -1}, {"0": 99}, {"0": 10**30}],
+            ("offsets", "0"): [-1, 99, 10**30, *NO_NUMBER],
+            ("timestamp",): [-1, 10**30, "now", 0, []],
+            ("nonsense",): [1],
+        },
+    ),
+    Request(
+        "POST",
         "/v1/checks/poll",
         {"group": "new", "member": "m", "max": 1, "wait_ms": 0},
         {
@@ -412,6 +426,7 @@ OPERATIONS = [
             ("topic",): [*BAD_NAMES, NOTHING],
             ("offsets",): [*NO_MAP, NOTHING, {"x": 0}, {"0": -1}, {"0": "x"}, {"0": None}],
             ("expected",): [7, [], {"0": "x"}],
+            ("mirror",): [7, "yes", None],
         },
     ),
     Request(

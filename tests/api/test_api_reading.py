@@ -125,6 +125,26 @@ def test_offsets_by_curl(client: RawClient) -> None:
     assert shown["queues"] == [{"queue": 0, "offset": 2, "start": 0, "end": 3, "lag": 1}]
 
 
+def test_groups_are_moved_by_curl(client: RawClient) -> None:
+    client.json("PUT", "/v1/topics/moved", {"queues": 1})
+    client.do(Send([OutgoingMessage("moved", str(number).encode()) for number in range(3)]))
+    for group in ("leases", "offsets"):
+        nowhere = client.json("POST", f"/v1/groups/{group}/reset", {"topic": "moved", "to": "earliest"})
+        assert (nowhere.status, nowhere.problem().code) == (404, "not_found")
+    held = client.receive("leases", "moved")
+    client.json("PUT", "/v1/groups/offsets/offsets", {"topic": "moved", "offsets": {"0": 3}})
+    for group in ("leases", "offsets"):
+        shown = client.json("POST", f"/v1/groups/{group}/reset", {"topic": "moved", "offsets": {"0": 1}}).json()
+        assert shown["queues"] == [{"queue": 0, "offset": 1, "start": 0, "end": 3, "lag": 2}]
+        assert shown.get("leased", 0) == 0
+    stale = client.json("POST", "/v1/groups/leases/ack", {"receipts": [held[0].receipt]})
+    assert (stale.status, stale.json()) == (409, {"stale": [held[0].receipt]})
+    refused = client.json("PUT", "/v1/groups/leases/offsets", {"topic": "moved", "offsets": {"0": 3}})
+    assert (refused.status, refused.problem().code, refused.problem().field) == (409, "conflict", "group")
+    beyond = client.json("POST", "/v1/groups/leases/reset", {"topic": "moved", "offsets": {"0": 4}})
+    assert (beyond.status, beyond.problem().field) == (416, "offsets")
+
+
 # --- Arrow -----------------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +295,17 @@ def test_a_delayed_message_wakes_who_waits_for_it(client: RawClient) -> None:
     (delivery,) = client.receive("g", "delayed", wait_ms=20_000)
     assert delivery.message.stored_at >= at
     assert time.monotonic() - began < 5
+
+
+def test_a_delay_is_counted_by_the_broker(client: RawClient) -> None:
+    began = client.json("GET", "/v1/info").json()["now_ms"]
+    body = {"messages": [{"topic": "delays", "value": "x", "delay_ms": 300}]}
+    assert client.json("POST", "/v1/messages", body).json()["positions"][0]["offset"] == -1
+    (delivery,) = client.receive("g", "delays", wait_ms=20_000)
+    assert delivery.message.stored_at >= began + 300
+    body["messages"][0]["deliver_at"] = began
+    refused = client.json("POST", "/v1/messages", body)
+    assert (refused.status, refused.problem().field) == (400, "messages[0].delay_ms")
 
 
 def test_a_waiter_that_hangs_up_takes_no_message_with_it(broker: BrokerProcess, client: RawClient) -> None:

@@ -16,7 +16,7 @@ from tallystick.core.errors import Busy
 from tallystick.core.message import Chunk, OutgoingMessage, messages_of
 from tallystick.core.ops import Nack, Send
 from tallystick.core.wire import ReceiveRequest
-from tallystick.store.protocol import PutTopic
+from tallystick.store.protocol import PutTopic, ResetGroup
 
 decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
 
@@ -214,3 +214,16 @@ async def test_receives_beyond_the_limit_are_told_to_come_again() -> None:
         assert await broker.broker.receive("g", ReceiveRequest("orders")) == []
         broker.broker.drain()
         assert await waiting == []
+
+
+async def test_whoever_waits_gets_what_a_group_is_moved_back_to() -> None:
+    async with inside() as broker:
+        await broker.do(Send([OutgoingMessage("orders", b"a", key="k")]))
+        (held,) = await broker.broker.receive("g", ReceiveRequest("orders", invisible_ms=3_600_000))
+        waiting = asyncio.create_task(broker.broker.receive("g", ReceiveRequest("orders", wait_ms=60_000)))
+        await asyncio.sleep(0.05)
+        view = await broker.broker.reset_group(ResetGroup("g", "orders", "earliest"))
+        assert (view.lag, view.leased) == (1, 0)
+        async with asyncio.timeout(30):
+            (again,) = await waiting
+        assert (again.message.offset, again.attempt, again.receipt == held.receipt) == (0, 1, False)

@@ -183,7 +183,7 @@ async def test_unknown_is_an_answer_and_backs_off() -> None:
             assert (view.state, view.checks) == ("prepared", checks + 1)
             assert "could not tell" in view.last_error
             waits.append(view.next_check_at - broker.clock.now_ms())
-            broker.clock.value = view.next_check_at - 1
+            broker.clock.advance(view.next_check_at - 1 - broker.clock.now_ms())
             assert await broker.poll(ms=250) == []
             broker.clock.advance(1)
         for wait, full in zip(waits, (2_000, 4_000, 8_000, 16_000), strict=True):

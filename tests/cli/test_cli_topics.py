@@ -62,6 +62,44 @@ def test_groups_show_how_far_they_are(url: str, post: Post) -> None:
         assert "readers" in tallystick(*words, url=url).out
 
 
+def test_a_group_is_moved(url: str, post: Post) -> None:
+    tallystick("topics", "create", "moved", "--queues", "2", url=url)
+    sent = [{"topic": "moved", "value": str(number), "key": "k"} for number in range(5)]
+    queue = post("/v1/messages", messages=sent)["positions"][0]["queue"]
+    post("/v1/groups/movers/receive", topic="moved", max=3)
+
+    def lag(*where: str) -> int:
+        done = tallystick("groups", "reset", "movers", "--topic", "moved", *where, "--yes", "--json", url=url)
+        assert done.code == 0, done.err
+        assert done.json()["queues"][queue]["end"] == 5
+        return int(done.json().get("lag", 0))
+
+    assert lag("--to-earliest") == 5
+    assert lag("--to-latest") == 0
+    assert lag("--to-offset", f"{queue}:3", "--to-offset", f"{1 - queue}:0") == 2
+    assert lag("--to-time", "1h") == 5
+    assert lag("--to-time", "2999-01-01") == 0
+    shown = tallystick("groups", "reset", "movers", "--topic", "moved", "--to-earliest", "-y", url=url)
+    assert (shown.code, "movers" in shown.out, "moved" in shown.err) == (0, True, True)
+
+
+def test_a_group_is_not_moved_unasked_nor_without_a_place_to_go_to(url: str, post: Post) -> None:
+    post("/v1/messages", messages=[{"topic": "unmoved", "value": "x", "key": "k"}])
+    post("/v1/groups/stayers/receive", topic="unmoved")
+    reset = ("groups", "reset", "stayers", "--topic", "unmoved")
+    done = tallystick(*reset, "--to-earliest", url=url)
+    assert (done.code, "--yes" in one_line(done.err)) == (2, True)
+    for where in ([], ["--to-earliest", "--to-latest"], ["--to-offset", "0"], ["--to-offset", "a:b"]):
+        done = tallystick(*reset, *where, "--yes", url=url)
+        assert (done.code, "--to-" in one_line(done.err)) == (2, True)
+    done = tallystick(*reset, "--to-time", "yesterday", "--yes", url=url)
+    assert (done.code, "--to-time" in one_line(done.err)) == (2, True)
+    (view,) = tallystick("groups", "show", "stayers", "--json", url=url).json()["groups"]
+    assert view["leased"] == 1
+    for group, topic in (("nobody", "unmoved"), ("stayers", "nothing")):
+        assert tallystick("groups", "reset", group, "--topic", topic, "--to-latest", "-y", url=url).code == 3
+
+
 def test_an_unknown_group_is_not_found(url: str) -> None:
     done = tallystick("groups", "show", "nobody", url=url)
     assert (done.code, "nobody" in one_line(done.err)) == (3, True)

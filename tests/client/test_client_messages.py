@@ -6,13 +6,14 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 import pytest
-from client_support import eventually, lossy_proxy, messages_in, values_in
+from client_support import Bank, eventually, lossy_proxy, messages_in, values_in
 
 import tallystick
 from brokers import BrokerProcess, running_broker
-from tallystick import Client, errors, outgoing
+from tallystick import AsyncClient, Client, errors, outgoing
 from tallystick.core.ops import PartRef
 
 # Sending
@@ -86,6 +87,30 @@ def test_a_delayed_message_comes_later(ts: Client, broker: BrokerProcess, topic:
     eventually(lambda: len(messages_in(broker.url, topic)) == 2)
 
 
+@pytest.mark.parametrize("hours", [-2, 2])
+@pytest.mark.parametrize("mode", [None, "check-back", "outbox"])
+def test_a_delay_does_not_depend_on_the_producers_clock(
+    ts: Client, broker: BrokerProcess, bank: Bank, topic: str, monkeypatch: pytest.MonkeyPatch, hours: int, mode: Any
+) -> None:
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + hours * 3_600_000_000_000)
+    for value, delay in (("soon", 0.2), ("in an hour", 3_600)):
+        if mode is None:
+            ts.send(topic, value, delay=delay)
+        else:
+            with bank.connection() as connection, ts.transaction(connection, mode=mode) as tx:
+                bank.note(connection, value)
+                tx.send(topic, value, delay=delay)
+    eventually(lambda: [one.text for one in messages_in(broker.url, topic)] == ["soon"])
+    assert [one.text for one in messages_in(broker.url, topic)] == ["soon"]
+
+
+def test_a_delay_that_is_none_is_refused() -> None:
+    for delay in (-1, 367 * 24 * 3_600, float("nan")):
+        with pytest.raises(errors.InvalidRequest, match="delay"):
+            outgoing("topic", 1, delay=delay)
+
+
 def test_many_threads_share_a_client(broker: BrokerProcess, topic: str) -> None:
     with Client(broker.url) as ts:
 
@@ -153,6 +178,54 @@ def test_offsets_kept_by_the_broker(ts: Client, topic: str, group: str) -> None:
         ts.commit_offsets(group, topic, {0: 5}, expected={0: 2})
     ts.commit_offsets(group, topic, {0: 5}, expected={0: 3})
     assert ts.offsets(group, topic).lag == 14
+
+
+def test_a_group_with_leases_is_moved(ts: Client, topic: str, group: str) -> None:
+    ts.create_topic(topic, queues=1)
+    ts.send_many([outgoing(topic, number) for number in range(4)])
+    middle = ts.fetch(topic, 0, 0).messages[-1].stored_at / 1000 + 0.001
+    time.sleep(0.01)
+    ts.send_many([outgoing(topic, number) for number in range(4, 6)])
+    held = ts.receive(topic, group)
+    with pytest.raises(errors.Conflict, match="groups reset"):
+        ts.commit_offsets(group, topic, {0: 2})
+    assert ts.reset_group(group, topic, to="earliest").lag == 6
+    with pytest.raises(errors.StaleLease):
+        ts.ack(group, held)
+    assert ts.reset_group(group, topic, to="latest").lag == 0
+    assert ts.receive(topic, group) == []
+    ts.reset_group(group, topic, offsets={0: 5})
+    assert [message.json() for message in ts.receive(topic, group)] == [5]
+    ts.reset_group(group, topic, at=middle)
+    assert [message.json() for message in ts.receive(topic, group)] == [4, 5]
+    with pytest.raises(errors.InvalidRequest, match="say where to"):
+        ts.reset_group(group, topic)
+    with pytest.raises(errors.OffsetOutOfRange):
+        ts.reset_group(group, topic, offsets={0: 7})
+
+
+async def test_stored_offsets_are_moved_and_whoever_expects_the_old_ones_is_told(
+    broker: BrokerProcess, topic: str, group: str
+) -> None:
+    async with AsyncClient(broker.url) as ts:
+        await ts.create_topic(topic, queues=1)
+        await ts.send_many([outgoing(topic, number) for number in range(4)])
+        await ts.commit_offsets(group, topic, {0: 3})
+        assert (await ts.reset_group(group, topic, to="earliest")).queues[0].offset == 0
+        with pytest.raises(errors.OffsetMoved):
+            await ts.commit_offsets(group, topic, {0: 4}, expected={0: 3})
+
+
+def test_offsets_in_the_consumers_own_database_are_not_moved_here(
+    ts: Client, bank: Bank, topic: str, group: str
+) -> None:
+    ts.create_topic(topic, queues=1)
+    ts.subscribe(topic, group=group, exactly_once=bank.open, by="offset")(lambda message, conn: None)
+    ts.send(topic, 1)
+    ts.start()
+    eventually(lambda: ts.offsets(group, topic).queues[0].offset == 1)
+    with pytest.raises(errors.Conflict, match="tallystick_offset"):
+        ts.reset_group(group, topic, to="earliest")
 
 
 def test_topics(ts: Client, topic: str) -> None:

@@ -324,6 +324,7 @@ def test_a_transaction_prepared_earlier_in_time_than_the_last_round_is_found(ste
     """A clock that is set back must not hide new transactions from the rounds."""
     steady.do(prepare("t1", check=Check(after_ms=0)))
     assert claim(steady) == ["t1"]
+    steady.do(AnswerChecks({"t1": "committed"}))
     steady.wait(-3_600_000)
     steady.do(prepare("t2", check=Check(after_ms=100)))
     assert claim(steady) == []
@@ -333,6 +334,25 @@ def test_a_transaction_prepared_earlier_in_time_than_the_last_round_is_found(ste
     assert steady.view("t2").checks == 1
     steady.wait(2_000)
     assert claim(steady) == ["t2"]
+
+
+def test_what_a_clock_set_back_has_left_an_hour_ahead_is_claimed_now(steady: Place) -> None:
+    """It is in line for a time that no check is put to: it dates from before the clock was set back."""
+    steady.do(prepare("claimed", check=Check(after_ms=0)))
+    assert claim(steady) == ["claimed"]
+    steady.do(prepare("waiting", check=Check(after_ms=60_000)))
+    steady.do(prepare("elsewhere", group="bank"))
+    steady.wait(-3_600_000)
+    steady.do(prepare("new", check=Check(after_ms=60_000)))
+    assert claim(steady, limit=1) == ["claimed"]
+    steady.reopen()
+    assert claim(steady) == ["waiting"]
+    assert claim(steady) == []
+    assert claim(steady, "bank") == ["elsewhere"]
+    steady.wait(60_000)
+    assert sorted(claim(steady)) == ["claimed", "new", "waiting"]
+    steady.do(AnswerChecks(dict.fromkeys(("claimed", "waiting", "elsewhere", "new"), "committed")))
+    assert (steady.store.counts().pending, claim(steady)) == (0, [])
 
 
 def test_resolving_in_the_unit_of_the_prepare(steady: Place) -> None:

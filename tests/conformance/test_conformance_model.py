@@ -61,7 +61,7 @@ def no_tombstone(batch: Batch, op: Rollback) -> OpResult | None:
 def commit_twice(batch: Batch, op: Commit) -> OpResult | None:
     existing = batch.transaction(op.gid)
     if isinstance(existing, Resolved) and existing.outcome == "committed":
-        transactions.append(batch, op.gid, [outgoing(("red", "k1", "0.0"))])
+        transactions.append(batch, op.gid, [outgoing(("red", "k1", "0.0"))], batch.now)
     return transactions_commit(batch, op)
 
 

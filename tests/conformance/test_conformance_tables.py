@@ -86,6 +86,9 @@ def test_half_messages_with_all_they_carry(place: Place) -> None:
     )
     assert (first["sequence"], first["deliver_at"]) == (0, place.now + 5)
     assert (second["sequence"], second["value"], second["deliver_at"]) == (1, b"second", None)
+    place.do(Prepare("late", "shop", [message(delay_ms=7)]))
+    (late,) = [row for row in rows(place, "half") if row["gid"] == "late"]
+    assert late["deliver_at"] == place.now + 7
 
 
 def test_the_outcome_log(place: Place) -> None:

@@ -8,7 +8,7 @@ from engines import MakePlace, Place, message, prepare
 
 from tallystick.core.errors import NotFound, OffsetOutOfRange
 from tallystick.core.limits import Limits
-from tallystick.core.ops import Commit, Nack, PreparePart, Send
+from tallystick.core.ops import Commit, Nack, PartRef, Prepare, PreparePart, Send
 from tallystick.store.protocol import DeleteTopic, PromoteDelayed, PutTopic, TrimTopics
 
 make_place = engines.make_place
@@ -228,6 +228,51 @@ def test_delayed_messages_keep_the_order_of_their_times(place: Place) -> None:
     done = [place.sweep(PromoteDelayed(3)) for _ in range(2)]
     assert [(one.done, one.more) for one in done] == [(3, True), (1, False)]
     assert [one.value for one in place.queue("orders", 0)] == [b"10", b"10", b"20", b"30"]
+
+
+def test_a_delay_counts_from_when_the_store_has_the_message(place: Place) -> None:
+    """Of a send, from then; of a transaction, from its prepare; of a part, from its own."""
+    place.do(PreparePart("p", [message("part", delay_ms=1_000)]))
+    place.do(Prepare("t1", "shop", [message("half", delay_ms=1_000)]))
+    place.wait(400)
+    place.do(Commit("t1", [PartRef("p", 1)]))
+    place.do(Send([message("sent", delay_ms=1_000), message("at once", delay_ms=0)], "s1"))
+    place.reopen()
+    for wait, seen in ((599, ["at once"]), (1, ["at once", "half", "part"]), (399, ["at once", "half", "part"])):
+        place.wait(wait)
+        place.sweep(PromoteDelayed(100))
+        assert place.values() == seen
+    place.wait(1)
+    place.sweep(PromoteDelayed(100))
+    assert place.values() == ["at once", "half", "part", "sent"]
+
+
+def test_a_delay_that_is_over_at_the_commit_holds_nothing_up(place: Place) -> None:
+    place.do(Prepare("t1", "shop", [message("half", delay_ms=1_000)]))
+    place.wait(1_000)
+    place.do(Commit("t1"))
+    assert place.values() == ["half"]
+
+
+@pytest.mark.parametrize("bytes_each", [1, 100_000])
+def test_a_delayed_message_of_a_part_is_known_again_and_waits(place: Place, bytes_each: int) -> None:
+    part = [message("x" * bytes_each), message("y" * bytes_each, delay_ms=50)]
+    place.do(PreparePart("p", part))
+    place.wait(10)
+    assert place.do(PreparePart("p", part)).duplicate
+    place.do(Commit("t1", [PartRef("p", 2)]))
+    assert [value[0] for value in place.values()] == ["x"]
+    place.wait(40)
+    place.sweep(PromoteDelayed(100))
+    assert sorted(value[0] for value in place.values()) == ["x", "y"]
+
+
+def test_a_repeated_prepare_with_a_delay_is_the_same_one(place: Place) -> None:
+    op = Prepare("t1", "shop", [message("half", delay_ms=1_000)])
+    place.do(op)
+    place.wait(500)
+    assert place.do(op).duplicate
+    assert place.refused(Prepare("t1", "shop", [message("half", delay_ms=999)])).error == "different_content"
 
 
 def test_a_deliver_at_in_the_past_delivers_at_once(place: Place) -> None:

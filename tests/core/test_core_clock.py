@@ -69,8 +69,18 @@ def test_it_runs_backwards_only_by_jumps_that_are_too_large_to_wait_out(steps: l
         highest = told
 
 
+def test_what_has_elapsed_does_not_depend_on_what_the_clock_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SystemClock()
+    before = clock.elapsed_ms()
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    assert before <= clock.elapsed_ms() < before + 600_000
+
+
 def test_a_manual_clock_moves_when_told_to() -> None:
     clock = ManualClock(1_000)
     assert [clock.now_ms(), clock.now_ms()] == [1_000, 1_000]
+    began = clock.elapsed_ms()
     clock.advance(250)
-    assert clock.now_ms() == 1_250
+    assert (clock.now_ms(), clock.elapsed_ms() - began) == (1_250, 250)
+    clock.step(-500)
+    assert (clock.now_ms(), clock.elapsed_ms() - began) == (750, 250)

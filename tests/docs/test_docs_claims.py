@@ -20,6 +20,7 @@ from brokers import BrokerProcess, running_broker
 from servers import Server
 from tallystick import CheckBack, Client, outgoing
 from tallystick.barrier import create_tables
+from tallystick.barrier.adapters.sqlalchemy import _DRIVERS
 
 LONG_POLL = 20.0
 SOON = 5.0  # much less than a long poll, much more than a busy machine needs
@@ -35,6 +36,15 @@ def _took(work: Callable[[], Any], meanwhile: Callable[[], None]) -> tuple[Any, 
     meanwhile()
     thread.join()
     return found[0], time.monotonic() - began
+
+
+def test_the_page_lists_the_sqlalchemy_drivers_that_are_supported() -> None:
+    """Those named after `SQLAlchemy drivers:` up to the end of the sentence, and no others."""
+    page = (ROOT / "docs/reference/sql.md").read_text()
+    listed = re.search(r"SQLAlchemy drivers: (.*?)\. Other drivers", page, re.DOTALL)
+    assert listed is not None
+    in_brackets = re.findall(r"`sqlite` \((.*?)\)", listed[1])[0].split(", ")
+    assert sorted([*in_brackets, *re.findall(r"`\w+\+(\w+)`", listed[1])]) == sorted(_DRIVERS)
 
 
 def test_a_message_given_back_reaches_a_consumer_that_waits_already(broker: BrokerProcess) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -15,7 +13,6 @@ import django
 import flask
 import httpx
 import pytest
-import uvicorn
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIHandler
 from django.urls import path
@@ -23,6 +20,7 @@ from fastapi import Body, FastAPI, Request
 from style_bank import Bank
 
 import tallystick
+from asgi import asgi_server
 from brokers import BrokerProcess
 from busi import eventually
 from tallystick.client import handlers
@@ -50,23 +48,6 @@ def trans_in(bank: Bank, query: Any, amount: int) -> None:
 def query_prepared(bank: Bank, query: Any) -> None:
     with bank.connection() as connection:
         BranchBarrier.from_query(query).query_prepared(connection)
-
-
-@contextlib.contextmanager
-def asgi_server(app: Any) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical", lifespan="off", ws="none"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 class _Quiet(WSGIRequestHandler):

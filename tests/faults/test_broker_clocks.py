@@ -32,6 +32,11 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 def jump(broker: Broker, ms: int) -> None:
     assert isinstance(broker.clock, ManualClock)
+    broker.clock.step(ms)
+
+
+def pass_by(broker: Broker, ms: int) -> None:
+    assert isinstance(broker.clock, ManualClock)
     broker.clock.advance(ms)
 
 
@@ -93,6 +98,51 @@ async def test_after_a_jump_new_work_is_checked_and_delivered_as_before(broker: 
     deliveries = await broker.receive("g", ReceiveRequest("orders", wait_ms=2_000))
     assert [one.message.value for one in deliveries] == [b"after"]
     assert await state(broker, "before") == "prepared"
+
+
+async def asked_about(broker: Broker, *gids: str) -> None:
+    """Returns once a member of the group has been asked about the transactions; time stands still meanwhile."""
+    missing = set(gids)
+    async with asyncio.timeout(20):
+        while missing:
+            missing -= {one.gid for one in await broker.poll_checks(CheckPoll("shop", "m", wait_ms=500))}
+
+
+STEPS = [[HOUR], [-HOUR], [HOUR, -HOUR], [-HOUR, HOUR]]
+
+
+@pytest.mark.parametrize("steps", STEPS)
+async def test_a_check_comes_as_long_after_its_prepare_as_ever_whatever_the_clock_was_set_to(
+    broker: Broker, steps: list[int]
+) -> None:
+    waiting = asyncio.create_task(broker.poll_checks(CheckPoll("shop", "first", wait_ms=60_000)))
+    await do(broker, prepare("before", after_ms=5 * HOUR))
+    for ms in steps:
+        await asyncio.sleep(0.3)  # a few rounds, which note when they will look again
+        jump(broker, ms)
+    await asyncio.sleep(0.3)
+    waiting.cancel()
+    await do(broker, prepare("after", after_ms=2_000))
+    pass_by(broker, 2_000)
+    await asked_about(broker, "after")
+
+
+@pytest.mark.parametrize("steps", [[-HOUR], [HOUR, -HOUR], [-HOUR, -24 * HOUR]])
+async def test_what_waits_for_its_check_does_not_wait_for_the_clock_to_come_round_again(
+    broker: Broker, steps: list[int]
+) -> None:
+    """Its stored time is further ahead than any check is ever put: it dates from before the clock was set back."""
+    await do(broker, prepare("waiting", after_ms=10_000))
+    await do(broker, prepare("asked", after_ms=0))
+    await asked_about(broker, "asked")
+    for ms in steps:
+        jump(broker, ms)
+        await broker.poll_checks(CheckPoll("shop", "silent", wait_ms=300))
+    await asyncio.sleep(0.5)  # whoever was asked has not answered in time
+    for _ in range(4):
+        await do(broker, prepare(new_gid("new"), after_ms=60_000))  # others in the same line do not hold it up
+    pass_by(broker, 61_000)
+    await asked_about(broker, "waiting", "asked")
 
 
 @pytest.mark.parametrize("ms", JUMPS)

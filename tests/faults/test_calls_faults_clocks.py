@@ -13,6 +13,7 @@ from call_history import body_of
 from call_service import Service, running
 
 from tallystick.broker.broker import Broker
+from tallystick.broker.calls.deliverer import LOOK_AGAIN_MS
 from tallystick.broker.config import load_config
 from tallystick.core.calls import CallsView, OutgoingCall
 from tallystick.core.clock import ManualClock
@@ -45,12 +46,17 @@ async def tick(broker: Broker) -> None:
     """Time passes between the jumps."""
     while True:
         await asyncio.sleep(0.01)
-        jump(broker, 10)
+        pass_by(broker, 10)
+
+
+def pass_by(broker: Broker, ms: int) -> None:
+    assert isinstance(broker.clock, ManualClock)
+    broker.clock.advance(ms)
 
 
 def jump(broker: Broker, ms: int) -> None:
     assert isinstance(broker.clock, ManualClock)
-    broker.clock.advance(ms)
+    broker.clock.step(ms)
 
 
 def outgoing(service: Service, gid: str, **rest: Any) -> list[OutgoingCall]:
@@ -119,6 +125,7 @@ async def test_a_jump_forward_makes_tries_early(broker: Broker, service: Service
     await asyncio.sleep(0.3)
     assert service.arrivals == []
     jump(broker, HOUR)
+    pass_by(broker, LOOK_AGAIN_MS)
     await becomes(broker, "delayed", "done")
 
 

@@ -15,7 +15,7 @@ from shipping_support import page_program
 
 from brokers import BrokerProcess, running_broker
 from tallystick.cli import main
-from tallystick.cli.spark.times import moment
+from tallystick.cli.times import moment
 from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.link import Link
 from tallystick.spark.jobs.report import ReportSettings, ReportSummary, figures, run_report

@@ -27,13 +27,14 @@ from tallystick.core.calls import TOPIC_SCHEME, OutgoingCall
 from tallystick.core.clock import Clock, SystemClock
 from tallystick.core.errors import Draining, InvalidRequest, NotAllowed, TallystickError, error_from_code
 from tallystick.core.ops import Ack, AnswerChecks, ClientOp, Nack, OpResult, Prepare, PreparePart, Send
-from tallystick.core.wire import CheckPoll, CheckRequest, Delivery, ReceiveRequest, TopicView
+from tallystick.core.wire import CheckPoll, CheckRequest, Delivery, GroupView, ReceiveRequest, TopicView
 from tallystick.store.memory import open_memory
 from tallystick.store.protocol import (
     Hurry,
     HurryAll,
     Receive,
     Received,
+    ResetGroup,
     Result,
     Resume,
     Slice,
@@ -102,6 +103,7 @@ class Broker:
             task.add_done_callback(_report_end)
         self.draining = False
         self._ordered_receives = 0
+        self._counted_at = -COUNT_EVERY_MS
 
     def _durable(self) -> None:
         """After every group commit: wake those who wait for what it made visible, tell what happened."""
@@ -204,6 +206,13 @@ class Broker:
             self.allowed.check(op.url, "url")
         await self.one(op)
 
+    async def reset_group(self, op: ResetGroup) -> GroupView:
+        """Move a consumer group; tells where it is then. Those who wait for messages look again."""
+        await self.one(op)
+        view = await self.look(lambda store: store.stored_offsets(op.group, op.topic))
+        self.waiters.appended({op.topic})
+        return view
+
     async def look(self, see: Callable[[Store], T]) -> T:
         return await self.writer.look(see)
 
@@ -291,9 +300,10 @@ class Broker:
 
     async def count(self) -> None:
         """Bring the numbers that cost a look at the store up to date; the rest of the metrics always are."""
-        now = self.clock.now_ms()
-        if abs(now - self._collector.now_ms) >= COUNT_EVERY_MS and self.store.failure() is None:
-            self._collector.now_ms = now
+        passed = self.clock.elapsed_ms()
+        if passed - self._counted_at >= COUNT_EVERY_MS and self.store.failure() is None:
+            self._counted_at = passed
+            self._collector.now_ms = self.clock.now_ms()
             with contextlib.suppress(TallystickError):  # too busy, or failing just now: the last numbers will do
                 self._collector.counts = await self.look(lambda store: store.counts())
                 self._collector.groups = await self.look(lambda store: store.lags(MAX_LAG_SERIES))

@@ -14,7 +14,7 @@ from tallystick.client.sending import Level, Sent
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_name
 from tallystick.core.ops import Ack, CommitOffsets, Nack, Renew
-from tallystick.core.wire import BrokerInfo, GroupView, ReceiveRequest, TopicSpec, TopicView
+from tallystick.core.wire import BrokerInfo, GroupView, ReceiveRequest, ResetRequest, TopicSpec, TopicView
 
 
 class MessagesApi(ApiBase):
@@ -118,10 +118,38 @@ class MessagesApi(ApiBase):
         expected: Mapping[int, int] | None = None,
         broker: str | None = None,
     ) -> None:
-        """Store offsets in the broker; with `expected`, only if nobody moved them (`OffsetMoved`)."""
+        """Store offsets in the broker; with `expected`, only if nobody moved them (`OffsetMoved`).
+
+        Refused with `Conflict` for a group that takes the topic under leases, which `reset_group` moves; and with
+        `OffsetOutOfRange` where the queue has no such offset (any more).
+        """
         guard = None if expected is None else dict(expected)
         op = CommitOffsets(check_name(group, "group"), check_name(topic, "topic"), dict(offsets), guard)
         await self._broker(broker).ops.run(op, self._core.settings.timeout)
+
+    async def reset_group(
+        self,
+        group: str,
+        topic: str,
+        *,
+        to: Start | None = None,
+        offsets: Mapping[int, int] | None = None,
+        at: float | None = None,
+        broker: str | None = None,
+    ) -> GroupView:
+        """Move a group to the `earliest` or `latest` message of a topic, to `offsets` of some queues, or to the time
+        `at` (seconds since the epoch); where it is then.
+
+        Messages that members hold are not theirs any more (`StaleLease`). A group that keeps its offsets in its own
+        database (`by="offset"`) is refused with `Conflict`: it is moved there.
+        """
+        request = ResetRequest(
+            check_name(topic, "topic"),
+            to,
+            None if offsets is None else dict(offsets),
+            None if at is None else round(at * 1000),
+        )
+        return await reading.reset_group(self._broker(broker), group, request, self._core.settings.timeout)
 
     async def topics(self, *, broker: str | None = None) -> list[TopicView]:
         return await reading.topics(self._broker(broker), self._core.settings.timeout)

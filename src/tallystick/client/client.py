@@ -219,6 +219,7 @@ class Client(Subscribing):
     renew = synchronous(AsyncClient.renew)
     offsets = synchronous(AsyncClient.offsets)
     commit_offsets = synchronous(AsyncClient.commit_offsets)
+    reset_group = synchronous(AsyncClient.reset_group)
     topics = synchronous(AsyncClient.topics)
     topic = synchronous(AsyncClient.topic)
     create_topic = synchronous(AsyncClient.create_topic)

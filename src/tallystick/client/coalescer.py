@@ -233,9 +233,13 @@ class Coalescer:
     # Failing
 
     def _op_failed(self, entry: Entry, error: TallystickError) -> None:
-        entry.note(error)
-        if not (error.retryable and entry.retry and entry.worth_sending(self._loop.time())):
+        now = self._loop.time()
+        entry.note(error, now)
+        if not (error.retryable and entry.retry):
             entry.fail(error)
+            return
+        if not entry.worth_sending(now):
+            entry.fail(entry.overdue(self.address, error))
             return
         self._later.append(entry)
         if self._later_timer is None:
@@ -264,7 +268,7 @@ class Coalescer:
         again: list[Entry] = []
         now = self._loop.time()
         for entry in batch:
-            entry.note(error)
+            entry.note(error, now)
             if not entry.retry:
                 entry.fail(error)
             elif entry.worth_sending(now):

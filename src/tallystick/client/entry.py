@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tallystick.client.transport import BrokerUnreachable
-from tallystick.core.errors import BrokerUnavailable, StorageFailed, TallystickError
+from tallystick.core.errors import BrokerUnavailable, StorageFailed, StorageFull, TallystickError
 from tallystick.core.ops import ClientOp, OpResult
 from tallystick.core.wire import BatchResponse
 
@@ -20,6 +20,10 @@ Answered = asyncio.Future[OpResult | None]
 _OPEN = b"\x81\xa3ops\xdd"
 _GUILTY = re.compile(r"^\W*ops\[(\d+)\]\W*(.*)$", re.DOTALL)
 
+FULL_SECONDS = 1.0
+"""How long a full disk is waited for. Room that a compaction took for a moment is back by then; a disk that is really
+full stays so, and whoever waits may hold locks in a database meanwhile."""
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(BatchResponse)
 
@@ -27,7 +31,7 @@ _decoder = msgspec.msgpack.Decoder(BatchResponse)
 class Entry:
     """An operation, encoded, with the future its caller waits for."""
 
-    __slots__ = ("deadline", "frame", "future", "retry", "tries", "uncertain")
+    __slots__ = ("deadline", "frame", "future", "last", "retry", "tries", "uncertain")
 
     def __init__(self, op: ClientOp, future: Answered, deadline: float, retry: bool) -> None:
         self.frame = _encoder.encode(op)
@@ -35,6 +39,7 @@ class Entry:
         self.deadline = deadline
         self.retry = retry
         self.tries = 0
+        self.last: TallystickError | None = None
         self.uncertain = False
 
     def worth_sending(self, now: float) -> bool:
@@ -49,20 +54,34 @@ class Entry:
         if not self.future.done():
             self.future.set_exception(error)
 
-    def note(self, error: TallystickError) -> None:
-        """Remember that the broker may have acted: no later refusal makes that certain again."""
+    def note(self, error: TallystickError, now: float) -> None:
+        """Remember the failure, and that the broker may have acted: no later refusal makes that certain again."""
         self.tries += 1
+        self.last = error
         if isinstance(error, StorageFailed) or (
             isinstance(error, BrokerUnavailable) and not isinstance(error, BrokerUnreachable)
         ):
             self.uncertain = True
+        if isinstance(error, StorageFull):
+            self.deadline = min(self.deadline, now + FULL_SECONDS)
 
     def overdue(self, address: str, last: TallystickError | None) -> TallystickError:
-        """The error for a caller whose time is up."""
+        """The error for a caller whose time is up: what the broker said, if it said anything. `last` is what it said
+        to others, for an operation that was never sent."""
+        last = self.last or last
+        if last is not None and self._was_refused(last):
+            words = f"{last.detail} (the last of {max(1, self.tries)} answers of {address})"
+            return type(last)(words, field=last.field)
         reason = f"; the last failure: {last}" if last is not None else ""
         if self.uncertain:
             return BrokerUnavailable(f"no answer from {address} in time, it may have acted{reason}")
         return BrokerUnreachable(f"{address} did not take the operation in time, it has not acted{reason}")
+
+    def _was_refused(self, last: TallystickError) -> bool:
+        """Whether the broker's own word is the whole truth: not if an answer before it was lost, unless that word
+        says itself that it may have acted."""
+        said = not isinstance(last, BrokerUnavailable)
+        return said and (not self.uncertain or isinstance(last, StorageFailed))
 
 
 def request_body(entries: Sequence[Entry]) -> bytes:

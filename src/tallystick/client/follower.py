@@ -206,7 +206,7 @@ class _Reader:
 
     def _show_progress(self, place: Place, offset: int) -> None:
         """Tell the broker too, for its figures of lag. The offset that counts is the one in the database."""
-        op = CommitOffsets(place.group, place.topic, {place.queue: offset})
+        op = CommitOffsets(place.group, place.topic, {place.queue: offset}, mirror=True)
         self._broker.ops.submit(op, self._timeout).add_done_callback(_ignore)
 
 

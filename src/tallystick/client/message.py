@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from functools import lru_cache
@@ -11,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.core.errors import InvalidRequest
-from tallystick.core.message import Chunk, OutgoingMessage, StoredMessage
+from tallystick.core.message import MAX_DELAY_DAYS, Chunk, OutgoingMessage, StoredMessage
 from tallystick.core.names import check_name
 from tallystick.core.wire import Delivery
 
@@ -91,7 +92,8 @@ def outgoing(
     delay: float | None = None,
     deliver_at: float | None = None,
 ) -> OutgoingMessage:
-    """A message to send. `delay` is seconds from now, `deliver_at` seconds since the epoch; at most one of them.
+    """A message to send. `delay` is seconds from when the broker has it, by the broker's clock, `deliver_at` seconds
+    since the epoch; at most one of them.
 
     Names are checked here; sizes where the broker's own limits are known.
     """
@@ -102,9 +104,14 @@ def outgoing(
         key,
         headers,
         tag,
-        _deliver_at_ms(now_ms, delay, deliver_at),
+        _milliseconds(deliver_at, "deliver_at"),
         now_ms,
+        _milliseconds(delay, "delay"),
     )
+    if delay is not None and deliver_at is not None:
+        raise InvalidRequest("give delay or deliver_at, not both", field="deliver_at")
+    if message.delay_ms > MAX_DELAY_DAYS * 24 * 3600 * 1000:
+        raise InvalidRequest(f"delay: at most {MAX_DELAY_DAYS} days; give deliver_at", field="delay")
     _check_text(key, "key", _KEY_CHARACTERS)
     _check_text(tag, "tag", _TAG_CHARACTERS)
     if headers:
@@ -112,14 +119,11 @@ def outgoing(
     return message
 
 
-def _deliver_at_ms(now_ms: int, delay: float | None, deliver_at: float | None) -> int:
-    if delay is None and deliver_at is None:
+def _milliseconds(seconds: float | None, field: str) -> int:
+    if seconds is None:
         return 0
-    if delay is not None and deliver_at is not None:
-        raise InvalidRequest("give delay or deliver_at, not both", field="deliver_at")
-    seconds, field = (now_ms / 1000 + delay, "delay") if delay is not None else (deliver_at or 0, "deliver_at")
-    if seconds < 0 or (delay or 0) < 0:
-        raise InvalidRequest(f"{field}: must not be negative", field=field)
+    if not 0 <= seconds < math.inf:
+        raise InvalidRequest(f"{field}: {seconds} is not a time in seconds; it must not be negative", field=field)
     return round(seconds * 1000)
 
 

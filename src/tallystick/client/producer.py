@@ -71,7 +71,7 @@ class Producer:
 
     async def _begin_at_any(self, first_op: Callable[[str], ClientOp], candidates: list[Broker]) -> Pinned:
         attempt = max(LEAST_ATTEMPT_SECONDS, self._settings.timeout / len(candidates))
-        failures: list[str] = []
+        failures: list[TallystickError] = []
         for broker in candidates:
             pinned = None
             try:
@@ -84,8 +84,8 @@ class Producer:
                 if not (isinstance(error, TallystickError) and error.retryable):
                     raise
                 log.warning("a new transaction cannot start at %s: %s", broker.address, error)
-                failures.append(str(error))
-        raise BrokerUnavailable(f"no broker takes new transactions: {'; '.join(failures)}")
+                failures.append(error)
+        raise _none_takes(failures)
 
     def _forget(self, pinned: Pinned, error: BaseException) -> None:
         """What may have been prepared is rolled back rather than left for a check-back."""
@@ -138,6 +138,13 @@ class Producer:
                 log.error("the broker refused the commit of %s, which is committed locally: %s", pinned.gid, error)
 
         return done
+
+
+def _none_takes(failures: list[TallystickError]) -> TallystickError:
+    """What all brokers said, as the error that it is if they all said the same."""
+    kinds = {type(failure) for failure in failures}
+    kind = kinds.pop() if len(kinds) == 1 else BrokerUnavailable
+    return kind(f"no broker takes new transactions: {'; '.join(map(str, failures))}")
 
 
 async def _learn_store(broker: Broker, timeout: float) -> None:

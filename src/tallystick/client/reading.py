@@ -22,6 +22,7 @@ from tallystick.core.wire import (
     GroupView,
     ReceiveRequest,
     ReceiveResponse,
+    ResetRequest,
     TopicSpec,
     TopicView,
     TransactionView,
@@ -81,6 +82,11 @@ async def offsets(broker: Broker, name: str, of_topic: str, timeout: float) -> G
     path = f"/v1/groups/{check_name(name, 'group')}/offsets"
     query = {"topic": check_name(of_topic, "topic")}
     return await _ask(broker, GroupView, "GET", path, query=query, timeout=timeout)
+
+
+async def reset_group(broker: Broker, name: str, request: ResetRequest, timeout: float) -> GroupView:
+    path = f"/v1/groups/{check_name(name, 'group')}/reset"
+    return await _ask(broker, GroupView, "POST", path, body=msgspec.msgpack.encode(request), timeout=timeout)
 
 
 async def transaction(broker: Broker, gid: str, timeout: float) -> TransactionView:

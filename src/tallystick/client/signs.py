@@ -45,7 +45,7 @@ def outcome_gid(gid: str, sign: Sign) -> str:
 
 
 def _signed(message: OutgoingMessage, sign: Sign, gid: str, index: int) -> OutgoingMessage:
-    if message.deliver_at:
+    if message.deliver_at or message.delay_ms:
         raise InvalidRequest("a delayed message cannot be sent in consumer-dedup mode: it would come after its outcome")
     identity = f"{gid}:{index}"
     headers = {**(message.headers or {}), SIGN: sign, ID: identity}

@@ -1,4 +1,4 @@
-"""Time, as milliseconds since the epoch, from a source that tests can replace."""
+"""Time in milliseconds, from a source that tests can replace: what time it is, and how much of it has passed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """Since the epoch: for times that are stored or told. Somebody may set it, forward or back."""
+
+    def elapsed_ms(self) -> int:
+        """Since some moment that never changes: for waits and durations that are held in memory. Nobody can set it."""
 
 
 class SystemClock:
@@ -29,15 +33,28 @@ class SystemClock:
             self._highest = now
         return self._highest
 
+    def elapsed_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
 
 class ManualClock:
     """A clock that stands still until it is told to move; for tests."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self.value = now_ms
+        self._now = now_ms
+        self._elapsed = 1_000_000
 
     def now_ms(self) -> int:
-        return self.value
+        return self._now
+
+    def elapsed_ms(self) -> int:
+        return self._elapsed
 
     def advance(self, ms: int) -> None:
-        self.value += ms
+        """Time passes."""
+        self._now += ms
+        self._elapsed += ms
+
+    def step(self, ms: int) -> None:
+        """Somebody sets the clock; no time passes."""
+        self._now += ms

@@ -33,6 +33,9 @@ class Limits(Struct, frozen=True):
                     field=f"{at}[{index}].value",
                 )
             _check_headers(message.headers, f"{at}[{index}].headers")
+            if message.delay_ms and message.deliver_at:
+                field = f"{at}[{index}].delay_ms"
+                raise InvalidRequest(f"{field}: give delay_ms or deliver_at, not both", field=field)
 
     def check_calls(self, calls: list[OutgoingCall], at: str) -> None:
         if len(calls) > self.transaction_messages:

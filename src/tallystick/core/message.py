@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from tallystick.core.names import HeaderName, HeaderValue, Key, Tag, TopicName
 
@@ -12,11 +12,13 @@ from tallystick.core.names import HeaderName, HeaderValue, Key, Tag, TopicName
 Timestamp = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 MAX_TIMEOUT_MS = 600_000
 Timeout = Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_MS)]  # milliseconds that a service may take to answer
-Milliseconds = Annotated[int, Meta(ge=0, le=366 * 24 * 3600 * 1000)]
+MAX_DELAY_DAYS = 366
+Milliseconds = Annotated[int, Meta(ge=0, le=MAX_DELAY_DAYS * 24 * 3600 * 1000)]
 
 
 class OutgoingMessage(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """A message on its way in. `deliver_at` (milliseconds since the epoch) delays it; 0 means at once."""
+    """A message on its way in. `delay_ms` holds it back for that long from when the broker has it (of a transaction,
+    its prepare), `deliver_at` until a time (milliseconds since the epoch); at most one of them, 0 means at once."""
 
     topic: TopicName
     value: bytes
@@ -25,6 +27,14 @@ class OutgoingMessage(Struct, omit_defaults=True, forbid_unknown_fields=True, gc
     tag: Tag | None = None
     deliver_at: Timestamp = 0
     born_at: Timestamp = 0
+    delay_ms: Milliseconds = 0
+
+
+def dated(message: OutgoingMessage, since: int) -> OutgoingMessage:
+    """The message with the time of its delivery, now that it is known from when its delay counts."""
+    if not message.delay_ms:
+        return message
+    return structs.replace(message, deliver_at=since + message.delay_ms, delay_ms=0)
 
 
 class Chunk(Struct, array_like=True, gc=False):

@@ -148,12 +148,14 @@ class Renew(Struct, tag="renew", tag_field="op", omit_defaults=True, forbid_unkn
 
 
 class CommitOffsets(Struct, tag="offsets", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
-    """Store a group's place in a topic's queues. With `expected`, only if each is still there."""
+    """Store a group's place in a topic's queues. With `expected`, only if each is still there. `mirror` if the place
+    that counts is kept elsewhere, in the consumer's own database, and is only shown here."""
 
     group: GroupName
     topic: TopicName
     offsets: dict[int, Offset]
     expected: dict[int, int] | None = None
+    mirror: bool = False
 
 
 class AnswerChecks(Struct, tag="answers", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):

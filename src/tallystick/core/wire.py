@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from tallystick.core.message import Milliseconds, StoredMessage
+from tallystick.core.message import Milliseconds, StoredMessage, Timestamp
 from tallystick.core.names import GroupName, MemberName, TopicName
-from tallystick.core.ops import MOST_AT_ONCE, ClientOp, OpResult
+from tallystick.core.ops import MOST_AT_ONCE, ClientOp, Offset, OpResult
 
 MSGPACK = "application/msgpack"
 JSON = "application/json"
@@ -171,6 +171,16 @@ class CheckRequest(Struct, omit_defaults=True):
 
 class CheckPollResponse(Struct):
     checks: list[CheckRequest]
+
+
+class ResetRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Where a consumer group is to go on in a topic: exactly one of `to`, `offsets` (by queue) and `timestamp` (what
+    was stored then, in milliseconds since the epoch, or later)."""
+
+    topic: TopicName
+    to: Literal["earliest", "latest"] | None = None
+    offsets: dict[int, Offset] | None = None
+    timestamp: Timestamp | None = None
 
 
 class QueueOffset(Struct):

@@ -100,6 +100,17 @@ class Receive(Struct):
     tags: list[str] | None = None
 
 
+class ResetGroup(Struct):
+    """Move a consumer group to another place of a topic: to its beginning or end, to offsets of some queues, or to
+    what was stored at a time (milliseconds since the epoch) or later. Exactly one of these is given."""
+
+    group: str
+    topic: str
+    to: Literal["earliest", "latest"] | None = None
+    offsets: dict[int, int] | None = None
+    timestamp: int | None = None
+
+
 class PromoteDelayed(Struct):
     limit: int
 
@@ -207,6 +218,7 @@ BrokerOp = (
     | Resume
     | OperatorResolve
     | Receive
+    | ResetGroup
     | PromoteDelayed
     | ExpireParts
     | ExpireTombstones

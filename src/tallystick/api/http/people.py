@@ -26,10 +26,13 @@ class MessageIn(Struct, forbid_unknown_fields=True):
     headers: dict[HeaderName, HeaderValue] | None = None
     tag: Tag | None = None
     deliver_at: Timestamp = 0
+    delay_ms: Milliseconds = 0
 
     def outgoing(self, at: str) -> OutgoingMessage:
         value = _bytes(self.value, self.value_base64, at, "value")
-        return OutgoingMessage(self.topic, value, self.key, self.headers, self.tag, self.deliver_at)
+        plain = OutgoingMessage(self.topic, value, self.key, self.headers, self.tag, self.deliver_at)
+        plain.delay_ms = self.delay_ms
+        return plain
 
 
 def _bytes(plain: Any, in_base64: str | UnsetType, at: str, name: str) -> bytes:

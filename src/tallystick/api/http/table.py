@@ -23,6 +23,7 @@ from tallystick.core.wire import (
     LedgerView,
     ReceiveRequest,
     ReceiveResponse,
+    ResetRequest,
     TopicSpec,
     TopicView,
     TransactionPage,
@@ -249,6 +250,7 @@ ENTRIES = [
         {"topic": "of this topic"},
     ),
     Entry("PUT", "/v1/groups/{group}/offsets", "groups.put_offsets", "Store offsets", OffsetsIn),
+    Entry("POST", "/v1/groups/{group}/reset", "groups.reset", "Move a group to another place", ResetRequest, GroupView),
     Entry(
         "POST", "/v1/checks/poll", "groups.poll_checks", "Wait to be asked for outcomes", CheckPoll, CheckPollResponse
     ),

@@ -9,7 +9,9 @@ from tallystick.core.backoff import Backoff
 
 class Breaker:
     """Opens after so many calls in a row that could not reach the host. While it is open one call is made as a probe
-    now and then; any real answer, of the probe or of a call that was still out, closes it."""
+    now and then; any real answer, of the probe or of a call that was still out, closes it.
+
+    `now` is what has elapsed (`Clock.elapsed_ms`): whether a host is there does not depend on what time it is."""
 
     def __init__(self, most_failures: int, probe: Backoff, rng: random.Random | None = None) -> None:
         self._most, self._probe, self._rng = most_failures, probe, rng
@@ -20,9 +22,7 @@ class Breaker:
         self._probes = 0
 
     def may_probe(self, now: int) -> bool:
-        # A wait longer than the longest is left over from a clock that has been set back since.
-        waits = 0 < self.next_probe_at - now <= self._probe.cap_ms
-        return self.open and not self._probing and not waits
+        return self.open and not self._probing and self.next_probe_at <= now
 
     def probe_begun(self) -> None:
         self._probing = True

@@ -97,7 +97,7 @@ class Calls:
         return await self._waiters.wait(gid, seconds)
 
     def hosts(self) -> list[HostView]:
-        return sorted((host.view() for host in self._hosts.values()), key=lambda view: view.name)
+        return sorted((host.view(self._clock) for host in self._hosts.values()), key=lambda view: view.name)
 
     # --- the rounds ------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Calls:
         if not self._hosts:
             self._learn_hosts()
         self._looked_around_at = time.monotonic()
-        now = self._clock.now_ms()
+        now = self._clock.elapsed_ms()
         self._due |= {host.channel for host in self._hosts.values() if host.wants_a_look(now)}
 
     def _learn_hosts(self) -> None:
@@ -148,7 +148,7 @@ class Calls:
 
     async def _round(self, channels: set[int]) -> None:
         """Claim for the hosts that have room, and begin what was claimed."""
-        now = self._clock.now_ms()
+        now = self._clock.elapsed_ms()
         asking = self._with_room(channels, now)
         room = self._settings.in_flight - len(self._held)
         room_bytes = self._settings.max_bytes - self._held_bytes
@@ -200,7 +200,8 @@ class Calls:
                 for claim in claimed.claims:
                     lines[claim.channel].append(claim)
                 for channel, due in claimed.next_due.items():
-                    self._hosts[channel].looked(now, lines[channel], due, LOOK_AGAIN_MS)
+                    due_in = None if due is None else due - self._clock.now_ms()
+                    self._hosts[channel].looked(now, lines[channel], due_in, LOOK_AGAIN_MS)
         for host in hosts:
             self._take(host, lines[host.channel], now)
 
@@ -251,7 +252,7 @@ class Calls:
     def _made(self, host: Host, claim: CallClaim, probe: bool, verdict: Verdict, seconds: float) -> None:
         host.in_flight -= 1
         self._metrics.call_made(protocol_of(claim.call), verdict.outcome, seconds)
-        now = self._clock.now_ms()
+        now = self._clock.elapsed_ms()
         if probe and verdict.outcome == "unreachable" and not self._counts(host, claim, now):
             self._release([claim])
         else:

@@ -7,6 +7,7 @@ from collections import deque
 from msgspec import Struct
 
 from tallystick.broker.calls.breaker import Breaker
+from tallystick.core.clock import Clock
 from tallystick.store.protocol import CallClaim
 
 FIRST_WINDOW = 8
@@ -25,7 +26,9 @@ class HostView(Struct):
 
 class Host:
     """The share of a host begins small and grows with each answer, so that hosts which take connections and never
-    answer can hold little of what all hosts share."""
+    answer can hold little of what all hosts share.
+
+    `now` is what has elapsed (`Clock.elapsed_ms`), as for its breaker."""
 
     def __init__(self, channel: int, name: str, per_host: int, breaker: Breaker) -> None:
         self.channel, self.name, self.breaker = channel, name, breaker
@@ -36,7 +39,7 @@ class Host:
         # group commit in between.
         self.queue: deque[CallClaim] = deque()
         self._ahead = 0
-        self.next_look = self._longest_wait = 0
+        self.next_look = 0
         self.more = True  # whether the store may have something that is due
         # Also at the start: what waits because the host could not be reached by a broker before this one is tried now.
         self.catching_up = True
@@ -65,15 +68,12 @@ class Host:
             self.next_look = 0
 
     def wants_a_look(self, now: int) -> bool:
-        # As with probes: a wait longer than the longest means that the clock has been set back.
-        waits = 0 < self.next_look - now <= self._longest_wait
-        return not waits and (not self.breaker.open or self.breaker.may_probe(now))
+        return self.next_look <= now and (not self.breaker.open or self.breaker.may_probe(now))
 
-    def looked(self, now: int, claims: list[CallClaim], next_due: int | None, again_ms: int) -> None:
-        """What a claim has found: whether there is more to come, and when."""
-        self.more = next_due is not None and next_due <= now
-        self.next_look = now + again_ms if next_due is None else max(now, min(next_due, now + again_ms))
-        self._longest_wait = again_ms
+    def looked(self, now: int, claims: list[CallClaim], due_in: int | None, again_ms: int) -> None:
+        """What a claim has found: whether there is more to come, and in how many milliseconds."""
+        self.more = due_in is not None and due_in <= 0
+        self.next_look = now + (again_ms if due_in is None else max(0, min(due_in, again_ms)))
         if self.catching_up:
             self._caught_up(claims)
             self.more = self.more or self.catching_up
@@ -121,6 +121,8 @@ class Host:
         self._counted[key] = now
         return True
 
-    def view(self) -> HostView:
+    def view(self, clock: Clock) -> HostView:
         breaker = self.breaker
-        return HostView(self.name, self.in_flight, breaker.open, breaker.failures, breaker.next_probe_at)
+        # For people: the time of day at which the wait will be over.
+        probe_at = clock.now_ms() + breaker.next_probe_at - clock.elapsed_ms() if breaker.open else 0
+        return HostView(self.name, self.in_flight, breaker.open, breaker.failures, probe_at)

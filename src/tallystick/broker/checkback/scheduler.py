@@ -61,7 +61,7 @@ class CheckBack:
         self._timeout_ms, self._per_target = timeout_ms, per_target
         self._wake = asyncio.Event()
         self.members = Members(max_polls, self._wake.set)
-        self._next_look: dict[int, int] = {}
+        self._next_look: dict[int, int] = {}  # per channel, by the clock that nobody can set
         self._asked: dict[str, _Asked] = {}
         self._busy: Counter[int] = Counter()  # per channel, checks under way (URLs and databases)
         self._out: set[str] = set()  # gids that a URL is being asked about
@@ -122,14 +122,14 @@ class CheckBack:
     async def _round(self) -> None:
         """One round costs what is due, plus one look-up for each channel that can be asked and may have something."""
         self._metrics.producers.set(self.members.waiting)
-        now = self._clock.now_ms()
+        passed = self._clock.elapsed_ms()
         asking: dict[int, Channel] = {}
         by_room: defaultdict[int, list[int]] = defaultdict(list)
         for channel in self._channels():
             room = min(self._room(channel), CLAIMS_AT_ONCE)
             if room > 0:
                 self._reachable.add(channel.id)
-            if room > 0 and self._next_look.get(channel.id, 0) <= now:
+            if room > 0 and self._next_look.get(channel.id, 0) <= passed:
                 asking[channel.id] = channel
                 by_room[room].append(channel.id)
         if not asking:
@@ -137,12 +137,14 @@ class CheckBack:
         ops = [ClaimChecks(ids, room, self._timeout_ms * 2) for room, ids in by_room.items()]
         for claimed in await self._writer.submit(ops):
             if isinstance(claimed, Claimed):
-                self._note_next(claimed, now)
+                self._note_next(claimed)
                 self._ask_all(claimed.claims, asking)
 
-    def _note_next(self, claimed: Claimed, now: int) -> None:
+    def _note_next(self, claimed: Claimed) -> None:
+        now, passed = self._clock.now_ms(), self._clock.elapsed_ms()
         for channel, due in claimed.next_due.items():
-            self._next_look[channel] = min(now + LOOK_AGAIN_MS, now + LOOK_AGAIN_MS if due is None else due)
+            wait = LOOK_AGAIN_MS if due is None else min(LOOK_AGAIN_MS, due - now)
+            self._next_look[channel] = passed + wait
 
     def _ask_all(self, claims: list[Claim], channels: dict[int, Channel]) -> None:
         lines: defaultdict[int, list[Claim]] = defaultdict(list)

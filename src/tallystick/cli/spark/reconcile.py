@@ -14,7 +14,7 @@ from tallystick.cli.failures import DAMAGED, UNFINISHED
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import print_json, print_table, span, when
 from tallystick.cli.spark.options import Jars, Master, progress
-from tallystick.cli.spark.times import moment
+from tallystick.cli.times import moment
 from tallystick.core.errors import InvalidRequest
 
 if TYPE_CHECKING:

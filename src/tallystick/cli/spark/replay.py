@@ -10,7 +10,7 @@ from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import note, print_json, print_table
 from tallystick.cli.spark.offsets import queue_offsets
 from tallystick.cli.spark.options import Jars, Master, progress
-from tallystick.cli.spark.times import date
+from tallystick.cli.times import date
 
 if TYPE_CHECKING:
     from tallystick.spark.jobs.replay import ReplaySummary

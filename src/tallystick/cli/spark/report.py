@@ -11,7 +11,7 @@ import typer
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import print_json, print_table
 from tallystick.cli.spark.options import Jars, Master, progress
-from tallystick.cli.spark.times import WHEN, moment
+from tallystick.cli.times import WHEN, moment
 from tallystick.core.names import check_name
 
 if TYPE_CHECKING:

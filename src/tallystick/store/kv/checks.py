@@ -40,8 +40,23 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cla
         else:
             batch.delete("index", key)
     scanned_to = batch.now if next_due is None else min(next_due, batch.now)
+    if next_due is not None:  # else there is nothing more in line, at any time
+        _claim_stranded(batch, channel, op, claims, op.limit - (len(claims) - before))
     batch.raise_mark(channel, scanned_to, keep=len(claims) > before)
     return next_due
+
+
+def _claim_stranded(batch: Batch, channel: int, op: ClaimChecks, claims: list[Claim], room: int) -> None:
+    """Claim what is in line for a time further ahead than any check is put: it dates from before the clock was set
+    back, and would wait until the clock has come round again."""
+    longest = max(batch.catalog.mark(channel).longest, batch.settings.checks.backoff.cap_ms, op.lease_ms)
+    prefix = b"d" + keys.u32(channel)
+    found = batch.scan("index", prefix + keys.u64(batch.now + longest + 1), keys.after_prefix(prefix))
+    for key, _ in list(islice(found, max(0, room))):
+        at, gid = keys.read_u64(key, 5), key[13:].decode()
+        record = batch.transaction(gid)
+        if isinstance(record, Prepared):
+            claims.append(_claim_one(batch, gid, record, at, op.lease_ms))
 
 
 def _claim_one(batch: Batch, gid: str, record: Prepared, due_at: int, lease_ms: int) -> Claim:

@@ -155,16 +155,27 @@ def load_cursor(batch: Batch, gt: bytes, topic: Topic, queue: int, start: str) -
         cursor = decode_cursor(stored)
         cursor.next = max(cursor.next, kept_from)
         return cursor
-    if start == "earliest" or _has_begun(batch, gt):
+    if start == "earliest" or has_begun(batch, gt):
         return Cursor(kept_from)
     for each in range(topic.queues):  # "latest" is fixed at the first receive, not at the first message
         store_cursor(batch, gt, each, Cursor(batch.catalog.ends.get((topic.id, each), 0)))
     return Cursor(batch.catalog.ends.get((topic.id, queue), 0))
 
 
-def _has_begun(batch: Batch, gt: bytes) -> bool:
-    """Whether the group has a place in the topic: then a queue that was added since belongs to it as a whole."""
+def has_begun(batch: Batch, gt: bytes) -> bool:
+    """Whether the group has taken from the topic: then a queue that was added since belongs to it as a whole."""
     return next(batch.scan("index", b"g" + gt, keys.after_prefix(b"g" + gt)), None) is not None
+
+
+def move(batch: Batch, gt: bytes, queue: int, offset: int) -> None:
+    """Have the group go on from `offset`. Whoever holds a message of the queue holds nothing any more: what lies
+    before is settled, what follows is lent again, as if for the first time."""
+    prefix = b"l" + gt + keys.u16(queue)
+    for key, value in list(batch.scan("index", prefix, keys.after_prefix(prefix))):
+        batch.delete("index", key)
+        batch.delete("index", keys.visible(gt, _decode_lease(value).visible_at, queue, keys.read_u64(key, 11)))
+        batch.counters.leased -= 1
+    store_cursor(batch, gt, queue, Cursor(offset))
 
 
 def store_lease(batch: Batch, gt: bytes, queue: int, offset: int, lease: Lease) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.core.errors import DifferentContent, PartUnavailable
-from tallystick.core.message import OutgoingMessage
+from tallystick.core.message import OutgoingMessage, dated
 from tallystick.core.ops import DropParts, OpResult, PartRef, PreparePart
 from tallystick.store.kv import bodies, delayed, keys, topics
 from tallystick.store.kv.batch import Batch, encode
@@ -54,7 +54,7 @@ def prepare(batch: Batch, op: PreparePart) -> OpResult | None:
     ttl = batch.settings.part_ttl_ms if op.ttl_ms is None else op.ttl_ms
     record = PartRecord(batch.now + ttl, len(op.messages), check, [], [])
     if sum(len(message.value) for message in op.messages) < SMALL_BYTES:
-        record.messages = list(enumerate(op.messages))
+        record.messages = [(sequence, dated(message, batch.now)) for sequence, message in enumerate(op.messages)]
     else:
         _lay_down(batch, op, record)
     batch.put("tx", key, encode(record))
@@ -74,8 +74,8 @@ def _checksum(messages: list[OutgoingMessage]) -> int:
 def _lay_down(batch: Batch, op: PreparePart, record: PartRecord) -> None:
     by_topic: defaultdict[str, list[tuple[int, OutgoingMessage]]] = defaultdict(list)
     for sequence, message in enumerate(op.messages):
-        if message.deliver_at:
-            record.messages.append((sequence, message))
+        if message.deliver_at or message.delay_ms:
+            record.messages.append((sequence, dated(message, batch.now)))
         else:
             by_topic[message.topic].append((sequence, message))
     turn = zlib.crc32(op.part.encode())

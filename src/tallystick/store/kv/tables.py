@@ -15,7 +15,7 @@ import msgspec
 
 from tallystick.core.calls import CallView
 from tallystick.core.errors import InvalidRequest
-from tallystick.core.message import OutgoingMessage
+from tallystick.core.message import OutgoingMessage, dated
 from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
 from tallystick.store.kv import call_views, keys, views
 from tallystick.store.kv.batch import Batch
@@ -157,7 +157,8 @@ def _half_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Ro
 
 
 def _half_row(gid: str, sequence: int, state: str, record: Prepared, message: OutgoingMessage) -> Row:
-    content = (message.topic, message.key, message.value, message.headers, message.tag, message.deliver_at or None)
+    at = dated(message, record.created_at).deliver_at or None
+    content = (message.topic, message.key, message.value, message.headers, message.tag, at)
     about = (record.created_at, record.via, record.target or None, record.source or None)
     return (gid, sequence, state, record.group, *content, *about)
 

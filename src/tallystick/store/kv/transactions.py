@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tallystick.core.calls import CallSpec
 from tallystick.core.errors import InvalidRequest, NotFound
-from tallystick.core.message import OutgoingMessage
+from tallystick.core.message import OutgoingMessage, dated
 from tallystick.core.ops import Commit, DropParts, OpResult, Outcome, Position, Prepare, Rollback, Send
 from tallystick.core.transaction import (
     Prepared,
@@ -112,7 +112,7 @@ def resolve(
     checks += by == "check"  # the check that brought the answer counts as well
     positions: list[Position] = []
     if outcome == "committed":
-        positions = append(batch, gid, messages)
+        positions = append(batch, gid, messages, existing.created_at if existing else batch.now)
         batch.committed += 1
     count = len(messages)
     if claimed is not None:
@@ -145,8 +145,9 @@ def forget_pending(batch: Batch, gid: str, record: Prepared) -> int:
     return state.checks
 
 
-def append(batch: Batch, gid: str, messages: list[OutgoingMessage]) -> list[Position]:
-    return [delayed.append(batch, message, gid, sequence) for sequence, message in enumerate(messages)]
+def append(batch: Batch, gid: str, messages: list[OutgoingMessage], since: int) -> list[Position]:
+    """Make messages visible; their delays count from `since`."""
+    return [delayed.append(batch, dated(message, since), gid, sequence) for sequence, message in enumerate(messages)]
 
 
 def send(batch: Batch, op: Send) -> OpResult | None:
@@ -165,5 +166,5 @@ def send(batch: Batch, op: Send) -> OpResult | None:
     pushed = call_topics.spec_of(batch, op.calls, op.call_options, op.remark)
     topics.require(batch, [message.topic for message in op.messages])
     if op.gid is None:
-        return OpResult(positions=append(batch, "", op.messages))
+        return OpResult(positions=append(batch, "", op.messages, batch.now))
     return OpResult(positions=resolve(batch, op.gid, None, "committed", "sender", op.messages, pushed=pushed))

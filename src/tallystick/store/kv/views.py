@@ -9,7 +9,7 @@ from itertools import islice
 from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.transaction import Prepared, Resolved
 from tallystick.core.wire import GroupView, QueueOffset, TransactionView
-from tallystick.store.kv import keys, topics
+from tallystick.store.kv import keys, offsets, topics
 from tallystick.store.kv.batch import Batch
 from tallystick.store.kv.catalog import Topic
 from tallystick.store.kv.cursors import decode_cursor
@@ -194,8 +194,7 @@ def _place(batch: Batch, gt: bytes, queue: int, start: int) -> tuple[int, int]:
     if cursor is not None:
         decoded = decode_cursor(cursor)
         return max(decoded.next, start), decoded.leased
-    stored = batch.get("index", b"q" + gt + keys.u16(queue))
-    return (start if stored is None else max(keys.read_u64(stored), start)), 0
+    return max(offsets.stored(batch, gt, queue) or 0, start), 0
 
 
 def _note_oldest(

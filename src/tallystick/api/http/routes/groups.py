@@ -23,7 +23,8 @@ from tallystick.core.ops import (
     Receipts,
     Renew,
 )
-from tallystick.core.wire import CheckPoll, CheckPollResponse, ReceiveRequest, ReceiveResponse
+from tallystick.core.wire import CheckPoll, CheckPollResponse, ReceiveRequest, ReceiveResponse, ResetRequest
+from tallystick.store.protocol import ResetGroup
 
 
 class AckIn(Struct, forbid_unknown_fields=True):
@@ -108,6 +109,12 @@ async def offsets(request: Request) -> Response:
 async def put_offsets(request: Request) -> Response:
     sent = await body_of(request, OffsetsIn)
     return await _settle(request, CommitOffsets(group_of(request), sent.topic, sent.offsets, sent.expected))
+
+
+async def reset(request: Request) -> Response:
+    sent = await body_of(request, ResetRequest)
+    op = ResetGroup(group_of(request), sent.topic, sent.to, sent.offsets, sent.timestamp)
+    return respond(request, await broker_of(request).reset_group(op))
 
 
 async def poll_checks(request: Request) -> Response:

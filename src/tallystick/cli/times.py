@@ -1,4 +1,4 @@
-"""Times on the command line of the jobs."""
+"""Times on the command line."""
 
 from __future__ import annotations
 
