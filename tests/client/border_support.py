@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -67,29 +67,30 @@ class Open:
 
 @contextlib.contextmanager
 def opened(bank: Bank, kind: str) -> Iterator[Open]:
-    with contextlib.ExitStack() as stack:
-        yield Open(_connect(bank, kind, stack), bank)
+    with opener(bank, kind) as open_connection, contextlib.closing(open_connection()) as connection:
+        yield Open(connection, bank)
 
 
-def _connect(bank: Bank, kind: str, stack: contextlib.ExitStack) -> Any:
+@contextlib.contextmanager
+def opener(bank: Bank, kind: str) -> Iterator[Callable[[], Any]]:
+    """What opens connections of a kind; whoever has one closes it."""
     _, driver = KINDS[kind]
     autocommit = kind.endswith("-autocommit")
     if driver:
         options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
         engine = create_engine(bank.url(driver), poolclass=NullPool, **options)
-        stack.callback(engine.dispose)
-        return stack.enter_context(Session(engine) if kind.startswith("orm-") else engine.connect())
-    if kind.startswith("sqlite3"):
+        yield (lambda: Session(engine)) if kind.startswith("orm-") else engine.connect
+        engine.dispose()
+    elif kind.startswith("sqlite3"):
         level = None if autocommit else "DEFERRED"
-        return stack.enter_context(contextlib.closing(sqlite3.connect(bank.path, isolation_level=level, timeout=10)))
-    connection = stack.enter_context(contextlib.closing(bank.open()))
-    if autocommit:
-        _set_autocommit(connection)
-    return connection
+        yield lambda: sqlite3.connect(bank.path, isolation_level=level, timeout=10)
+    else:
+        yield lambda: _set_autocommit(bank.open()) if autocommit else bank.open()
 
 
-def _set_autocommit(connection: Any) -> None:
+def _set_autocommit(connection: Any) -> Any:
     if callable(getattr(connection, "autocommit", None)):
         connection.autocommit(True)  # PyMySQL
     else:
         connection.autocommit = True  # psycopg
+    return connection
