@@ -4,7 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tallystick.core import errors
-from tallystick.core.errors import BrokerUnavailable, OutcomeUnknown, TallystickError, TransactionFailed
+from tallystick.core.errors import (
+    AlreadyCommitted,
+    BrokerUnavailable,
+    OutcomeUnknown,
+    TallystickError,
+    TransactionFailed,
+)
 
 if TYPE_CHECKING:
     from tallystick.client import (
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AlreadyCommitted",
     "AsyncClient",
     "AsyncTransaction",
     "BrokerUnavailable",
