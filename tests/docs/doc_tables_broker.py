@@ -74,6 +74,7 @@ def metrics() -> str:
 
 # Raised where no request is being answered: at a broker's start, or by the library on its own account.
 NOT_ANSWERED = (
+    errors.AlreadyCommitted,
     errors.BrokerUnavailable,
     errors.ConfigError,
     errors.DataDirectoryError,

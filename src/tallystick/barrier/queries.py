@@ -72,9 +72,11 @@ def insert_identity(sql: Dialect, table: str, identity: str) -> Statement:
 
 
 def select_whereabouts(sql: Dialect, table: str) -> Statement:
-    """One row: the table's identity, the schema it is found in, and what makes the connection find it there."""
+    """One row: the table's identity, the schema it is found in, what makes the connection find it there, and the
+    tether, where that can be read."""
     schema = sql.schema_of.replace("{table}", checked_table(table))
-    return Statement(f"select (select reason from {table} where {_IDENTITY_ROW}), {schema}, {sql.path}")
+    tether = f", {sql.tether}" if sql.tether else ""
+    return Statement(f"select (select reason from {table} where {_IDENTITY_ROW}), {schema}, {sql.path}{tether}")
 
 
 def select_outcome(sql: Dialect, table: str, gid: str) -> Statement:

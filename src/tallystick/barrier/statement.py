@@ -26,6 +26,8 @@ class Statement:
 
     sql: str
     params: Mapping[str, Any] = field(default_factory=dict)
+    returns_nothing: bool = False
+    """Whether it has neither values to bind nor a result to read."""
 
 
 @dataclass(frozen=True, slots=True)

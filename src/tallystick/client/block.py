@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations.barrier import Decision, decide, outcome_of
-from tallystick.barrier.operations.identity import whereabouts
+from tallystick.barrier.operations.identity import Whereabouts, whereabouts
 from tallystick.client.calls import CallOptions, outgoing_call
 from tallystick.client.calls_wait import wait_for_calls
 from tallystick.client.databases import Door
@@ -71,6 +71,7 @@ class Block:
         self._early = _is_early(prepare, self._mode)
         self.marked_early = False
         self.local = LocalTransaction(adapter)
+        self._here: Whereabouts | None = None
         self._found = ""  # the database that the connection was last seen to lead to
         self._entered = False
         self._sealed = False
@@ -181,9 +182,11 @@ class Block:
             yield from self.give_up()
             raise InvalidRequest("prepare='early' needs tx.prepare() before the changes", field="prepare")
         try:
-            yield from self.local.require()
-            if self.sends:
+            if self.sends and not self.marked_early:
+                self._here = yield from self.local.require_here(self.core.settings.barrier_table)
                 yield from self._mode.before_commit(self)
+            else:
+                yield from self.local.require()
         except AlreadyDecided as decided:
             yield from self._stop(decided)
         except BaseException:
@@ -298,7 +301,7 @@ class Block:
     def _source(self, *, needs_door: bool) -> Script[str]:
         """The name of the database that the connection leads to at this moment; "" if there is no other way into it."""
         core, adapter = self.core, self.adapter
-        here = yield InDatabase(whereabouts(table=core.settings.barrier_table))
+        here = self._here or (yield InDatabase(whereabouts(table=core.settings.barrier_table)))
         source: str = here.source(adapter.address)
         if needs_door and not core.databases.knows(source):
             door = Door.into(adapter, here)

@@ -8,7 +8,8 @@ from typing import Any
 
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import TransactionLost, TransactionOpen
-from tallystick.barrier.operations.tether import require_tied, tie
+from tallystick.barrier.operations.identity import Whereabouts
+from tallystick.barrier.operations.tether import require_tied, require_tied_here, tie
 from tallystick.client.script import InDatabase, Local, Script
 
 _open: dict[int, weakref.ref[LocalTransaction]] = {}
@@ -31,7 +32,7 @@ class LocalTransaction:
         self._token = secrets.token_hex(8)
         yield InDatabase(tie(self._token))
         self._raw = raw
-        _open[id(raw)] = weakref.ref(self, lambda _: _open.pop(id(raw), None))
+        _open[id(raw)] = weakref.ref(self)
 
     @property
     def begun(self) -> bool:
@@ -40,6 +41,11 @@ class LocalTransaction:
     def require(self) -> Script[None]:
         """`TransactionLost` unless this is still the transaction that was begun. Nothing of the user's may follow."""
         yield InDatabase(require_tied(self._token))
+
+    def require_here(self, table: str) -> Script[Whereabouts]:
+        """The same, and where it finds the barrier table."""
+        here: Whereabouts = yield InDatabase(require_tied_here(self._token, table=table))
+        return here
 
     def end(self) -> Script[None]:
         """Make sure, and commit."""

@@ -40,9 +40,8 @@ class CheckBackMode:
     takes_calls = True
 
     def before_commit(self, block: Block) -> Script[None]:
-        if not block.marked_early:
-            refused = yield from self.prepare(block)
-            yield from self.mark(block, refused)
+        refused = yield from self.prepare(block)
+        yield from self.mark(block, refused)
 
     def prepare(self, block: Block) -> Script[Conflict | None]:
         """Make the half messages durable at a broker. A conflict under a gid of the user's own is handed back."""

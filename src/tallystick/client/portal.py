@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from concurrent.futures import CancelledError
+from typing import Generic, TypeVar, cast
 
 from tallystick.core.errors import TallystickError
 
@@ -18,6 +19,42 @@ def new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+class _Call(Generic[T]):
+    """One call that a thread waits for, on a plain lock: a block makes two of them, and futures would cost more."""
+
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+        self._function = function
+        self._task: asyncio.Task[None] | None = None
+        self._result: T | None = None
+        self._failure: BaseException | None = None
+        self.done = threading.Lock()
+        self.done.acquire()
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._task = loop.create_task(self._run())
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            self._result = await self._function()
+        except asyncio.CancelledError:
+            self._failure = CancelledError()
+            raise
+        except Exception as failure:
+            self._failure = failure
+        finally:
+            self.done.release()
+
+    def outcome(self) -> T:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return cast(T, self._result)
 
 
 class Portal:
@@ -43,15 +80,14 @@ class Portal:
                 "a synchronous call from the client's own event loop would wait for itself; use AsyncClient there"
             )
 
-        async def enter() -> T:
-            return await function()
-
-        future = asyncio.run_coroutine_threadsafe(enter(), self.loop)
+        call = _Call(function)
+        self.loop.call_soon_threadsafe(call.start, self.loop)
         try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # without effect unless the waiting itself was interrupted
+            call.done.acquire()
+        except BaseException:  # the waiting was interrupted
+            self.loop.call_soon_threadsafe(call.cancel)
             raise
+        return call.outcome()
 
     def stop(self) -> None:
         """End the loop; whoever still waits is told that their call was cancelled."""

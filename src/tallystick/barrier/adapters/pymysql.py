@@ -60,6 +60,9 @@ class PyMySQLAdapter:
 
     def execute(self, statement: Statement) -> Result:
         self._ending.used()
+        if statement.returns_nothing:
+            self._connection.query(statement.sql)  # a cursor would cost more than the statement
+            return Result()
         with self._connection.cursor(Cursor) as cursor:
             rowcount = cursor.execute(percent_style(statement.sql), statement.params or None)
             return Result(cursor.fetchall() if cursor.description else (), rowcount)

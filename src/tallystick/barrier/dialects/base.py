@@ -11,7 +11,7 @@ from copy import copy
 from typing import Any, ClassVar, Self
 
 from tallystick.barrier.faults import FaultKind
-from tallystick.barrier.statement import Result, Statement, Step
+from tallystick.barrier.statement import Statement, Step
 
 
 class Dialect(ABC):
@@ -41,6 +41,8 @@ class Dialect(ABC):
     # Expressions: the schema in which a table `{table}` is found, and what makes a connection find it there.
     schema_of: ClassVar[str] = "''"
     path: ClassVar[str] = "''"
+    # What `tie` left, where that can be read in passing; empty where only `untie` tells.
+    tether: ClassVar[str] = ""
     # What makes the transactions of our own operations find it there; empty where that is the connection's own way.
     led_to: str = ""
 
@@ -56,15 +58,11 @@ class Dialect(ABC):
 
     def tie(self, token: str) -> Statement:
         """The first statement of a local transaction: what it leaves is gone when that transaction is."""
-        return Statement(f"savepoint tallystick_{token}")
+        return Statement(f"savepoint tallystick_{token}", returns_nothing=True)
 
     def untie(self, token: str) -> Statement:
-        """Asked before the commit; fails, or returns something else, if what `tie` left is gone."""
-        return Statement(f"release savepoint tallystick_{token}")
-
-    def is_tied(self, token: str, untied: Result) -> bool:
-        """Whether what `untie` returned is what `tie` left."""
-        return True
+        """Asked before the commit; fails, or returns something else than the token, if what `tie` left is gone."""
+        return Statement(f"release savepoint tallystick_{token}", returns_nothing=True)
 
     @abstractmethod
     def age(self, seconds: float) -> object:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.errors import DatabaseReadOnly, TablesMissing
 from tallystick.barrier.faults import Aborted, Contention, FaultKind
-from tallystick.barrier.statement import Control, Result, Statement, Step
+from tallystick.barrier.statement import Control, Statement, Step
 
 _MEANINGS: dict[str, FaultKind] = {
     "55P03": Contention,  # lock_timeout
@@ -50,6 +50,7 @@ class PostgreSQL(Dialect):
         "where oid = cast('{table}' as regclass))"
     )
     path = "current_setting('search_path')"
+    tether = "current_setting('tallystick.block', true)"
     # While a table is small or not analyzed, a list of gids costs a scan of all of it, however short the list is.
     at_once = 2_000
 
@@ -64,10 +65,7 @@ class PostgreSQL(Dialect):
         return Statement(f"set local tallystick.block = '{token}'")
 
     def untie(self, token: str) -> Statement:
-        return Statement("select current_setting('tallystick.block', true)")
-
-    def is_tied(self, token: str, untied: Result) -> bool:
-        return [token] == [value.decode() if isinstance(value, bytes) else value for (value,) in untied.rows]
+        return Statement(f"select {self.tether}")
 
     def age(self, seconds: float) -> object:
         return float(seconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from tallystick.barrier import queries
@@ -40,7 +41,7 @@ class Whereabouts:
 @operation
 def whereabouts(sql: Dialect, *, table: str = BARRIER_TABLE) -> Steps[Whereabouts]:
     """Where the open transaction finds the barrier; the identity is empty if the table has none."""
-    return (yield from _whereabouts(sql, table))
+    return (yield from find_barrier(sql, table))
 
 
 @own_operation
@@ -83,11 +84,15 @@ def require_source(sql: Dialect, table: str, source: str) -> Steps[None]:
 
 
 def _whereabouts_alone(sql: Dialect, table: str) -> Steps[Whereabouts]:
-    return (yield from own_transaction(sql, sql.begin_reading(_WAIT), _whereabouts(sql, table), end=Control.ROLLBACK))
+    return (yield from own_transaction(sql, sql.begin_reading(_WAIT), find_barrier(sql, table), end=Control.ROLLBACK))
 
 
-def _whereabouts(sql: Dialect, table: str) -> Steps[Whereabouts]:
-    rows = (yield queries.select_whereabouts(sql, table)).rows
-    identity, schema, path = (as_text(value or "") for value in rows[0])
+def find_barrier(sql: Dialect, table: str) -> Steps[Whereabouts]:
+    """As part of a transaction that is open."""
+    return as_whereabouts((yield queries.select_whereabouts(sql, table)).rows[0], table)
+
+
+def as_whereabouts(row: tuple[Any, ...], table: str) -> Whereabouts:
+    identity, schema, path = (as_text(value or "") for value in row[:3])
     # A table that is named with its schema is there, whatever the connection would find without it.
     return Whereabouts(identity, table.rpartition(".")[0] or schema, path)
