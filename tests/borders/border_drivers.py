@@ -1,4 +1,4 @@
-"""The drivers' own connections, with a commit that can be cut off: before it, after it, or by the end of the process."""
+"""The drivers' own connections, with a commit that can be cut off: before it, after it, or by the process's end."""
 
 from __future__ import annotations
 

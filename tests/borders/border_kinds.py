@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -55,13 +55,17 @@ class Kind(ABC):
     handler_variants: tuple[str, ...]
     own_steps: tuple[str, ...] = ()
 
+    def __init__(self) -> None:
+        self._looking: dict[int, Any] = {}
+        self.make_tables()
+
     @abstractmethod
     def open(self, place: int, variant: str) -> Seat:
         """A connection that finds its tables in `place`."""
 
     @abstractmethod
     def plain(self, place: int) -> Any:
-        """A connection of the driver for the tests themselves."""
+        """A connection of the driver for the tests themselves, in autocommit mode."""
 
     def place_of(self, slot: int, wanted: int) -> int:
         return wanted
@@ -73,8 +77,14 @@ class Kind(ABC):
     def alive(self, seat: Seat) -> bool:
         return not seat.conn.closed
 
-    def arm(self, seat: Seat, fault: str) -> None:
-        self.raw(seat).fault = fault
+    def arm(self, seat: Seat, fault: str | None) -> None:
+        """Have the next commit cut off."""
+        with contextlib.suppress(Exception):  # a connection that is gone, or of a driver that must be refused anyway
+            self.raw(seat).fault = fault
+
+    def disarm(self, seat: Seat) -> None:
+        """What was to be cut off has failed before it came to its commit."""
+        self.arm(seat, None)
 
     def run(self, conn: Any, sql: str, values: Sequence[Any] = ()) -> None:
         cursor = conn.cursor()
@@ -94,22 +104,22 @@ class Kind(ABC):
 
     def make_tables(self) -> None:
         for place in PLACES:
-            with self.looking(place) as conn:
+            with contextlib.closing(self.plain(place)) as conn:
                 create_tables(conn)
                 for statement in _TABLES:
                     self.run(conn, statement)
-                conn.commit()
-
-    @contextlib.contextmanager
-    def looking(self, place: int) -> Iterator[Any]:
-        with contextlib.closing(self.plain(place)) as conn:
-            yield conn
 
     def select(self, place: int, sql: str) -> list[tuple[Any, ...]]:
-        with self.looking(place) as conn:
-            cursor = conn.cursor()
-            cursor.execute(sql)
-            return [tuple(row) for row in cursor.fetchall()]
+        """On a connection that is kept for this."""
+        if place not in self._looking:
+            self._looking[place] = self.plain(place)
+        cursor = self._looking[place].cursor()
+        cursor.execute(sql)
+        return [tuple(row) for row in cursor.fetchall()]
+
+    def dispose(self) -> None:
+        for conn in self._looking.values():
+            conn.close()
 
 
 class SqliteKind(Kind):
@@ -124,7 +134,7 @@ class SqliteKind(Kind):
 
     def __init__(self, directory: Path) -> None:
         self._files = [directory / f"place-{place}.db" for place in PLACES]
-        self.make_tables()
+        super().__init__()
 
     def place_of(self, slot: int, wanted: int) -> int:
         return slot
@@ -134,7 +144,7 @@ class SqliteKind(Kind):
         return Seat(self._connect(place, None if autocommit else "DEFERRED"), place, autocommit)
 
     def plain(self, place: int) -> Any:
-        return self._connect(place, "DEFERRED")
+        return self._connect(place, None)
 
     def _connect(self, place: int, isolation: Any) -> CutSqlite:
         # Handlers' connections are closed from the thread that stops them.
@@ -157,7 +167,7 @@ class PostgresKind(Kind):
         self.database = server.new_database()
         for place in PLACES:
             server.execute(f"create schema place_{place}", self.database)
-        self.make_tables()
+        super().__init__()
 
     def open(self, place: int, variant: str) -> Seat:
         autocommit = variant == "autocommit"
@@ -173,7 +183,7 @@ class PostgresKind(Kind):
         return CutPsycopg.connect(**self.server.parameters(self.database), options=start, **options)
 
     def plain(self, place: int) -> Any:
-        return self.connect(place)
+        return self.connect(place, autocommit=True)
 
 
 class MariaKind(Kind):
@@ -187,7 +197,7 @@ class MariaKind(Kind):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._schemas = [server.new_database() for _ in PLACES]
-        self.make_tables()
+        super().__init__()
 
     def open(self, place: int, variant: str) -> Seat:
         autocommit = variant == "autocommit"
@@ -202,7 +212,7 @@ class MariaKind(Kind):
         return CutPyMySQL(**self._server.parameters(self._schemas[place]), **options)
 
     def plain(self, place: int) -> Any:
-        return self._connect(place)
+        return self._connect(place, autocommit=True)
 
     def alive(self, seat: Seat) -> bool:
         return bool(seat.conn.open)
@@ -222,11 +232,13 @@ class SessionKind(Kind):
         url = server.url("postgresql+psycopg2", self._postgres.database)
         options = {"connect_args": {"options": "-c search_path=place_0"}, "isolation_level": "AUTOCOMMIT"}
         self._deaf = create_engine(url, **options)
+        self._looking = {}
 
     def _engine(self, place: int) -> Any:
         return create_engine("postgresql+psycopg://", creator=lambda: self._postgres.connect(place))
 
     def dispose(self) -> None:
+        super().dispose()
         for engine in (*self._engines, self._deaf):
             engine.dispose()
 

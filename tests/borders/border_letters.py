@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from border_drivers import FAULTS
-from border_kinds import Kind
 from border_model import Letter
 from border_play import Oops, Play
 from border_steps import Hand
 
 Way = tuple[str, str, int]
 """By inbox or by offset; what the handler is given; in which place its connections are."""
-WAYS: list[Way] = [(by, shape, place) for by in ("inbox", "offset") for shape in ("conn", "tx", "outbox") for place in (0, 1)]
+WAYS: list[Way] = [
+    (by, shape, place) for by in ("inbox", "offset") for shape in ("conn", "tx", "outbox") for place in (0, 1)
+]
 ENDINGS = ("return", "return", "raise", "lost before", "lost after")
 
 
@@ -49,18 +49,18 @@ class Postman:
 
     def noted(self, letter: Letter) -> bool:
         """Whether the inbox or the stored offset knows the letter."""
-        group, kind, place = self._group(letter.way), self._play.kind, letter.way[2]
-        if letter.way[0] == "inbox":
-            rows = kind.select(place, f"select message_id from tallystick_inbox where consumer_group = '{group}'")
-            return (letter.id,) in rows
-        rows = kind.select(place, f"select next_offset from tallystick_offset where consumer_group = '{group}'")
-        return bool(rows) and int(rows[0][0]) > letter.offset
+        known = self._known(letter.way)
+        return letter.id in known if letter.way[0] == "inbox" else any(letter.offset < int(end) for end in known)
+
+    def _known(self, way: Way) -> set[Any]:
+        what = "message_id from tallystick_inbox" if way[0] == "inbox" else "next_offset from tallystick_offset"
+        sql = f"select {what} where consumer_group = '{self._group(way)}'"
+        return {value for (value,) in self._play.kind.select(way[2], sql)}
 
     def _done(self, way: Way) -> bool:
         if way[0] == "inbox":
-            group = self._play.client.offsets(self._group(way), self._topic(way))
-            return not group.lag
-        return all(self.noted(letter) for letter in self._play.letters if letter.way == way)
+            return not self._play.client.offsets(self._group(way), self._topic(way)).lag
+        return self.noted([letter for letter in self._play.letters if letter.way == way][-1])
 
     def _topic(self, way: Way) -> str:
         return f"in-{self._play.name}-{'-'.join(map(str, way))}"
@@ -108,6 +108,7 @@ class Postman:
     def _hand(self, letter: Letter, conn: Any, tx: Any) -> Hand:
         seat = next(seat for seat in self._play.seats if seat.conn is conn)
         attempt = self._play.new_attempt("outbox" if letter.way[1] == "outbox" else "late", seat)
+        self._play.kind.disarm(seat)
         attempt.letter = letter.name
         attempt.journal.begun()
         letter.attempts.append(attempt)

@@ -33,9 +33,11 @@ class BorderMachine(RuleBasedStateMachine):
     kind: ClassVar[Kind]
     patience: ClassVar[float] = 30.0
     found: ClassVar[list[str]]
+    histories: ClassVar[int] = 0
 
     def __init__(self) -> None:
         super().__init__()
+        type(self).histories += 1
         self.play = Play(self.url, self.kind)
 
     def teardown(self) -> None:
@@ -45,7 +47,9 @@ class BorderMachine(RuleBasedStateMachine):
             self.play.close()
         if found:
             self.found[:] = found
-            logs = "\n".join(f"{one.name} ({one.mode}, {one.subject}): {one.told}: {one.log}" for one in self.play.attempts)
+            logs = "\n".join(
+                f"{one.name} ({one.mode}, {one.subject}): {one.told}: {one.log}" for one in self.play.attempts
+            )
             raise Broken("\n".join(found) + "\n\n" + logs)
 
     @rule(slot=slots, place=places, variant=variants, fresh=st.booleans(), mode=modes, gid=gids, before=st.booleans())
@@ -102,6 +106,8 @@ class BorderMachine(RuleBasedStateMachine):
             return
         raise Broken("a transaction was entered a second time")
 
-    @rule(way=st.sampled_from(WAYS), some=st.lists(steps, min_size=1, max_size=4), ending=st.sampled_from(LETTER_ENDINGS))
+    @rule(
+        way=st.sampled_from(WAYS), some=st.lists(steps, min_size=1, max_size=4), ending=st.sampled_from(LETTER_ENDINGS)
+    )
     def letter(self, way: Way, some: list[str], ending: str) -> None:
         write(self.play, way, some, ending)

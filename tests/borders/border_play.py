@@ -150,8 +150,7 @@ class Play:
             self._over(block)
             return
         if how in FAULTS:
-            with suppress(Exception):
-                self.kind.arm(hand.seat, how)
+            self.kind.arm(hand.seat, how)
         if how == "tx.commit":
             self._end(block, block.tx.commit)
             hand.do("insert")

@@ -208,6 +208,7 @@ def _deadlock(hand: Hand) -> None:
     """A real one. The other side has written more, so it is this one that the database undoes."""
     other = hand.kind.plain(hand.seat.place)
     with closing(other):
+        hand.kind.run(other, "begin")
         hand.kind.run(other, "insert into scratch values " + ", ".join(["('heavy')"] * HEAVY))
         hand.kind.run(other, _take(2))
         hand.run(_take(1))

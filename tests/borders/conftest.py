@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from border_kinds import Kind, MariaKind, PostgresKind, SessionKind, SqliteKind
@@ -20,12 +22,13 @@ QUICK = {"check_after": "300ms", "check_interval": "100ms", "redelivery_first": 
 # Nobody serves the calls of these tests: one try each is enough.
 CALLED_ONCE = {"call_retry_first": "1h", "call_retry_cap": "1h"}
 
-KINDS = [
-    "sqlite",
-    pytest.param("psycopg", marks=pytest.mark.postgresql),
-    pytest.param("pymysql", marks=pytest.mark.mariadb),
-    pytest.param("session", marks=pytest.mark.postgresql),
-]
+# By name: the class, and the server that it needs.
+KINDS: dict[str, tuple[Any, str | None]] = {
+    "sqlite": (SqliteKind, None),
+    "psycopg": (PostgresKind, "postgres"),
+    "pymysql": (MariaKind, "mariadb"),
+    "session": (SessionKind, "postgres"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +45,15 @@ def impatient_and_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("tallystick.client"), "disabled", True)
 
 
-@pytest.fixture(params=KINDS)
-def any_kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    if request.param == "sqlite":
-        yield SqliteKind(tmp_path)
-    elif request.param == "psycopg":
-        yield PostgresKind(request.getfixturevalue("postgres"))
-    elif request.param == "pymysql":
-        yield MariaKind(request.getfixturevalue("mariadb"))
-    else:
-        kind = SessionKind(request.getfixturevalue("postgres"))
-        yield kind
-        kind.dispose()
+@pytest.fixture
+def kind_named(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Kind]]:
+    """Makes a kind of connection, with databases of its own; starts a server only for a kind that needs it."""
+    with contextlib.ExitStack() as stack:
+
+        def make(name: str) -> Kind:
+            made, server = KINDS[name]
+            kind = made(tmp_path if server is None else request.getfixturevalue(server))
+            stack.callback(kind.dispose)
+            return kind
+
+        yield make

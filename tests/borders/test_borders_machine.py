@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from border_machine import BorderMachine
+from border_hunt import BOUNDED, machine_on
 from border_kinds import Kind
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from brokers import BrokerProcess
 
-BOUNDED = settings(
-    stateful_step_count=12,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-    report_multiple_bugs=False,
-    max_examples=40,
-    phases=[Phase.generate],
-)
-
-
-def machine_on(broker: BrokerProcess, kind: Kind, **more: Any) -> type[BorderMachine]:
-    return type("Machine", (BorderMachine,), {"url": broker.url, "kind": kind, "found": [], **more})
+KINDS = [
+    "sqlite",
+    pytest.param("psycopg", marks=pytest.mark.postgresql),
+    pytest.param("pymysql", marks=pytest.mark.mariadb),
+    pytest.param("session", marks=pytest.mark.postgresql),
+]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
 def test_rows_and_messages_agree_whatever_the_users_code_does(
-    broker: BrokerProcess, any_kind: Kind
+    name: str, broker: BrokerProcess, kind_named: Callable[[str], Kind]
 ) -> None:
-    run_state_machine_as_test(machine_on(broker, any_kind), settings=BOUNDED)
+    run_state_machine_as_test(machine_on(broker, kind_named(name)), settings=BOUNDED)
