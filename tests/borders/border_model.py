@@ -97,6 +97,9 @@ class Attempt:
     told: str = "open"  # what the user's code was told: ok, failed, unknown
     log: list[str] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        return f"{self.name} ({self.mode}, {self.subject}) {self.told}: {'; '.join(self.log)}"
+
     @property
     def sends(self) -> bool:
         return bool(self.sent or self.called)

@@ -92,12 +92,14 @@ class Play:
         return self.kind.one_writer and any(block.hand.seat.place == place for block in self.open.values())
 
     def gid(self, wanted: str, mode: str, seat: Seat) -> str | None:
-        """`own`: a new name of the user's; `again`: the last one that was used for this kind of block there."""
+        """`own`: a new name of the user's; `again`: the last one that was used for this kind of block in this place;
+        `elsewhere`: the same in the other place, as two tenants do who number their orders alike."""
         if wanted == "none" or mode == "dedup":
             return None
         family = "outbox" if mode == "outbox" else "check-back"
-        known = [gid for gid, *where in self._own_gids if where == [family, seat.place]]
-        if wanted == "again" and known:
+        place = 1 - seat.place if wanted == "elsewhere" else seat.place
+        known = [gid for gid, *where in self._own_gids if where == [family, place]]
+        if wanted != "own" and known:
             return known[-1]
         gid = f"order-{self.name}-{next(self._names)}"
         self._own_gids.append((gid, family, seat.place))

@@ -5,13 +5,12 @@ Errors are swallowed by whoever plays the steps, as a careless user's code would
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pymysql
+from border_deadlock import lose_a_deadlock
 from border_kinds import TAKEN, Kind, Seat
 from border_model import Attempt
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from border_play import Play
 
 NOBODY = "http://127.0.0.1:9/nobody"
-HEAVY = 100
-_DEADLOCK = 1213
 
 
 @dataclass
@@ -133,6 +130,8 @@ def _savepoint_kept(hand: Hand) -> None:
     hand.run("savepoint inner_part")
     hand.insert()
     hand.run("release savepoint inner_part")
+    if hand.attempt.journal.ended:  # outside a transaction SQLite begins one with a savepoint, and ends it with that
+        hand.attempt.journal.committed_by_user()
 
 
 def _back_before_the_block(hand: Hand) -> None:
@@ -151,25 +150,31 @@ def _duplicate(hand: Hand) -> None:
 
 
 def _nested(hand: Hand) -> None:
-    """A block on the connection of this one."""
-    block = hand.play.enter(hand.seat, "late")
-    if block is not None:
-        block.hand.do("insert")
-        block.hand.do("send")
-        hand.play.leave(block, "return")
+    """A block on the connection of this one. Where the user's code has ended the transaction of this one, it is like
+    any other that commits or undoes what was written since."""
+    ended = hand.attempt.journal.ended
+    told = _small_block(hand, hand.seat)
+    if ended and told == "ok":
+        hand.attempt.journal.committed_by_user()
+    elif ended:
+        hand.attempt.journal.settle("maybe")
 
 
 def _beside(hand: Hand) -> None:
     """A block on another connection, to the other place."""
     place = 1 - hand.seat.place
-    if hand.play.would_wait(place):
-        return
-    seat = hand.play.open_seat(place, hand.kind.variants[0])
+    if not hand.play.would_wait(place):
+        _small_block(hand, hand.play.open_seat(place, hand.kind.variants[0]))
+
+
+def _small_block(hand: Hand, seat: Seat) -> str:
     block = hand.play.enter(seat, "late")
-    if block is not None:
-        block.hand.do("insert")
-        block.hand.do("send")
-        hand.play.leave(block, "return")
+    if block is None:
+        return "refused"
+    block.hand.do("insert")
+    block.hand.do("send")
+    hand.play.leave(block, "return")
+    return block.hand.attempt.told
 
 
 # What only some drivers have
@@ -205,35 +210,8 @@ def _conn_transaction_fails(hand: Hand) -> None:
 
 
 def _deadlock(hand: Hand) -> None:
-    """A real one. The other side has written more, so it is this one that the database undoes."""
-    other = hand.kind.plain(hand.seat.place)
-    with closing(other):
-        hand.kind.run(other, "begin")
-        hand.kind.run(other, "insert into scratch values " + ", ".join(["('heavy')"] * HEAVY))
-        hand.kind.run(other, _take(2))
-        hand.run(_take(1))
-        waiting = threading.Thread(target=_quietly, args=(hand.kind, other, _take(1)))
-        waiting.start()
-        try:
-            hand.run(_take(2))
-        except pymysql.err.OperationalError as failure:
-            if failure.args[0] == _DEADLOCK:
-                hand.attempt.journal.rolled_back_by_user()
-            raise
-        finally:
-            if not hand.seat.conn.open:
-                hand.attempt.log.append("the connection is gone")
-            waiting.join()
-            other.rollback()
-
-
-def _take(lock: int) -> str:
-    return f"update locks set times = times + 1 where id = {lock}"
-
-
-def _quietly(kind: Kind, conn: Any, sql: str) -> None:
-    with suppress(Exception):
-        kind.run(conn, sql)
+    if lose_a_deadlock(hand.kind, hand.seat):
+        hand.attempt.journal.rolled_back_by_user()
 
 
 class _Base(DeclarativeBase):
