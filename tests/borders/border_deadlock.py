@@ -14,8 +14,8 @@ _DEADLOCK = 1213
 
 
 def lose_a_deadlock(kind: Kind, seat: Seat) -> bool:
-    """Whether the database has undone the transaction of `seat`. The other side has written more, so it is not that one,
-    whichever of the two comes to wait for the other last."""
+    """Whether the database has undone the transaction of `seat`. The other side has written more, so it is not that
+    one, whichever of the two comes to wait for the other last."""
     with closing(kind.plain(seat.place)) as other:
         kind.run(other, "begin")
         kind.run(other, "insert into scratch values " + ", ".join(["('heavy')"] * HEAVY))

@@ -19,6 +19,7 @@ places = st.sampled_from(PLACES)
 modes = st.sampled_from([*MODES, "late"])
 gids = st.sampled_from(["none", "none", "own", "again", "elsewhere"])
 endings = st.sampled_from(ENDINGS)
+HOW: dict[str, st.SearchStrategy[Any]] = {"before": st.booleans(), "early": st.sampled_from(["send", "call"])}
 
 
 class Broken(AssertionError):
@@ -52,13 +53,21 @@ class BorderMachine(RuleBasedStateMachine):
             self.found[:] = found
             raise Broken("\n".join([*found, *map(str, self.play.attempts)]))
 
-    @rule(slot=slots, place=places, variant=variants, fresh=st.booleans(), mode=modes, gid=gids, before=st.booleans())
-    def enter(self, slot: int, place: int, variant: str, fresh: bool, mode: str, gid: str, before: bool) -> None:
+    @rule(
+        slot=slots,
+        place=places,
+        variant=variants,
+        fresh=st.booleans(),
+        mode=modes,
+        gid=gids,
+        how=st.fixed_dictionaries(HOW),
+    )
+    def enter(self, slot: int, place: int, variant: str, fresh: bool, mode: str, gid: str, how: dict[str, Any]) -> None:
         slot %= self.kind.slots
         if slot in self.play.open:
             self.play.leave(self.play.open.pop(slot), "return")
         seat = self.play.seat(slot, place, variant, fresh=fresh)
-        block = self.play.enter(seat, mode, self.play.gid(gid, mode, seat), before=before)
+        block = self.play.enter(seat, mode, self.play.gid(gid, mode, seat), **how)
         if block is not None:
             self.play.open[slot] = block
 
@@ -69,13 +78,13 @@ class BorderMachine(RuleBasedStateMachine):
         fresh=st.booleans(),
         mode=modes,
         gid=gids,
-        before=st.booleans(),
+        how=st.fixed_dictionaries(HOW),
         some=st.lists(steps, min_size=1, max_size=5),
         ending=endings,
     )
-    def block(self, some: list[str], ending: str, slot: int, **how: Any) -> None:
+    def block(self, some: list[str], ending: str, slot: int, **opening: Any) -> None:
         """A whole one."""
-        self.enter(slot=slot, **how)
+        self.enter(slot=slot, **opening)
         if self.play.open:
             self.leave(slot, some, ending)
 

@@ -93,11 +93,12 @@ class Play:
 
     def gid(self, wanted: str, mode: str, seat: Seat) -> str | None:
         """`own`: a new name of the user's; `again`: the last one that was used for this kind of block in this place;
-        `elsewhere`: the same in the other place, as two tenants do who number their orders alike."""
+        `elsewhere`: the same in the other place, as two tenants do who number their orders alike. (Not in outbox mode,
+        where the broker takes it for a repetition.)"""
         if wanted == "none" or mode == "dedup":
             return None
         family = "outbox" if mode == "outbox" else "check-back"
-        place = 1 - seat.place if wanted == "elsewhere" else seat.place
+        place = 1 - seat.place if wanted == "elsewhere" and mode != "outbox" else seat.place
         known = [gid for gid, *where in self._own_gids if where == [family, place]]
         if wanted != "own" and known:
             return known[-1]
@@ -113,8 +114,11 @@ class Play:
         self.attempts.append(attempt)
         return attempt
 
-    def enter(self, seat: Seat, mode: str, gid: str | None = None, *, before: bool = False) -> OpenBlock | None:
-        """A block, entered; None if that was refused. `before`: the user has begun a transaction by then."""
+    def enter(
+        self, seat: Seat, mode: str, gid: str | None = None, *, before: bool = False, early: str = "send"
+    ) -> OpenBlock | None:
+        """A block, entered; None if that was refused. `before`: the user has begun a transaction by then. `early` is
+        what it prepares early: messages know when they were sent, so those of two attempts differ; calls do not."""
         attempt = self.new_attempt(mode, seat, gid or "")
         hand = Hand(self, self.kind, seat, attempt, topic=self.topic)
         if before:
@@ -128,12 +132,12 @@ class Play:
             attempt.refused()
             return None
         if mode == "early":
-            return self._prepared(block)
+            return self._prepared(block, early)
         attempt.journal.begun()
         return block
 
-    def _prepared(self, block: OpenBlock) -> OpenBlock | None:
-        block.hand.do("send")
+    def _prepared(self, block: OpenBlock, what: str) -> OpenBlock | None:
+        block.hand.do(what)
         try:
             block.tx.prepare()
         except Exception as failure:
