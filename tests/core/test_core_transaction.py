@@ -32,10 +32,10 @@ def message(value: bytes = b"v", topic: str = "orders", **rest: Any) -> Outgoing
 
 
 def prepared(
-    max_checks: int = 3, on_exhausted: str = "park", messages: list[OutgoingMessage] | None = None
+    max_checks: int = 3, on_exhausted: str = "park", messages: list[OutgoingMessage] | None = None, source: str = ""
 ) -> Prepared:
     kept = [message()] if messages is None else messages
-    return Prepared("shop", "m1", 1, "group", "", "", NOW, max_checks, on_exhausted, NOW - 10_000, kept)
+    return Prepared("shop", "m1", 1, "group", "", source, NOW, max_checks, on_exhausted, NOW - 10_000, kept)
 
 
 def resolved(outcome: Outcome) -> Resolved:
@@ -81,6 +81,16 @@ def test_the_order_of_messages_is_part_of_the_content() -> None:
     both = [message(b"1"), message(b"2")]
     with pytest.raises(DifferentContent):
         accept_prepare_again("g", prepared(messages=both), Prepare("g", "shop", both[::-1]))
+
+
+def test_the_barrier_that_holds_the_outcome_is_part_of_the_content() -> None:
+    here = prepared(source="postgresql://one:5432/shop#public/3f")
+    accept_prepare_again(
+        "g", here, Prepare("g", "shop", [message()], Check(source="postgresql://1.2.3.4:1/shop#public/3f"))
+    )
+    for elsewhere in ("postgresql://one:5432/shop#public/77", "postgresql://one:5432/shop#tenant/3f", "redis"):
+        with pytest.raises(DifferentContent, match="in another database"):
+            accept_prepare_again("g", here, Prepare("g", "shop", [message()], Check(source=elsewhere)))
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)

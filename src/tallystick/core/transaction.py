@@ -84,6 +84,17 @@ def accept_prepare_again(gid: str, existing: Record, request: Prepare) -> None:
     same_calls = digest == digest_of(request.calls, request.call_options)
     if existing.group != request.group or not _same(existing.messages, request.messages) or not same_calls:
         raise DifferentContent(f"gid {gid} is prepared with other content; use a new gid for a new transaction")
+    if not _same_barrier(existing.source, request.check.source):
+        raise DifferentContent(
+            f"gid {gid} is prepared for a transaction in another database, {existing.source}, which knows nothing of "
+            "this one; use a new gid for a new transaction"
+        )
+
+
+def _same_barrier(source: str, other: str) -> bool:
+    """A source ends with the name of the barrier table itself; what is before the # is how a process reaches it, and
+    two of them may do so in different ways."""
+    return source.rpartition("#")[2] == other.rpartition("#")[2]
 
 
 def _same(known: list[OutgoingMessage], again: list[OutgoingMessage]) -> bool:

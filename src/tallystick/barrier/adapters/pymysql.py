@@ -45,6 +45,9 @@ class PyMySQLAdapter:
 
     def begin(self) -> None:
         refuse_inherited(self._connection)
+        doubt = self._state.doubt(self._connection)
+        if doubt:
+            self._connection.query(doubt)
         statement = self._state.begin(self._connection)
         if statement:
             self._connection.begin()

@@ -84,6 +84,9 @@ class SqlAlchemyAdapter:
         if not self._is_sqlite:
             # The pool knows when it opened the connection.
             refuse_inherited(self.raw, getattr(connection.connection._connection_record, "starttime", None))
+        doubt = self._state.doubt(self.raw)
+        if doubt:
+            connection.exec_driver_sql(doubt)
         statement = self._state.begin(self.raw)
         if statement:
             connection.exec_driver_sql(statement)

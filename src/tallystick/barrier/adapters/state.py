@@ -22,6 +22,9 @@ class DriverState(Protocol):
     def open(self, raw: Any) -> bool:
         """Whether a transaction is open, as far as the driver knows."""
 
+    def doubt(self, raw: Any) -> str | None:
+        """The statement whose answer tells whether a transaction that seems to be open is; None if that is certain."""
+
     def begin(self, raw: Any) -> str | None:
         """The statement that starts a transaction; None if one is open or starts by itself."""
 
@@ -43,6 +46,9 @@ class SqliteState:
     def open(self, raw: Any) -> bool:
         return bool(raw.in_transaction)
 
+    def doubt(self, raw: Any) -> str | None:
+        return None
+
     def begin(self, raw: Any) -> str | None:
         # At once as a writer: a transaction that read first and then wants to write can be refused half way.
         return None if self.open(raw) else "begin immediate"
@@ -56,6 +62,9 @@ class PostgresState:
 
     def open(self, raw: Any) -> bool:
         return raw.info.transaction_status not in (_IDLE, _UNKNOWN)
+
+    def doubt(self, raw: Any) -> str | None:
+        return None
 
     def begin(self, raw: Any) -> str | None:
         return "begin" if raw.autocommit and not self.open(raw) else None
@@ -75,6 +84,10 @@ class MysqlState:
 
     def open(self, raw: Any) -> bool:
         return bool(raw.server_status & _IN_TRANSACTION)
+
+    def doubt(self, raw: Any) -> str | None:
+        # An error brings no status: after one that has undone the transaction (a deadlock) the last one stands.
+        return "do 0" if raw.get_autocommit() and self.open(raw) else None
 
     def begin(self, raw: Any) -> str | None:
         # BEGIN would commit what is open. Without autocommit the next statement begins by itself.

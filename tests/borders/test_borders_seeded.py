@@ -1,0 +1,128 @@
+"""The machine against mends that are taken out: it must find each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from border_hunt import HUNT, machine_on
+from border_kinds import Kind
+from hypothesis.stateful import run_state_machine_as_test
+
+from brokers import BrokerProcess
+from tallystick.barrier.adapters import sqlalchemy
+from tallystick.barrier.errors import AlreadyDecided
+from tallystick.barrier.operations import barrier, identity
+from tallystick.client import databases, local
+from tallystick.client.block import Block
+from tallystick.client.core import ClientCore
+from tallystick.client.local import LocalTransaction
+from tallystick.client.producer import Pinned
+from tallystick.client.script import Script
+from tallystick.core.errors import TransactionFailed
+
+
+def nothing(*_: Any, **__: Any) -> Script[None]:
+    """In the place of a check."""
+    yield from ()
+
+
+def never_asked(_: Block) -> Script[str]:
+    yield from ()
+    return "rolled_back"
+
+
+def stop_as_before(block: Block, decided: AlreadyDecided) -> Script[None]:
+    """A gid that has an outcome is an error like any other."""
+    yield from block.local.give_up()
+    if block.pinned is not None:
+        yield from block._mode.withdraw(block, block.pinned)
+    raise TransactionFailed(decided.detail)
+
+
+async def choose_only(core: ClientCore, source: str, gid: str | None) -> Pinned:
+    return await core.runtime().producer.choose(gid)
+
+
+def commit_unseen(adapter: sqlalchemy.SqlAlchemyAdapter) -> None:
+    adapter._owner.commit()
+
+
+@dataclass
+class Bug:
+    """Patches that take a mend out, and what is wrong then: others of the same kind do not count."""
+
+    kind: str
+    wanted: str
+    patches: list[tuple[Any, str, Callable[..., Any]]]
+
+
+LOST = "^row .* is missing"
+TWICE = "does not know|effect 2 times"
+DROPPED = "is rolled_back at the broker, and committed in the barrier"
+
+UNTIED = [(LocalTransaction, "require", nothing)]
+UNTIED_HANDLER = [(LocalTransaction, "end", LocalTransaction.commit)]
+
+BUGS = {
+    "the tether is not required (sqlite3)": Bug("sqlite", LOST, UNTIED),
+    "the tether is not required (PostgreSQL)": Bug("psycopg", LOST, UNTIED),
+    "the tether is not required (MariaDB)": Bug("pymysql", LOST, UNTIED),
+    "the tether is not required (Session)": Bug("session", LOST, UNTIED),
+    "a handler's tether is not required (sqlite3)": Bug("sqlite", TWICE, UNTIED_HANDLER),
+    "a handler's tether is not required (MariaDB)": Bug("pymysql", TWICE, UNTIED_HANDLER),
+    "nested blocks are not refused": Bug(
+        "psycopg", "^row .* is there|effect 0 times", [(local, "_refuse_second", nothing)]
+    ),
+    "a block that fails tells Rollback without asking the barrier": Bug(
+        "psycopg", DROPPED, [(Block, "_decided", never_asked)]
+    ),
+    "a retry of what is committed rolls it back": Bug(
+        "sqlite",
+        DROPPED,
+        [(Block, "_refuse_decided", nothing), (Block, "_stop", stop_as_before), (Block, "_decided", never_asked)],
+    ),
+    "schema and identity are not part of the source": Bug(
+        "psycopg", DROPPED, [(identity.Whereabouts, "source", lambda _, address: address)]
+    ),
+    "a way in leads to the connection's first schema, and nobody looks": Bug(
+        "pymysql",
+        DROPPED,
+        [
+            (databases.Door, "lead", lambda _, adapter: adapter),
+            (identity, "require_source", nothing),
+            (barrier, "require_source", nothing),
+        ],
+    ),
+    "the outbox is not looked after before the commit": Bug(
+        "sqlite", "^outbox row .* not settled", [(ClientCore, "choose_for_outbox", choose_only)]
+    ),
+    "a joined session is taken": Bug(
+        "session",
+        LOST,
+        [(sqlalchemy, "_refuse_joined", lambda _: None), (sqlalchemy.SqlAlchemyAdapter, "commit", commit_unseen)],
+    ),
+    "a driver that does not commit is taken": Bug(
+        "session",
+        LOST,
+        [(sqlalchemy, "_refuse_deaf_commit", lambda _: None), (sqlalchemy.SqlAlchemyAdapter, "commit", commit_unseen)],
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUGS)
+def test_the_machine_finds_a_mend_that_is_taken_out(
+    name: str, broker: BrokerProcess, kind_named: Callable[[str], Kind], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug = BUGS[name]
+    machine = machine_on(broker, kind_named(bug.kind), patience=2.0, wanted=bug.wanted)
+    for where, what, wrong in bug.patches:
+        monkeypatch.setattr(where, what, wrong)
+    with suppress(Exception):
+        run_state_machine_as_test(machine, settings=HUNT)
+    assert machine.found, f"{machine.histories} histories, and nothing was found"
+    print(machine.histories, machine.found)
