@@ -15,7 +15,13 @@ Mode = dict[str, Any]
 
 MODES: dict[str, Mode] = {"late": {}, "early": {"prepare": "early"}, "outbox": {"mode": "outbox"}}
 
+POSTGRES, MARIADB = "postgres_service", "mariadb_service"
+"""Fixtures, for tests that are about one engine each."""
+
 DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
+
+COMMIT = b"\xa6commit"
+"""How a commit looks in a request to the broker: its name as msgpack."""
 
 INSERT = "insert into ledger (note) values (:note)"
 
