@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast, get_args
 
 from tallystick.barrier.adapters import adapt_async, adapt_sync, own_opener
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
-from tallystick.barrier.errors import BarrierError, WrongDatabase
+from tallystick.barrier.errors import BarrierError, TablesMissing, WrongDatabase
 from tallystick.barrier.faults import Contention, driver_error
 from tallystick.barrier.operations.barrier import Decision
 from tallystick.barrier.operations.identity import Whereabouts, ensure_identity, require_here
@@ -86,7 +86,7 @@ class Databases:
             source = here.source(address)
             try:
                 await run_on_new(workers, way, require_here(source, table=table))
-            except WrongDatabase as wrong:
+            except (WrongDatabase, TablesMissing) as wrong:
                 log.warning("not a way into %s: %s", source, wrong)
                 continue
             except Exception as failure:
