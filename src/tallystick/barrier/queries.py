@@ -79,6 +79,11 @@ def select_whereabouts(sql: Dialect, table: str) -> Statement:
     return Statement(f"select (select reason from {table} where {_IDENTITY_ROW}), {schema}, {sql.path}{tether}")
 
 
+def select_identity(sql: Dialect, table: str) -> Statement:
+    """The table's identity as it is by now, whatever the transaction's snapshot says."""
+    return Statement(f"select reason from {checked_table(table)} where {_IDENTITY_ROW} {sql.latest}")
+
+
 def select_outcome(sql: Dialect, table: str, gid: str) -> Statement:
     """For use inside a transaction that may have an old snapshot."""
     return Statement(

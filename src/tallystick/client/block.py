@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations.barrier import Decision, decide, outcome_of
-from tallystick.barrier.operations.identity import Whereabouts, whereabouts
+from tallystick.barrier.operations.identity import Whereabouts, has_identity, whereabouts
 from tallystick.client.calls import CallOptions, outgoing_call
 from tallystick.client.calls_wait import wait_for_calls
 from tallystick.client.databases import Door
@@ -306,8 +306,15 @@ class Block:
         if needs_door and not core.databases.knows(source):
             door = Door.into(adapter, here)
             source = yield OnBroker(lambda: core.learn(adapter.address, here, door))
+            identity = source.rpartition("/")[2]
+            if identity and not here.identity and not (yield self._has(identity)):
+                source = ""
         self._found = source
         return source
+
+    def _has(self, identity: str) -> InDatabase:
+        """Whether the barrier that a second connection has found is the one that this block writes to."""
+        return InDatabase(has_identity(identity, table=self.core.settings.barrier_table))
 
     def log_withdrawal(self, error: BaseException | None) -> None:
         if error is not None:

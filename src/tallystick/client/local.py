@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 from tallystick.barrier.adapters.base import Adapter
@@ -12,8 +14,19 @@ from tallystick.barrier.operations.identity import Whereabouts
 from tallystick.barrier.operations.tether import require_tied, require_tied_here, tie
 from tallystick.client.script import InDatabase, Local, Script
 
-_open: dict[int, weakref.ref[LocalTransaction]] = {}
-"""By the driver's connection, while a transaction of ours is open on it. (Not weak: sqlite3's cannot be.)"""
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What is known of a transaction that was begun, also after the block that began it was dropped without an end."""
+
+    owner: weakref.ref[LocalTransaction]
+    token: str
+    thread: threading.Thread
+
+
+_open: dict[int, _Begun] = {}
+"""By the driver's connection, until the transaction is ended. (Not weak: sqlite3's cannot be.) A stale entry does no
+harm: the database is asked whether the transaction of that token is the one that is open."""
 
 
 class LocalTransaction:
@@ -27,12 +40,15 @@ class LocalTransaction:
     def begin(self) -> Script[None]:
         """Begin, or join what the user has begun, and tie it."""
         yield Local.BEGIN
-        raw = self._adapter.raw
-        yield from _refuse_second(raw)
-        self._token = secrets.token_hex(8)
-        yield InDatabase(tie(self._token))
-        self._raw = raw
-        _open[id(raw)] = weakref.ref(self)
+        raw, token = self._adapter.raw, secrets.token_hex(8)
+        mine = _Begun(weakref.ref(self), token, threading.current_thread())
+        # Claimed first, in one step: two threads that begin at the same moment are not both let in.
+        other = _open.setdefault(id(raw), mine)
+        if other is not mine:
+            yield from _refuse_second(other)
+            _open[id(raw)] = mine
+        self._raw, self._token = raw, token
+        yield InDatabase(tie(token))
 
     @property
     def begun(self) -> bool:
@@ -66,27 +82,34 @@ class LocalTransaction:
             self._forget()
             yield Local.ROLLBACK
 
-    def still_open(self) -> Script[bool]:
-        """Asked by another one on the same connection."""
-        try:
-            yield from self.require()
-        except TransactionLost as lost:
-            return lost.rolled_back  # aborted, but there
-        yield InDatabase(tie(self._token))
-        return True
-
     def _forget(self) -> None:
         found = _open.get(id(self._raw))
-        if found is not None and found() is self:
+        if found is not None and found.owner() is self:
             del _open[id(self._raw)]
 
 
-def _refuse_second(raw: Any) -> Script[None]:
+def _refuse_second(other: _Begun) -> Script[None]:
     """Two on one connection have one transaction between them: the first to commit would commit the other's half."""
-    found = _open.get(id(raw))
-    other = found() if found is not None else None
-    if other is not None and other._raw is raw and (yield from other.still_open()):
+    if _is_at_work_elsewhere(other) or (yield from _is_open(other.token)):
         raise TransactionOpen(
             "the connection is inside another Tallystick block, or is that of a handler; send with the tx of that "
-            "block (a handler is given one: def handler(message, conn, tx)), or use another connection"
+            "block (a handler is given one: def handler(message, conn, tx)), or use another connection. (If that block "
+            "was left without its end, roll the connection back)"
         )
+
+
+def _is_at_work_elsewhere(other: _Begun) -> bool:
+    """Whether its block is another thread's. Then nothing is asked: not every driver's connection can be shared."""
+    if other.thread is threading.current_thread() or not other.thread.is_alive():
+        return False
+    return other.owner() is not None
+
+
+def _is_open(token: str) -> Script[bool]:
+    """Whether the transaction of that token is the one that is open; it stays tied."""
+    try:
+        yield InDatabase(require_tied(token))
+    except TransactionLost as lost:
+        return lost.rolled_back  # aborted, but there
+    yield InDatabase(tie(token))
+    return True

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from tallystick.barrier.adapters.state import DriverState
+from tallystick.barrier.adapters.state import DriverState, ended
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.errors import TransactionLost
 from tallystick.barrier.faults import driver_error
@@ -28,6 +26,7 @@ class Ending:
         self._state = state
         self._used = False
         self._asked = True
+        self._was_open = False
 
     def begun(self, *, explicitly: bool) -> None:
         """A transaction was begun; `explicitly` if a statement was sent for it, so it must be open by now."""
@@ -37,17 +36,17 @@ class Ending:
         """A statement of ours is part of the transaction, so it must still be open at the commit."""
         self._used = True
 
-    @contextmanager
-    def before_asking(self) -> Iterator[None]:
-        """Around work that belongs to the commit but comes before the database is asked to commit."""
+    def before_hooks(self, raw: Any) -> None:
+        """A commit begins that runs code of others first: until `before_commit` is called it fails for certain."""
         self._asked = False
-        yield
-        self._asked = True
+        self._was_open = self._state.open(raw)
 
     def before_commit(self, raw: Any) -> None:
         """Raises `TransactionLost` if the transaction is aborted, or gone although something of ours was in it."""
         self._asked = True
         lost = self._state.lost(raw)
+        if lost is None and self._was_open and not self._state.open(raw):
+            lost = ended()
         if lost is not None and (self._used or lost.rolled_back):
             raise lost
 

@@ -56,16 +56,25 @@ class _PsycopgAdapter(Generic[C]):
                 "the connection is inside a two-phase transaction (tpc_begin), which commit() does not end; "
                 "end it first, or use another connection"
             )
-        self._refuse_pipeline()
+        self._refuse_unready()
         refuse_inherited(self._connection)
         return self._state.begin(self._connection)
 
-    def _refuse_pipeline(self) -> None:
+    def _refuse_unready(self) -> None:
         if self._connection.pgconn.pipeline_status:
             raise UnsupportedConnection(
                 "the connection is in psycopg's pipeline mode, in which a statement does not tell its result; leave "
                 "the pipeline before the block begins and before it ends"
             )
+        if self._busy:  # psycopg would wait for the end of it: for ever, if that is to come on this very thread
+            raise UnsupportedConnection(
+                "a statement is still under way on the connection: a cursor.stream() that was not read to its end, or "
+                "one of another thread; end it, or close its generator, before the block begins and before it ends"
+            )
+
+    @property
+    def _busy(self) -> bool:
+        return self._state.busy(self._connection)
 
     def _parameters(self) -> dict[str, Any]:
         given: dict[str, Any] = dict(self._connection.info.get_parameters())
@@ -95,10 +104,13 @@ class PsycopgAdapter(_PsycopgAdapter[psycopg.Connection[Any]]):
         self._ending.after_commit(self._connection)
 
     def rollback(self) -> None:
-        self._connection.rollback()
+        if self._busy:
+            self._connection.close()  # the server rolls back, and nobody has to wait for the end of a stream
+        else:
+            self._connection.rollback()
 
     def execute(self, statement: Statement) -> Result:
-        self._refuse_pipeline()
+        self._refuse_unready()
         self._ending.used()
         with self._connection.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(*_arguments(statement))
@@ -129,10 +141,13 @@ class AsyncPsycopgAdapter(_PsycopgAdapter[psycopg.AsyncConnection[Any]]):
         self._ending.after_commit(self._connection)
 
     async def rollback(self) -> None:
-        await self._connection.rollback()
+        if self._busy:
+            await self._connection.close()
+        else:
+            await self._connection.rollback()
 
     async def execute(self, statement: Statement) -> Result:
-        self._refuse_pipeline()
+        self._refuse_unready()
         self._ending.used()
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(*_arguments(statement))

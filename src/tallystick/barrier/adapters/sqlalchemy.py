@@ -16,6 +16,7 @@ from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
 from tallystick.barrier.adapters.ending import Ending, not_committed
 from tallystick.barrier.adapters.inherited import refuse_inherited
+from tallystick.barrier.adapters.last_look import just_before_commit
 from tallystick.barrier.adapters.state import (
     DriverState,
     MysqlState,
@@ -95,11 +96,14 @@ class SqlAlchemyAdapter:
         self._ending.begun(explicitly=bool(statement))
 
     def commit(self) -> None:
-        if isinstance(self._owner, Session):
-            with self._ending.before_asking():
-                self._owner.flush()
-        self._ending.before_commit(self.raw)
-        self._owner.commit()
+        if self._is_sqlite and self._owner.in_nested_transaction():
+            # pysqlite sends no BEGIN before a savepoint: releasing the outermost one is the commit, before any hook.
+            self._ending.before_commit(self.raw)
+            self._owner.commit()
+        else:
+            self._ending.before_hooks(self.raw)
+            with just_before_commit(self._connection(), lambda used: self._ending.before_commit(_driver(used))):
+                self._owner.commit()
         # A session that is joined to an outer transaction commits nothing. One with an engine of its own has given its
         # connection back to the pool, where it may be another thread's by now.
         connection = self._begun

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from tallystick.barrier.errors import TransactionLost
 
-_IDLE, _IN_ERROR, _UNKNOWN = 0, 3, 4  # libpq's transaction states, the same numbers in every driver
+_IDLE, _ACTIVE, _IN_ERROR, _UNKNOWN = 0, 1, 3, 4  # libpq's transaction states, the same numbers in every driver
 _IN_TRANSACTION = 1  # a bit of MySQL's server status
 
 
@@ -32,7 +32,7 @@ class DriverState(Protocol):
         """Why a transaction that was begun cannot be committed; None if it can."""
 
 
-def _ended() -> TransactionLost:
+def ended() -> TransactionLost:
     return TransactionLost(
         "the local transaction was ended before its commit: by a commit or rollback inside the block, by a "
         "statement that commits by itself, or by the database after an error",
@@ -54,7 +54,7 @@ class SqliteState:
         return None if self.open(raw) else "begin immediate"
 
     def lost(self, raw: Any) -> TransactionLost | None:
-        return None if self.open(raw) else _ended()
+        return None if self.open(raw) else ended()
 
 
 class PostgresState:
@@ -66,6 +66,10 @@ class PostgresState:
     def doubt(self, raw: Any) -> str | None:
         return None
 
+    def busy(self, raw: Any) -> bool:
+        """Whether a statement is under way."""
+        return bool(raw.info.transaction_status == _ACTIVE)
+
     def begin(self, raw: Any) -> str | None:
         return "begin" if raw.autocommit and not self.open(raw) else None
 
@@ -76,7 +80,7 @@ class PostgresState:
             return TransactionLost(
                 "the local transaction was aborted by an earlier error, which was ignored", rolled_back=True
             )
-        return _ended() if status == _IDLE else None
+        return ended() if status == _IDLE else None
 
 
 class MysqlState:
@@ -95,7 +99,7 @@ class MysqlState:
 
     def lost(self, raw: Any) -> TransactionLost | None:
         # Without autocommit the status is not up to date after a select or an error: no ground for a verdict.
-        return _ended() if raw.get_autocommit() and not self.open(raw) else None
+        return ended() if raw.get_autocommit() and not self.open(raw) else None
 
 
 def sqlite_address(path: str) -> str:

@@ -32,6 +32,8 @@ class Sqlite(Dialect):
     barrier_now = now
     barrier_ago = ago
     single_writer = True
+    # A temporary table hides one of the same name, and no other connection has it.
+    schema_of = "(select max('temp') from sqlite_temp_master where lower(name) = lower('{table}'))"
 
     def age(self, seconds: float) -> object:
         return f"-{seconds:.3f} seconds"

@@ -44,6 +44,14 @@ def whereabouts(sql: Dialect, *, table: str = BARRIER_TABLE) -> Steps[Whereabout
     return (yield from find_barrier(sql, table))
 
 
+@operation
+def has_identity(sql: Dialect, identity: str, *, table: str = BARRIER_TABLE) -> Steps[bool]:
+    """Whether the barrier of the open transaction has it, also if it was given only now. One that is hidden by a
+    temporary table of the same name has not."""
+    rows = (yield queries.select_identity(sql, table)).rows
+    return [identity] == [as_text(reason) for (reason,) in rows]
+
+
 @own_operation
 def ensure_identity(sql: Dialect, *, table: str = BARRIER_TABLE) -> Steps[Whereabouts]:
     """The same, after the table was given an identity if it had none (one that dtm's tools made, say)."""
