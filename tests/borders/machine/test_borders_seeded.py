@@ -21,13 +21,18 @@ from tallystick.client.block import Block
 from tallystick.client.core import ClientCore
 from tallystick.client.local import LocalTransaction
 from tallystick.client.producer import Pinned
-from tallystick.client.script import Script
+from tallystick.client.script import InDatabase, Script
 from tallystick.core.errors import TransactionFailed
 
 
 def nothing(*_: Any, **__: Any) -> Script[None]:
     """In the place of a check."""
     yield from ()
+
+
+def untied_here(_: LocalTransaction, table: str) -> Script[Any]:
+    """Where the barrier is, whatever the transaction."""
+    return (yield InDatabase(identity.whereabouts(table=table)))
 
 
 def never_asked(_: Block) -> Script[str]:
@@ -64,7 +69,7 @@ LOST = "^row .* is missing"
 TWICE = "does not know|effect 2 times"
 DROPPED = "is rolled_back at the broker, and committed in the barrier"
 
-UNTIED = [(LocalTransaction, "require", nothing)]
+UNTIED = [(LocalTransaction, "require", nothing), (LocalTransaction, "require_here", untied_here)]
 UNTIED_HANDLER = [(LocalTransaction, "end", LocalTransaction.commit)]
 
 BUGS = {
