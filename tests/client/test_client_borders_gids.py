@@ -177,3 +177,31 @@ def test_a_transaction_is_entered_once(ts: tallystick.Client, bank: Bank, topic:
         with pytest.raises(errors.InvalidRequest, match="entered once"), tx:
             bank.note(connection, "second")
     assert bank.notes() == ["first"]
+
+
+@pytest.mark.parametrize("mode", ["check-back", "outbox"])
+def test_a_named_block_that_sends_nothing_is_done_once_all_the_same(
+    ts: tallystick.Client, any_bank: Bank, group: str, mode: Any
+) -> None:
+    def attempt() -> None:
+        with any_bank.connection() as connection, ts.transaction(connection, gid=f"quiet-{group}", mode=mode):
+            any_bank.note(connection, "done")
+
+    attempt()
+    with pytest.raises(errors.AlreadyCommitted):
+        attempt()
+    assert any_bank.notes() == ["done"]
+
+
+def test_a_name_that_is_rolled_back_stays_so_and_the_error_says_it(
+    ts: tallystick.Client, broker: BrokerProcess, bank: Bank, topic: str, group: str
+) -> None:
+    """By hand at the broker, where the barrier knows nothing of it."""
+    gid = f"order-22-{group}"
+    ts.prepare(gid, [outgoing(topic, 1)], check=LONG)
+    ts.rollback(gid)
+    with pytest.raises(errors.TransactionFailed, match="rolled_back already"):
+        pay(ts, bank, topic, 1, gid=gid)
+    with pytest.raises(errors.InvalidRequest, match="gid"):
+        pay(ts, bank, topic, 1, gid=17)
+    assert (bank.notes(), values_in(broker.url, topic)) == ([], [])

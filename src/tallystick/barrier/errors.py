@@ -25,9 +25,9 @@ class AlreadyDecided(BarrierError):
         self.gid = gid
         self.outcome = outcome
         if outcome == "rolled_back":
-            said = "must not commit: a check-back decided it as rolled back before the local transaction had ended"
+            said = "must not commit: it was rolled back under this gid, by a check-back or with an attempt that failed"
         elif outcome == "committed":
-            said = "is committed already, by an earlier attempt under this gid; what this one has changed is undone"
+            said = "is committed already, by an earlier attempt under this gid; nothing of this one remains"
         else:
             said = "must not commit: the gid was used before; every transaction needs a new one"
         super().__init__(f"transaction {gid} {said}", field="gid")

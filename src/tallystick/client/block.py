@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import AlreadyDecided
-from tallystick.barrier.operations.barrier import Decision, decide, outcome_of
+from tallystick.barrier.operations.barrier import Decision, decide, mark_committed, outcome_of
 from tallystick.barrier.operations.identity import Whereabouts, has_identity, whereabouts
 from tallystick.client.calls import CallOptions, outgoing_call
 from tallystick.client.calls_wait import wait_for_calls
@@ -187,6 +187,7 @@ class Block:
                 yield from self._mode.before_commit(self)
             else:
                 yield from self.local.require()
+                yield from self._mark_name()
         except AlreadyDecided as decided:
             yield from self._stop(decided)
         except BaseException:
@@ -195,6 +196,11 @@ class Block:
         yield from self._commit()
         if self.pinned is not None:
             yield from self._mode.after_commit(self, self.pinned)
+
+    def _mark_name(self) -> Script[None]:
+        """A block that came to send nothing is done once all the same, if the user gave it a name."""
+        if self.own_gid and not self.sends:
+            yield InDatabase(mark_committed(self.gid, table=self.core.settings.barrier_table))
 
     def _commit(self) -> Script[None]:
         try:

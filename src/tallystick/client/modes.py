@@ -14,7 +14,7 @@ from tallystick.client import signs
 from tallystick.client.outbox_row import encode_row
 from tallystick.client.producer import Pinned
 from tallystick.client.script import InDatabase, Local, OnBroker, Script
-from tallystick.core.errors import Conflict
+from tallystick.core.errors import AlreadyResolved, Conflict, TransactionFailed
 from tallystick.core.ops import Prepare, Send
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class CheckBackMode:
         """Say `committed` in the local transaction. What an earlier attempt has come to is told sooner than that the
         broker has no room for another one."""
         yield InDatabase(mark_committed(block.gid, table=block.core.settings.barrier_table))
+        if isinstance(refused, AlreadyResolved):
+            raise TransactionFailed(refused.detail, field="gid") from refused
         if refused is not None:
             raise refused
 

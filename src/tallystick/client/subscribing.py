@@ -74,6 +74,8 @@ class Subscribing:
                 on_trimmed=on_trimmed,
                 digest=digest,
             )
+            if subscription.new_block is not None and mode == "check-back":
+                self._core.settings.needs_group("a handler that sends")
             self._subscriptions.append(subscription)
             return handler
 

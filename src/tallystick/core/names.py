@@ -48,9 +48,9 @@ def check_name(name: str, field: str) -> str:
 
 def check_gid(gid: str, field: str = "gid") -> str:
     """A gid that came in a path or from the command line."""
-    if not _GID.match(gid):
+    if not isinstance(gid, str) or not _GID.match(gid):
         raise InvalidRequest(
-            f"{field} {gid[:140]!r} is not a valid gid: 1 to 128 letters, digits or {{}}._:@-, "
+            f"{field} {str(gid)[:140]!r} is not a valid gid: 1 to 128 letters, digits or {{}}._:@-, "
             "beginning with a letter, digit or brace",
             field=field,
         )
