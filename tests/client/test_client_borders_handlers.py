@@ -201,3 +201,58 @@ def test_what_a_handler_may_ask_for_is_checked_when_it_is_registered(ts: tallyst
         ts.subscribe("orders")(lambda message, connection, tx: None)
     with pytest.raises(errors.InvalidRequest, match=r"\(message, conn, tx\)"):
         ts.subscribe("orders", exactly_once=bank.open)(lambda message, connection, tx, more: None)
+
+
+@kinds("sqlite3")
+@bys
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_handler_that_would_end_the_program_fails_its_message_only(
+    broker: BrokerProcess, bank: Bank, topic: str, group: str, by: Any, raised: type[BaseException]
+) -> None:
+    attempts = itertools.count(1)
+    with tallystick.Client(broker.url, group=group) as ts:
+
+        @ts.subscribe(topic, exactly_once=bank.open, by=by)
+        def handle(message: tallystick.Message, connection: Any) -> None:
+            bank.note(connection, "handled")
+            if next(attempts) == 1:
+                raise raised
+
+        ts.send(topic, 1)
+        ts.start()
+        eventually(lambda: ts.stats.handled == 1, "it is handled at the next attempt")
+        assert ts.stats.handler_failures == 1
+        ts.send(topic, 2)
+        eventually(lambda: ts.stats.handled == 2, "and the client goes on")
+    assert bank.notes() == ["handled", "handled"]
+
+
+@kinds("psycopg")
+@bys
+async def test_a_cancellation_inside_of_an_asynchronous_handler_is_a_failure_like_others(
+    broker: BrokerProcess, bank: Bank, topic: str, group: str, by: Any
+) -> None:
+    import asyncio
+
+    import psycopg
+
+    attempts = itertools.count(1)
+    async with AsyncClient(broker.url, group=group) as ts:
+
+        @ts.subscribe(topic, exactly_once=lambda: psycopg.AsyncConnection.connect(**bank.parameters()), by=by)
+        async def handle(message: tallystick.Message, connection: Any) -> None:
+            await connection.execute("insert into ledger values ('handled')")
+            if next(attempts) == 1:
+                task = asyncio.ensure_future(asyncio.sleep(60))
+                asyncio.get_running_loop().call_soon(task.cancel)
+                await task
+
+        await ts.send(topic, 1)
+        await ts.start()
+        for _ in range(400):
+            if ts.stats.handled:
+                break
+            await asyncio.sleep(0.05)
+        assert (ts.stats.handled, ts.stats.handler_failures) == (1, 1)
+        await ts.stop()
+    assert bank.notes() == ["handled"]

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_args
+from urllib.parse import unquote
 
 from tallystick.barrier.adapters import adapt_async, adapt_sync, own_opener
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
@@ -103,9 +104,22 @@ class Databases:
         """
         if not source:
             return self.given  # prepared by hand, by somebody who knows of only one
-        if source in self._by_source or self.given is None:
-            return self._by_source.get(source)
-        return self.given if await self.given_source(workers, table) == source else None
+        if source in self._by_source:
+            return self._by_source[source]
+        if self.given is not None and await self.given_source(workers, table) == source:
+            return self.given
+        return self._beside(source)
+
+    def _beside(self, source: str) -> Door | None:
+        """A way into another schema of a database that is known; whether it is the right one is seen there."""
+        address, _, name = source.rpartition("#")
+        schema = unquote(name.rpartition("/")[0])
+        ways = {**self._by_source, **({self._given_source: self.given} if self.given and self._given_source else {})}
+        for known, door in ways.items():
+            if schema and known.rpartition("#")[0] == address:
+                quoted = schema.replace('"', '""')
+                return Door(door.open, f'"{quoted}"' if address.startswith("postgresql") else schema)
+        return None
 
     async def given_source(self, workers: Workers, table: str) -> str | None:
         """The name of the database that the client was told of at its start; None if there is none."""

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar, cast
 
 from tallystick.barrier.adapters import adapt, adapt_sync
 from tallystick.barrier.adapters.base import Adapter
-from tallystick.client.processing import ConnectionLost, Desk
+from tallystick.client.processing import ConnectionLost, Desk, HandlerAborted
 from tallystick.client.script import Script, play_async, play_sync
 from tallystick.client.settings import OpenConnection
 from tallystick.client.subscription import Subscription
@@ -52,14 +52,18 @@ class ThreadLane:
         return await asyncio.wrap_future(self._workers.submit(lambda slot: self._play(slot, make_script)))
 
     def _play(self, slot: Slot, make_script: MakeScript[T]) -> T:
-        if self._open is None:
-            return play_sync(make_script(_NO_DESK), None, self._on_loop)
-        desk = self._connected(slot, self._open)
         try:
+            if self._open is None:
+                return play_sync(make_script(_NO_DESK), None, self._on_loop)
+            desk = self._connected(slot, self._open)
             return play_sync(make_script(desk), desk.adapter, self._on_loop)
         except ConnectionLost:
             slot.forget()
             raise
+        except Exception:
+            raise
+        except BaseException as failure:
+            raise _aborted(failure) from failure
 
     def _on_loop(self, call: Callable[[], Awaitable[T]]) -> T:
         """For handlers that send: the broker's side of their block."""
@@ -102,17 +106,25 @@ class LoopLane:
     async def play(self, make_script: MakeScript[T]) -> T:
         async with self._slots:
             if self._open is None:
-                return await play_async(make_script(_NO_DESK), None)
+                try:
+                    return await play_async(make_script(_NO_DESK), None)
+                except BaseException as failure:
+                    _raise_unless_ours(failure)
+                    raise
             desk = self._idle.pop() if self._idle else await self._connect(self._open)
             try:
                 async with contextlib.nullcontext() if desk.adapter.is_async else self._turn:
                     value = await play_async(make_script(desk), desk.adapter)
-            except (ConnectionLost, asyncio.CancelledError):
+            except (ConnectionLost, asyncio.CancelledError) as failure:
                 await _close(desk.adapter)
+                _raise_unless_ours(failure)
                 raise
-            except BaseException:
+            except Exception:
                 self._idle.append(desk)
                 raise
+            except BaseException as failure:
+                self._idle.append(desk)
+                raise _aborted(failure) from failure
             self._idle.append(desk)
             return value
 
@@ -125,6 +137,20 @@ class LoopLane:
     async def close(self) -> None:
         while self._idle:
             await _close(self._idle.pop().adapter)
+
+
+def _aborted(failure: BaseException) -> HandlerAborted:
+    return HandlerAborted(f"the handler raised {failure!r}, which is taken for a failure of this message")
+
+
+def _raise_unless_ours(failure: BaseException) -> None:
+    """A handler may raise what would end its task, or even the loop. Only a cancellation of the task itself does."""
+    if isinstance(failure, Exception):
+        return
+    task = asyncio.current_task()
+    if isinstance(failure, asyncio.CancelledError) and task is not None and task.cancelling():
+        return
+    raise _aborted(failure) from failure
 
 
 async def _close(adapter: Adapter) -> None:

@@ -134,7 +134,13 @@ class Outbox:
             await broker.ops.run(op, self._timeout, retry=False)
         except (TallystickError, msgspec.MsgspecError) as error:
             # One row that nobody takes holds up no other.
-            log.warning("outbox row %s could not be sent to %s: %s", row.gid, broker.address, error)
+            if isinstance(error, TallystickError) and error.retryable:
+                log.warning("outbox row %s could not be sent to %s: %s", row.gid, broker.address, error)
+            else:
+                self._stats.outbox_refused += 1
+                log.error(
+                    "%s refuses outbox row %s, whose transaction is committed: %s", broker.address, row.gid, error
+                )
             return False
         return True
 

@@ -45,8 +45,8 @@ class _Call(Generic[T]):
         except asyncio.CancelledError:
             self._failure = CancelledError()
             raise
-        except Exception as failure:
-            self._failure = failure
+        except BaseException as failure:
+            self._failure = failure  # raised where it is waited for: on the loop, some of them would end it
         finally:
             self.done.release()
 

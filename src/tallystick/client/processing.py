@@ -66,6 +66,12 @@ class NotPreparedYet(TallystickError):
     code = "not_prepared_yet"
 
 
+class HandlerAborted(TallystickError):
+    """The handler raised something that would end a program (SystemExit, a cancellation); it counts as a failure."""
+
+    code = "handler_aborted"
+
+
 class ConnectionLost(TallystickError):
     """The consumer's database connection is not usable any more."""
 

@@ -22,6 +22,8 @@ class Stats(Struct):
     """Outbox rows sent after their block, by this process or for one that died."""
     outbox_too_old: int = 0
     """Outbox rows seen that are older than the broker remembers gids; each needs an operator."""
+    outbox_refused: int = 0
+    """Times that a broker refused an outbox row (a limit, a URL that it may not call); an operator must look."""
     handled: int = 0
     """Messages whose handler came to its end."""
     handler_failures: int = 0
