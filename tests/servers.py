@@ -2,6 +2,7 @@
 
 Each lives in a temporary directory, listens on a free loopback port, and is stopped and removed at the end.
 The databases refuse to run as root, so root hands them to an unprivileged user. Also usable from plain scripts.
+PostgreSQL can also be reached through a PgBouncer.
 """
 
 from __future__ import annotations
@@ -133,6 +134,36 @@ def postgres_server(**settings: str) -> Iterator[Server]:
             server = Server("postgresql", "127.0.0.1", port, directory, process, psycopg.connect)
             _wait_until_ready(server, "postgres")
             server.execute(f"create database {DATABASE}", "postgres")
+            yield server
+
+
+@contextlib.contextmanager
+def pgbouncer(behind: Server, pool_mode: str, **settings: str) -> Iterator[Server]:
+    """A PgBouncer in front of a PostgreSQL server: the same databases at another port, over connections it shares."""
+    with _directory("postgres") as (directory, user):
+        port = _free_port()
+        (directory / "users").write_text(f'"{behind.user}" "{behind.password}"\n')
+        chosen = {
+            "listen_addr": "127.0.0.1",
+            "listen_port": str(port),
+            "unix_socket_dir": "",
+            "auth_type": "scram-sha-256",
+            "auth_file": str(directory / "users"),
+            "pool_mode": pool_mode,
+            **settings,
+        }
+        lines = [
+            "[databases]",
+            f"* = host={behind.host} port={behind.port}",
+            "[pgbouncer]",
+            *(f"{name} = {value}" for name, value in chosen.items()),
+        ]
+        (directory / "ini").write_text("\n".join(lines) + "\n")
+        for file in ("users", "ini"):
+            (directory / file).chmod(0o644)
+        with _running(user, [_program("pgbouncer"), directory / "ini"], directory, signal.SIGTERM) as process:
+            server = Server("postgresql", "127.0.0.1", port, directory, process, psycopg.connect)
+            _wait_until_ready(server, "postgres")
             yield server
 
 
