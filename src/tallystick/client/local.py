@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import weakref
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tallystick.barrier.adapters.base import Adapter
-from tallystick.barrier.errors import TransactionLost, TransactionOpen
+from tallystick.barrier.errors import TransactionLost, TransactionOpen, UnsupportedConnection
 from tallystick.barrier.operations.tether import require_tied, tie
 from tallystick.client.script import InDatabase, Local, Script
 
@@ -35,6 +36,7 @@ class LocalTransaction:
         self._adapter = adapter
         self._raw: Any = None
         self._token = ""
+        self._process = 0
 
     def begin(self) -> Script[None]:
         """Begin, or join what the user has begun, and tie it."""
@@ -46,7 +48,7 @@ class LocalTransaction:
         if other is not mine:
             yield from _refuse_second(other)
             _open[id(raw)] = mine
-        self._raw, self._token = raw, token
+        self._raw, self._token, self._process = raw, token, os.getpid()
         yield InDatabase(tie(token))
 
     @property
@@ -55,6 +57,11 @@ class LocalTransaction:
 
     def require(self) -> Script[None]:
         """`TransactionLost` unless this is still the transaction that was begun. Nothing of the user's may follow."""
+        if self._is_of_the_parent:
+            raise UnsupportedConnection(
+                "the process was forked inside the block: the block, its transaction and its connection are the "
+                "parent's, which ends them. Fork before the block, or leave the child with os._exit()"
+            )
         yield InDatabase(require_tied(self._token))
 
     def end(self) -> Script[None]:
@@ -72,9 +79,13 @@ class LocalTransaction:
 
     def give_up(self) -> Script[None]:
         """Roll back; nothing to do if it was never begun."""
-        if self._token:
+        if self._token and not self._is_of_the_parent:
             self._forget()
             yield Local.ROLLBACK
+
+    @property
+    def _is_of_the_parent(self) -> bool:
+        return self._process != os.getpid()
 
     def _forget(self) -> None:
         found = _open.get(id(self._raw))
