@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import psycopg.conninfo
 import pymysql
 import pytest
 from redis import Redis
@@ -134,6 +135,23 @@ def postgres_server(**settings: str) -> Iterator[Server]:
             server = Server("postgresql", "127.0.0.1", port, directory, process, psycopg.connect)
             _wait_until_ready(server, "postgres")
             server.execute(f"create database {DATABASE}", "postgres")
+            yield server
+
+
+@contextlib.contextmanager
+def postgres_standby(primary: Server, **settings: str) -> Iterator[Server]:
+    """A read-only copy of a PostgreSQL server, which follows it until it is promoted (`select pg_promote()`)."""
+    with _directory("postgres") as (directory, user):
+        data, program, port = directory / "data", _postgres_programs(), _free_port()
+        source = psycopg.conninfo.make_conninfo(
+            host=primary.host, port=primary.port, user=primary.user, password=primary.password
+        )
+        _run(user, [program / "pg_basebackup", "-D", data, "-d", source, "-R", "-c", "fast", "--no-sync"])
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        command = [program / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", directory]
+        with _running(user, [*command, *options], directory, signal.SIGQUIT) as process:
+            server = Server("postgresql", "127.0.0.1", port, directory, process, psycopg.connect)
+            _wait_until_ready(server, "postgres")
             yield server
 
 
