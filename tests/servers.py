@@ -2,6 +2,7 @@
 
 Each lives in a temporary directory, listens on a free loopback port, and is stopped and removed at the end.
 The databases refuse to run as root, so root hands them to an unprivileged user. Also usable from plain scripts.
+PostgreSQL can also be reached through a PgBouncer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import psycopg.conninfo
 import pymysql
 import pytest
 from redis import Redis
@@ -133,6 +135,53 @@ def postgres_server(**settings: str) -> Iterator[Server]:
             server = Server("postgresql", "127.0.0.1", port, directory, process, psycopg.connect)
             _wait_until_ready(server, "postgres")
             server.execute(f"create database {DATABASE}", "postgres")
+            yield server
+
+
+@contextlib.contextmanager
+def postgres_standby(primary: Server, **settings: str) -> Iterator[Server]:
+    """A read-only copy of a PostgreSQL server, which follows it until it is promoted (`select pg_promote()`)."""
+    with _directory("postgres") as (directory, user):
+        data, program, port = directory / "data", _postgres_programs(), _free_port()
+        source = psycopg.conninfo.make_conninfo(
+            host=primary.host, port=primary.port, user=primary.user, password=primary.password
+        )
+        _run(user, [program / "pg_basebackup", "-D", data, "-d", source, "-R", "-c", "fast", "--no-sync"])
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        command = [program / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", directory]
+        with _running(user, [*command, *options], directory, signal.SIGQUIT) as process:
+            server = Server("postgresql", "127.0.0.1", port, directory, process, psycopg.connect)
+            _wait_until_ready(server, "postgres")
+            yield server
+
+
+@contextlib.contextmanager
+def pgbouncer(behind: Server, pool_mode: str, **settings: str) -> Iterator[Server]:
+    """A PgBouncer in front of a PostgreSQL server: the same databases at another port, over connections it shares."""
+    with _directory("postgres") as (directory, user):
+        port = _free_port()
+        (directory / "users").write_text(f'"{behind.user}" "{behind.password}"\n')
+        chosen = {
+            "listen_addr": "127.0.0.1",
+            "listen_port": str(port),
+            "unix_socket_dir": "",
+            "auth_type": "scram-sha-256",
+            "auth_file": str(directory / "users"),
+            "pool_mode": pool_mode,
+            **settings,
+        }
+        lines = [
+            "[databases]",
+            f"* = host={behind.host} port={behind.port}",
+            "[pgbouncer]",
+            *(f"{name} = {value}" for name, value in chosen.items()),
+        ]
+        (directory / "ini").write_text("\n".join(lines) + "\n")
+        for file in ("users", "ini"):
+            (directory / file).chmod(0o644)
+        with _running(user, [_program("pgbouncer"), directory / "ini"], directory, signal.SIGTERM) as process:
+            server = Server("postgresql", "127.0.0.1", port, directory, process, psycopg.connect)
+            _wait_until_ready(server, "postgres")
             yield server
 
 

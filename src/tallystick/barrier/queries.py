@@ -169,9 +169,10 @@ def update_outbox_state(sql: Dialect, table: str, gid: str, expected: str, new: 
 
 
 def select_outbox(sql: Dialect, table: str, older_than: float, limit: int, lock: str) -> Statement:
+    """Rows of a certain age, and those from the future: the clock was set back since, and their age says nothing."""
     return Statement(
         f"select gid, broker, payload, state, attempts from {checked_table(table)} "
-        f"where touched_at <= {sql.ago} order by touched_at limit :limit {lock}",
+        f"where touched_at <= {sql.ago} or touched_at > {sql.now} order by touched_at limit :limit {lock}",
         {"age": sql.age(older_than), "limit": limit},
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import weakref
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tallystick.barrier.adapters.base import Adapter
-from tallystick.barrier.errors import TransactionLost, TransactionOpen
+from tallystick.barrier.errors import TransactionLost, TransactionOpen, UnsupportedConnection
 from tallystick.barrier.operations.identity import Whereabouts
 from tallystick.barrier.operations.tether import require_tied, require_tied_here, tie
 from tallystick.client.script import InDatabase, Local, Script
@@ -36,6 +37,7 @@ class LocalTransaction:
         self._adapter = adapter
         self._raw: Any = None
         self._token = ""
+        self._process = 0
 
     def begin(self) -> Script[None]:
         """Begin, or join what the user has begun, and tie it."""
@@ -47,7 +49,7 @@ class LocalTransaction:
         if other is not mine:
             yield from _refuse_second(other)
             _open[id(raw)] = mine
-        self._raw, self._token = raw, token
+        self._raw, self._token, self._process = raw, token, os.getpid()
         yield InDatabase(tie(token))
 
     @property
@@ -56,12 +58,21 @@ class LocalTransaction:
 
     def require(self) -> Script[None]:
         """`TransactionLost` unless this is still the transaction that was begun. Nothing of the user's may follow."""
+        self._refuse_in_child()
         yield InDatabase(require_tied(self._token))
 
     def require_here(self, table: str) -> Script[Whereabouts]:
         """The same, and where it finds the barrier table."""
+        self._refuse_in_child()
         here: Whereabouts = yield InDatabase(require_tied_here(self._token, table=table))
         return here
+
+    def _refuse_in_child(self) -> None:
+        if self._is_of_the_parent:
+            raise UnsupportedConnection(
+                "the process was forked inside the block: the block, its transaction and its connection are the "
+                "parent's, which ends them. Fork before the block, or leave the child with os._exit()"
+            )
 
     def end(self) -> Script[None]:
         """Make sure, and commit."""
@@ -78,9 +89,13 @@ class LocalTransaction:
 
     def give_up(self) -> Script[None]:
         """Roll back; nothing to do if it was never begun."""
-        if self._token:
+        if self._token and not self._is_of_the_parent:
             self._forget()
             yield Local.ROLLBACK
+
+    @property
+    def _is_of_the_parent(self) -> bool:
+        return self._process != os.getpid()
 
     def _forget(self) -> None:
         found = _open.get(id(self._raw))

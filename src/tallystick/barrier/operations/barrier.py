@@ -16,7 +16,7 @@ from typing import Literal
 
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
-from tallystick.barrier.errors import AlreadyDecided
+from tallystick.barrier.errors import AlreadyDecided, DatabaseReadOnly
 from tallystick.barrier.faults import Contention, Duplicate
 from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.barrier.operations.common import DEFAULT_WAIT, as_text, chunks, insert_once, own_transaction, writing
@@ -102,16 +102,28 @@ def _decide_each(
     undecided = [gid for gid in gids if gid not in known]
     if not undecided:
         return known
-    busy = yield from _glance_at_all(sql, table, undecided)
+    try:
+        yield from _roll_back_all(sql, table, undecided, wait, clock)
+    except DatabaseReadOnly:
+        if not known:
+            raise
+        return known  # a standby: what it has is true. The others are asked for again, and then it is an error
+    # What counts is the row, whoever wrote it; and it is read from the table it was written to.
+    known.update((yield from _read_outcomes(sql, table, undecided, _GLANCE)))
+    return known
+
+
+def _roll_back_all(
+    sql: Dialect, table: str, gids: Sequence[str], wait: float, clock: Callable[[], float]
+) -> Steps[None]:
+    """Insert `rolled back` for each that has no row, as far as running transactions and the time allow."""
+    busy = yield from _glance_at_all(sql, table, gids)
     deadline = clock() + wait
     for some in chunks(busy, sql.at_once) if sql.single_writer else [[gid] for gid in busy]:
         left = deadline - clock()
         if left <= 0:
             break
         yield from _roll_back(sql, table, some, left)
-    # What counts is the row, whoever wrote it; and it is read from the table it was written to.
-    known.update((yield from _read_outcomes(sql, table, undecided, _GLANCE)))
-    return known
 
 
 def _glance_at_all(sql: Dialect, table: str, gids: Sequence[str]) -> Steps[list[str]]:
