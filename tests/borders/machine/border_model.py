@@ -173,10 +173,13 @@ def _broken_subject(subject: str, group: list[Attempt], got: set[str], barrier: 
 
 
 def broken_outcomes(attempts: list[Attempt], barrier: dict[str, str], broker: dict[str, str | None]) -> list[str]:
-    """The broker says what the barrier says; of a gid that it does not know nothing was prepared."""
+    """The broker says what the barrier says; of a gid that it does not know nothing was prepared. (A block with a name
+    that sends nothing has a row in the barrier, and no broker has heard of it.)"""
     found = []
     for gid in dict.fromkeys(one.gid for one in attempts if one.gid and one.mode in ("late", "early")):
         said, true = broker.get(gid), barrier.get(gid)
+        if said is None and not any(one.sends for one in attempts if one.gid == gid):
+            continue
         if (said == "committed") != (true == "committed"):
             found.append(f"{gid} is {said} at the broker, and {true} in the barrier")
     return found
