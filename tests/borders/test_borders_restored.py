@@ -75,7 +75,7 @@ def test_a_gid_of_ones_own_that_the_database_has_forgotten_is_refused_by_the_bro
     copy = snapshot(service.bank)
     paid(service, service.ts, "order", gid=gid)
     restore(service.bank, copy)
-    with pytest.raises(tallystick.errors.AlreadyResolved, match="committed already"):
+    with pytest.raises(tallystick.TransactionFailed, match="committed already"):
         paid(service, service.ts, "order", gid=gid)
     assert service.bank.notes() == []
     assert service.messages() == ["order"]

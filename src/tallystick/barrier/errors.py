@@ -72,7 +72,7 @@ class WrongDatabase(BarrierError):
 
 
 class UnsupportedConnection(BarrierError):
-    """Tallystick does not know this kind of database connection."""
+    """This database connection cannot be used here: its kind, its mode or its state is not one that works."""
 
     code = "unsupported_connection"
 
