@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import sqlite3
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import flask
 import httpx
 import pytest
-import uvicorn
 from client_support import Bank, eventually, lossy_proxy, pay, values_in
 from fastapi import FastAPI
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from starlette.applications import Starlette
 
+from asgi import asgi_server
 from brokers import BrokerProcess
 from tallystick import CheckBack, Client
 from tallystick.barrier import adapt_sync, mark_committed, run_sync
@@ -30,26 +27,8 @@ PATH = "/tallystick/check"
 
 
 @contextlib.contextmanager
-def served(app: Any) -> Iterator[str]:
-    """A real web server in a thread."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", lifespan="off", ws="none"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
-@contextlib.contextmanager
 def asgi_client(app: Any) -> Iterator[httpx.Client]:
-    with served(app) as url, httpx.Client(base_url=url, follow_redirects=True) as client:
+    with asgi_server(app) as url, httpx.Client(base_url=url, follow_redirects=True) as client:
         yield client
 
 
@@ -172,7 +151,7 @@ def test_a_broker_finds_the_outcome_by_url(broker: BrokerProcess, bank: Bank, to
     """The producer is gone; its web application answers for it. No group of live members is needed."""
     app = FastAPI()
     app.mount(PATH, handlers.asgi(lambda: sqlite3.connect(bank.path)))
-    with served(app) as url, lossy_proxy(broker.port) as proxy:
+    with asgi_server(app) as url, lossy_proxy(broker.port) as proxy:
         ts = Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5)
         proxy.refusing = b"\xa6commit"
         gid = pay(ts, bank, topic, 1, check=CheckBack(url=f"{url}{PATH}/", after=0.2))
