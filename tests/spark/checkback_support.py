@@ -16,7 +16,8 @@ from brokers import BrokerProcess
 from raw_client import RawClient
 from servers import Server
 from service import Service
-from tallystick.barrier import AlreadyDecided, adapt_sync
+from tallystick.barrier import AlreadyDecided, adapt_sync, run_sync
+from tallystick.barrier.operations.identity import ensure_identity
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Check, Prepare
 from tallystick.spark.jdbc import Database
@@ -46,7 +47,8 @@ class Producer:
     @property
     def source(self) -> str:
         with self.service.connection() as connection:
-            return adapt_sync(connection).source
+            adapter = adapt_sync(connection)
+            return run_sync(adapter, ensure_identity()).source(adapter.address)
 
     def new_gids(self, count: int) -> list[str]:
         return [f"{self.topic}-{next(_numbers)}" for _ in range(count)]

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ def test_a_barrier_table_of_another_name_is_used(
 ) -> None:
     """dtm's own: another schema, another name, the same columns."""
     gids = [*producer.commit(2), *producer.never_begin(2)]
+    database = replace(producer.database(), also=(producer.source,))  # as it was named when they were prepared
     with producer.service.connection() as connection:
         connection.execute("create schema dtm_barrier")
         made = next(text for text in table_definitions("postgresql") if "tallystick_barrier (" in text)
@@ -128,7 +130,8 @@ def test_a_barrier_table_of_another_name_is_used(
         connection.commit()
     with pytest.raises(TallystickError, match="--barrier-table"):
         run_checkback(spark, settings(broker, producer))
-    summary = run_checkback(spark, settings(broker, producer, table="dtm_barrier.barrier", scan_from=0))
+    moved = settings(broker, producer, databases=(database,), table="dtm_barrier.barrier", scan_from=0)
+    summary = run_checkback(spark, moved)
     assert (summary.committed, summary.rolled_back) == (2, 2)
     assert set(producer.states()) == set(gids)
     assert producer.contradictions() == set()

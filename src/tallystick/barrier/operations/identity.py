@@ -53,6 +53,12 @@ def has_identity(sql: Dialect, identity: str, *, table: str = BARRIER_TABLE) -> 
 
 
 @own_operation
+def whereabouts_alone(sql: Dialect, *, table: str = BARRIER_TABLE) -> Steps[Whereabouts]:
+    """The same in a transaction of its own, which changes nothing."""
+    return (yield from _whereabouts_alone(sql, table))
+
+
+@own_operation
 def ensure_identity(sql: Dialect, *, table: str = BARRIER_TABLE) -> Steps[Whereabouts]:
     """The same, after the table was given an identity if it had none (one that dtm's tools made, say)."""
     here = yield from _whereabouts_alone(sql, table)

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from tallystick.barrier import TablesMissing, adapt_sync, run_sync
 from tallystick.barrier.names import checked_table
-from tallystick.barrier.operations.identity import ensure_identity
+from tallystick.barrier.operations.identity import whereabouts_alone
 from tallystick.core.errors import ConfigError, TallystickError
 from tallystick.spark.jdbc import Database
 
@@ -31,7 +31,7 @@ _LOCAL = re.compile(r"sqlite:|\w+://(|localhost|127\.[0-9.]+|::1|/.*):[0-9]*[/#]
 @dataclass(frozen=True)
 class ProducerDatabase:
     """A database of producers. `name` is what the broker's configuration calls it, if it is there; `also` are further
-    names (sources) by which producers know it: another host name, a proxy."""
+    addresses by which producers know it (another host name, a proxy), or whole sources."""
 
     database: Database
     name: str = ""
@@ -68,10 +68,11 @@ def look_at(given: ProducerDatabase, table: str) -> KnownDatabase:
         _check_table(connection, given, table)
         connection.rollback()
         adapter = adapt_sync(connection)
-        source = run_sync(adapter, ensure_identity(table=table)).source(adapter.address)
+        here, address = run_sync(adapter, whereabouts_alone(table=table)), adapter.address
     finally:
         connection.close()
-    return KnownDatabase(given.name, given.database, frozenset({source, *given.also}))
+    also = (name if "#" in name else here.source(name) for name in given.also)
+    return KnownDatabase(given.name, given.database, frozenset({here.source(address), *also}))
 
 
 def _check_table(connection: Any, given: ProducerDatabase, table: str) -> None:
