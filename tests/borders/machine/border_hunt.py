@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from brokers import BrokerProcess
 
 BOUNDED = settings(
-    stateful_step_count=12,
+    stateful_step_count=16,
     max_examples=20,
     # The same histories in every run. None is made smaller: that would take as long as many new ones.
     derandomize=True,
@@ -21,7 +21,7 @@ BOUNDED = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-HUNT = settings(BOUNDED, max_examples=100)
+HUNT = settings(BOUNDED, max_examples=60)
 
 
 def machine_on(broker: BrokerProcess, kind: Kind, **more: Any) -> type[BorderMachine]:

@@ -40,6 +40,7 @@ class Seat:
     place: int
     autocommit: bool = False
     outer: Any = None  # what a session is joined to, and nobody commits
+    used_up: bool = False  # not for another block
 
 
 class Kind(ABC):
@@ -69,6 +70,10 @@ class Kind(ABC):
 
     def place_of(self, slot: int, wanted: int) -> int:
         return wanted
+
+    def go_to(self, place: int) -> str:
+        """The statement after which a connection finds its tables in `place`."""
+        raise NotImplementedError
 
     def raw(self, seat: Seat) -> Any:
         """The driver's connection, which can be told to cut its next commit."""
@@ -160,7 +165,7 @@ class PostgresKind(Kind):
 
     name = "psycopg"
     variants = handler_variants = ("implicit", "autocommit", "set afterwards")
-    own_steps = ("conn.transaction", "conn.transaction fails", "with conn", "commit and chain")
+    own_steps = ("conn.transaction", "conn.transaction fails", "with conn", "commit and chain", "other schema")
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -174,9 +179,12 @@ class PostgresKind(Kind):
         if variant != "set afterwards":
             return Seat(self.connect(place, autocommit=autocommit), place, autocommit)
         conn = self.connect(1 - place)
-        conn.execute(f"set search_path = place_{place}")
+        self.run(conn, self.go_to(place))
         conn.commit()
         return Seat(conn, place)
+
+    def go_to(self, place: int) -> str:
+        return f"set search_path = place_{place}"
 
     def connect(self, place: int, **options: Any) -> CutPsycopg:
         start = f"-c search_path=place_{place} -c lock_timeout={LOCK_WAIT_MS}"
@@ -192,7 +200,7 @@ class MariaKind(Kind):
     name = "pymysql"
     create_commits = True
     variants = handler_variants = ("implicit", "autocommit", "use afterwards")
-    own_steps = ("deadlock", "deadlock", "with conn", "commit and chain")
+    own_steps = ("deadlock", "deadlock", "with conn", "commit and chain", "other schema")
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -204,9 +212,12 @@ class MariaKind(Kind):
         afterwards = variant == "use afterwards"
         conn = self._connect(1 - place if afterwards else place, autocommit=autocommit)
         if afterwards:
-            self.run(conn, f"use {self._schemas[place]}")
+            self.run(conn, self.go_to(place))
         self.run(conn, "set session innodb_lock_wait_timeout = 1")
         return Seat(conn, place, autocommit)
+
+    def go_to(self, place: int) -> str:
+        return f"use {self._schemas[place]}"
 
     def _connect(self, place: int, **options: Any) -> CutPyMySQL:
         return CutPyMySQL(**self._server.parameters(self._schemas[place]), **options)

@@ -12,7 +12,12 @@ from border_steps import Hand
 Way = tuple[str, str, int]
 """By inbox or by offset; what the handler is given; in which place its connections are."""
 WAYS: list[Way] = [
-    (by, shape, place) for by in ("inbox", "offset") for shape in ("conn", "tx", "outbox") for place in (0, 1)
+    ("inbox", "conn", 0),
+    ("inbox", "tx", 1),
+    ("inbox", "outbox", 0),
+    ("offset", "conn", 1),
+    ("offset", "tx", 0),
+    ("offset", "outbox", 1),
 ]
 ENDINGS = ("return", "return", "raise", "lost before", "lost after")
 

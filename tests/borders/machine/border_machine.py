@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from border_kinds import PLACES, Kind
 from border_letters import ENDINGS as LETTER_ENDINGS
@@ -15,19 +16,40 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 slots = st.integers(0, 2)
-places = st.sampled_from(PLACES)
-modes = st.sampled_from([*MODES, "late"])
-gids = st.sampled_from(["none", "none", "own", "again", "elsewhere"])
 endings = st.sampled_from(ENDINGS)
-HOW: dict[str, st.SearchStrategy[Any]] = {"before": st.booleans(), "early": st.sampled_from(["send", "call"])}
+some_steps = st.runner().flatmap(lambda machine: st.lists(st.sampled_from(steps_of(machine.kind)), max_size=5))
+MOST_LETTERS = 8  # to deliver them takes longer than to play several blocks
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a block is begun; see `Play.enter`. `fresh`: not on the connection that the slot has had so far."""
+
+    place: int
+    variant: str
+    fresh: bool
+    mode: str
+    gid: str
+    before: bool
+    early: str
+
+
+openings = st.runner().flatmap(
+    lambda machine: st.builds(
+        Opening,
+        place=st.sampled_from(PLACES),
+        variant=st.sampled_from(machine.kind.variants),
+        fresh=st.booleans(),
+        mode=st.sampled_from([*MODES, "late"]),
+        gid=st.sampled_from(["none", "none", "own", "again", "elsewhere"]),
+        before=st.booleans(),
+        early=st.sampled_from(["send", "call"]),
+    )
+)
 
 
 class Broken(AssertionError):
     """Rows and messages do not agree."""
-
-
-steps = st.runner().flatmap(lambda machine: st.sampled_from(steps_of(machine.kind)))
-variants = st.runner().flatmap(lambda machine: st.sampled_from(machine.kind.variants))
 
 
 class BorderMachine(RuleBasedStateMachine):
@@ -53,70 +75,45 @@ class BorderMachine(RuleBasedStateMachine):
             self.found[:] = found
             raise Broken("\n".join([*found, *map(str, self.play.attempts)]))
 
-    @rule(
-        slot=slots,
-        place=places,
-        variant=variants,
-        fresh=st.booleans(),
-        mode=modes,
-        gid=gids,
-        how=st.fixed_dictionaries(HOW),
-    )
-    def enter(self, slot: int, place: int, variant: str, fresh: bool, mode: str, gid: str, how: dict[str, Any]) -> None:
+    @rule(slot=slots, opening=openings, some=some_steps)
+    def enter(self, slot: int, opening: Opening, some: list[str]) -> None:
+        """A block that stays open while others come and go."""
         slot %= self.kind.slots
         if slot in self.play.open:
-            self.play.leave(self.play.open.pop(slot), "return")
-        seat = self.play.seat(slot, place, variant, fresh=fresh)
-        block = self.play.enter(seat, mode, self.play.gid(gid, mode, seat), **how)
+            self._leave(slot, "return")
+        seat = self.play.seat(slot, opening.place, opening.variant, fresh=opening.fresh)
+        gid = self.play.gid(opening.gid, opening.mode, seat)
+        block = self.play.enter(seat, opening.mode, gid, before=opening.before, early=opening.early)
         if block is not None:
             self.play.open[slot] = block
+            self._act(slot, some)
 
-    @rule(
-        slot=slots,
-        place=places,
-        variant=variants,
-        fresh=st.booleans(),
-        mode=modes,
-        gid=gids,
-        how=st.fixed_dictionaries(HOW),
-        some=st.lists(steps, min_size=1, max_size=5),
-        ending=endings,
-    )
-    def block(self, some: list[str], ending: str, slot: int, **opening: Any) -> None:
+    @rule(slot=slots, opening=openings, some=some_steps, ending=endings)
+    def block(self, slot: int, opening: Opening, some: list[str], ending: str) -> None:
         """A whole one."""
-        self.enter(slot=slot, **opening)
-        if self.play.open:
-            self.leave(slot, some, ending)
+        self.enter(slot, opening, some)
+        if slot % self.kind.slots in self.play.open:
+            self._leave(slot % self.kind.slots, ending)
 
     @precondition(lambda self: self.play.open)
-    @rule(slot=slots, some=st.lists(steps, min_size=1, max_size=4))
-    def act(self, slot: int, some: list[str]) -> None:
-        for step in some:
-            self.play.open[self._open_slot(slot)].hand.do(step)
-
-    @precondition(lambda self: self.play.open)
-    @rule(slot=slots, some=st.lists(steps, max_size=2), ending=endings)
+    @rule(slot=slots, some=some_steps, ending=endings)
     def leave(self, slot: int, some: list[str], ending: str) -> None:
-        self.act(slot, some)
-        self.play.leave(self.play.open.pop(self._open_slot(slot)), ending)
-
-    def _open_slot(self, slot: int) -> int:
         known = sorted(self.play.open)
-        return known[slot % len(known)]
+        slot = known[slot % len(known)]
+        self._act(slot, some)
+        self._leave(slot, ending)
 
-    @precondition(lambda self: self.play.ended)
-    @rule(which=st.integers(0, 20))
-    def enter_again(self, which: int) -> None:
-        """A transaction that has ended is entered a second time."""
-        tx = self.play.ended[which % len(self.play.ended)]
-        try:
-            tx.__enter__()
-        except Exception:
-            return
-        raise Broken("a transaction was entered a second time")
+    def _act(self, slot: int, some: list[str]) -> None:
+        for step in some:
+            self.play.open[slot].hand.do(step)
 
-    @rule(
-        way=st.sampled_from(WAYS), some=st.lists(steps, min_size=1, max_size=4), ending=st.sampled_from(LETTER_ENDINGS)
-    )
+    def _leave(self, slot: int, ending: str) -> None:
+        block = self.play.open.pop(slot)
+        self.play.leave(block, ending)
+        if self.play.can_enter(block.tx):
+            raise Broken("a transaction was entered a second time")
+
+    @precondition(lambda self: len(self.play.letters) < MOST_LETTERS)
+    @rule(way=st.sampled_from(WAYS), some=some_steps, ending=st.sampled_from(LETTER_ENDINGS))
     def letter(self, way: Way, some: list[str], ending: str) -> None:
         write(self.play, way, some, ending)

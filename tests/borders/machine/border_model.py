@@ -36,6 +36,7 @@ class Journal:
         self._autocommit = autocommit
         self._loose = autocommit
         self._held: list[str] = []
+        self._before_the_end: list[str] = []
         self.ended = False
         """Whether the transaction of the block was surely ended inside it."""
         self.committed_inside = False
@@ -69,11 +70,15 @@ class Journal:
         self._end("never")
 
     def _end(self, fate: Fate) -> None:
+        self._before_the_end += self._held
         self.settle(fate)
         self.ended = True
         self._loose = self._autocommit
 
     def settle(self, fate: Fate) -> None:
+        """All that is held. A block that has worked has worked as a whole, whatever became of its first part."""
+        if fate == "must":
+            self._fates.set(self._before_the_end, fate)
         self._fates.set(self._held, fate)
         self._held = []
 

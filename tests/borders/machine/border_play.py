@@ -48,7 +48,6 @@ class Play:
         self.fates = Fates()
         self.attempts: list[Attempt] = []
         self.letters: list[Letter] = []
-        self.ended: list[Any] = []
         self.open: dict[int, OpenBlock] = {}
         """By the number of their slot: a place in the user's code where one block runs after another."""
         self.seats: list[Seat] = []
@@ -75,7 +74,7 @@ class Play:
     def seat(self, slot: int, place: int, variant: str, *, fresh: bool) -> Seat:
         """The connection of a slot: the one it had, if that can be used any more and no other one is wanted."""
         kept = self._seat_of.get(slot)
-        if kept is not None and self.kind.alive(kept) and not fresh:
+        if kept is not None and self.kind.alive(kept) and not (fresh or kept.used_up):
             return kept
         if kept is not None:
             self.kind.close(kept)
@@ -191,7 +190,13 @@ class Play:
         attempt = block.hand.attempt
         if attempt.sends:
             attempt.gid = block.tx.gid
-        self.ended.append(block.tx)
+
+    def can_enter(self, tx: Any) -> bool:
+        try:
+            tx.__enter__()
+        except Exception:
+            return False
+        return True
 
 
 def _write_before(hand: Hand) -> None:

@@ -34,6 +34,7 @@ class Hand:
     rows: int = 0
     before: str | None = None
     """The row that was written before the block, with a savepoint after it."""
+    went_back: bool = False
 
     def new_row(self) -> str:
         self.rows += 1
@@ -140,19 +141,29 @@ def _back_before_the_block(hand: Hand) -> None:
         since = [row for row in hand.attempt.journal.held if row != hand.before]
         hand.run("rollback to savepoint before_block")
         hand.attempt.journal.undid(*since)
+        hand.went_back = True
 
 
 def _duplicate(hand: Hand) -> None:
     hand.kind.insert(hand.seat.conn, TAKEN)
 
 
+def _other_schema(hand: Hand) -> None:
+    """The block goes on in the other place. A handler would take its connection there for good; and an outbox forgets
+    that a gid of the user's own was used in another one."""
+    attempt = hand.attempt
+    if not attempt.letter and (attempt.mode != "outbox" or attempt.subject == attempt.name):
+        hand.run(hand.kind.go_to(1 - hand.seat.place))
+        hand.seat.place, hand.seat.used_up = 1 - hand.seat.place, True
+
+
 # Other blocks
 
 
 def _nested(hand: Hand) -> None:
-    """A block on the connection of this one. Where the user's code has ended the transaction of this one, it is like
-    any other that commits or undoes what was written since."""
-    ended = hand.attempt.journal.ended
+    """A block on the connection of this one. Where the user's code has ended the transaction of this one, or has gone
+    back to before it was begun, it is like any other that commits or undoes what was written since."""
+    ended = hand.attempt.journal.ended or hand.went_back
     told = _small_block(hand, hand.seat)
     if ended and told == "ok":
         hand.attempt.journal.committed_by_user()
@@ -268,6 +279,7 @@ STEPS: dict[str, Callable[[Hand], Any]] = {
     "savepoint kept": _savepoint_kept,
     "back before the block": _back_before_the_block,
     "duplicate": _duplicate,
+    "other schema": _other_schema,
     "nested": _nested,
     "beside": _beside,
     "with conn": _with_conn,

@@ -38,11 +38,17 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture(autouse=True)
-def impatient_and_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient_and_quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Outbox rows that a process has left are looked for at once, not after seconds; nothing is logged of it all."""
     monkeypatch.setattr(outbox, "LEFT_BEHIND_SECONDS", 0.3)
     monkeypatch.setattr(ClientCore._drive, "__defaults__", (0.1,))
-    monkeypatch.setattr(logging.getLogger("tallystick.client"), "disabled", True)
+    loggers = [logging.getLogger(name) for name in ("tallystick.client", "psycopg")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture

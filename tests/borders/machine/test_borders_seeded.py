@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from border_hunt import HUNT, machine_on
 from border_kinds import Kind
+from border_machine import Broken
+from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from brokers import BrokerProcess
@@ -69,6 +71,7 @@ LOST = "^row .* is missing"
 ENDED = "ended inside|^row .* is missing"
 TWICE = "does not know|effect 2 times"
 DROPPED = "is rolled_back at the broker, and committed in the barrier"
+LEFT = "^outbox row .* not settled"
 
 UNTIED = [(LocalTransaction, "require", nothing), (LocalTransaction, "require_here", untied_here)]
 UNTIED_HANDLER = [(LocalTransaction, "end", LocalTransaction.commit)]
@@ -92,11 +95,11 @@ BUGS = {
         [(Block, "_refuse_decided", nothing), (Block, "_stop", stop_as_before), (Block, "_decided", never_asked)],
     ),
     "schema and identity are not part of the source": Bug(
-        "psycopg", DROPPED, [(identity.Whereabouts, "source", lambda _, address: address)]
+        "psycopg", f"{DROPPED}|{LEFT}", [(identity.Whereabouts, "source", lambda _, address: address)]
     ),
     "a way in leads to the connection's first schema, and nobody looks": Bug(
         "pymysql",
-        DROPPED,
+        f"{DROPPED}|{LEFT}",
         [
             (databases.Door, "lead", lambda _, adapter: adapter),
             (identity, "require_source", nothing),
@@ -104,7 +107,7 @@ BUGS = {
         ],
     ),
     "the outbox is not looked after before the commit": Bug(
-        "sqlite", "^outbox row .* not settled", [(ClientCore, "choose_for_outbox", choose_only)]
+        "sqlite", LEFT, [(ClientCore, "choose_for_outbox", choose_only)]
     ),
     "a joined session is taken": Bug(
         "session",
@@ -128,7 +131,7 @@ def test_the_machine_finds_a_mend_that_is_taken_out(
     machine = machine_on(broker, kind_named(bug.kind), patience=2.0, wanted=bug.wanted)
     for where, what, wrong in bug.patches:
         monkeypatch.setattr(where, what, wrong)
-    with suppress(Exception):
+    # Flaky: what the mistake leads to may depend on who is quicker, and is not there when it is played once more.
+    with suppress(Broken, Flaky):
         run_state_machine_as_test(machine, settings=HUNT)
     assert machine.found, f"{machine.histories} histories, and nothing was found"
-    print(machine.histories, machine.found)
