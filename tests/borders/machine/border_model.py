@@ -183,7 +183,7 @@ def broken_outcomes(attempts: list[Attempt], barrier: dict[str, str], broker: di
     found = []
     for gid in dict.fromkeys(one.gid for one in attempts if one.gid and one.mode in ("late", "early")):
         said, true = broker.get(gid), barrier.get(gid)
-        if said is None and not any(one.sends for one in attempts if one.gid == gid):
+        if said is None and not any(one.sends for one in attempts if one.gid == gid and one.told != "failed"):
             continue
         if (said == "committed") != (true == "committed"):
             found.append(f"{gid} is {said} at the broker, and {true} in the barrier")
