@@ -12,7 +12,7 @@ from brokers import BrokerProcess
 
 BOUNDED = settings(
     stateful_step_count=16,
-    max_examples=20,
+    max_examples=12,
     # The same histories in every run. None is made smaller: that would take as long as many new ones.
     derandomize=True,
     phases=[Phase.generate],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from border_drivers import FAULTS
+from border_hand import Hand
 from border_model import Letter
 from border_play import Oops, Play
-from border_steps import Hand
 
 Way = tuple[str, str, int]
 """By inbox or by offset; what the handler is given; in which place its connections are."""

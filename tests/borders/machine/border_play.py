@@ -9,10 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import border_steps  # noqa: F401 - steps are found by their names
+import border_steps_drivers  # noqa: F401
 from border_drivers import FAULTS, Died
+from border_hand import Hand
 from border_kinds import Kind, Seat
 from border_model import Attempt, Fates, Journal, Letter
-from border_steps import Hand
 
 import tallystick
 from tallystick.core.errors import OutcomeUnknown

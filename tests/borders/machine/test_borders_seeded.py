@@ -123,6 +123,7 @@ BUGS = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", BUGS)
 def test_the_machine_finds_a_mend_that_is_taken_out(
     name: str, broker: BrokerProcess, kind_named: Callable[[str], Kind], monkeypatch: pytest.MonkeyPatch
