@@ -14,7 +14,7 @@ settings.load_profile("tallystick")
 # Whatever starts Spark, also by a command in a process of its own, starts it with the settings of the tests.
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark" / "conf")
 
-COMPUTING, WAITING = ("spark",), ("faults", "demo", "examples", "clients", "borders")
+COMPUTING, WAITING = ("spark",), ("faults", "demo", "examples", "clients", "borders", "machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
