@@ -20,9 +20,7 @@ from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations import barrier, identity
 from tallystick.client import databases, local
 from tallystick.client.block import Block
-from tallystick.client.core import ClientCore
 from tallystick.client.local import LocalTransaction
-from tallystick.client.producer import Pinned
 from tallystick.client.script import InDatabase, Script
 from tallystick.core.errors import TransactionFailed
 
@@ -48,10 +46,6 @@ def stop_as_before(block: Block, decided: AlreadyDecided) -> Script[None]:
     if block.pinned is not None:
         yield from block._mode.withdraw(block, block.pinned)
     raise TransactionFailed(decided.detail)
-
-
-async def choose_only(core: ClientCore, source: str, gid: str | None) -> Pinned:
-    return await core.runtime().producer.choose(gid)
 
 
 def commit_unseen(adapter: sqlalchemy.SqlAlchemyAdapter) -> None:
@@ -105,9 +99,6 @@ BUGS = {
             (identity, "require_source", nothing),
             (barrier, "require_source", nothing),
         ],
-    ),
-    "the outbox is not looked after before the commit": Bug(
-        "sqlite", LEFT, [(ClientCore, "choose_for_outbox", choose_only)]
     ),
     "a joined session is taken": Bug(
         "session",
