@@ -31,6 +31,10 @@ _written: ContextVar[asyncio.Event | None] = ContextVar("written", default=None)
 _TURNS_TO_SEND = 5
 
 
+# What belongs to every transaction, whatever it is for.
+_STATEMENTS = {"tie": "tie", "require_tied": "proof", "require_tied_here": "proof", "whereabouts": "whereabouts"}
+
+
 class Moments:
     """Counts the moments that pass, and acts at one of them; `at` 0 only counts."""
 
@@ -111,7 +115,7 @@ def _name(step: Any) -> str:
     if isinstance(step, Local):
         return f"local {step.value}"
     if isinstance(step, InDatabase):
-        return "statement"
+        return _STATEMENTS.get(step.operation.name, "statement")
     return "broker" if isinstance(step, OnBroker) else "handler"
 
 

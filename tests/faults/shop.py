@@ -15,10 +15,10 @@ import tallystick
 INVISIBLE = 1.0
 """Seconds: the shortest lease that a subscription may ask for."""
 
-_BEGIN = ["before local begin", "after local begin"]
+_BEGIN = ["before local begin", "after local begin", "before tie", "after tie"]
 _STATEMENT = ["before statement", "after statement"]
 _HANDLER = ["before handler", "after handler"]
-_COMMIT = ["before local commit", "local commit in flight", "after local commit"]
+_COMMIT = ["before proof", "after proof", "before local commit", "local commit in flight", "after local commit"]
 _ACK = ["ack request in flight", "ack request answered"]
 
 # From the start of a consumer to the end of its first message.

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 SPARE = 5
 AT_A_TIME = 10
-COUNTS = {"inbox": 12, "offset": 17}
+COUNTS = {"inbox": 16, "offset": 25}
 PASSED_ON = "a lease had passed to another consumer"
 
 every_way = pytest.mark.parametrize("by", ["inbox", "offset"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_BEGIN = ["before local begin", "after local begin"]
+_BEGIN = ["before local begin", "after local begin", "before tie", "after tie"]
+_PROOF = ["before proof", "after proof"]
+_WHERE = ["before whereabouts", "after whereabouts"]
 _ROLLBACK = ["before local rollback", "after local rollback"]
 _CHANGE = ["business change", "message added"]
 _BROKER = ["before broker", "after broker"]
@@ -30,28 +32,37 @@ class Variant(NamedTuple):
     """Whether the block raises after its change."""
 
 
-_LATE = [*_BEGIN, *_CHANGE, *_BROKER, *_PREPARE, *_STATEMENT, *_COMMIT, *_TELL, "end"]
+# The first block of a process learns a way into its database, and begins to answer for it.
+_LEARN = _BROKER
+_LATE = [*_BEGIN, *_CHANGE, *_PROOF, *_LEARN, *_BROKER, *_PREPARE, *_STATEMENT, *_COMMIT, *_TELL, "end"]
 # Which database it is can be asked only in a transaction, which is given up before the broker is told.
-_EARLY = ["message added", *_BEGIN, *_ROLLBACK, *_BROKER, *_PREPARE, *_BEGIN, *_STATEMENT, "business change"]
+_EARLY = ["message added", *_BEGIN, *_WHERE, *_LEARN, *_ROLLBACK, *_BROKER, *_PREPARE, *_BEGIN, *_STATEMENT]
+_EARLY += ["business change"]
+_FILL = [*_PROOF, *_LEARN, *_BROKER]
 _OUTBOX = [*_COMMIT, *_SEND, *_DELETE, "end"]
 
 VARIANTS = {
     "late": Variant("check-back", "late", False, _LATE),
     "late-async": Variant("check-back", "late", True, _LATE),
-    "early": Variant("check-back", "early", False, [*_EARLY, *_STATEMENT, *_COMMIT, *_TELL, "end"]),
-    # The broker is told of the rollback in the background: the order of the last moments is not fixed.
+    "early": Variant("check-back", "early", False, [*_EARLY, *_PROOF, *_COMMIT, *_TELL, "end"]),
+    # The barrier is asked what became of the mark, which is no moment of the broker's but on its loop. The broker is
+    # told of the rollback in the background: the order of the last moments is not fixed.
     "refused": Variant(
-        "check-back", "early", False, [*_EARLY, *_ROLLBACK, *_BROKER, *_REQUEST_ROLLBACK, "end"], refused=True
+        "check-back", "early", False, [*_EARLY, *_ROLLBACK, *_BROKER, *_BROKER, *_REQUEST_ROLLBACK, "end"], refused=True
     ),
-    "outbox": Variant("outbox", "late", False, [*_BEGIN, *_CHANGE, *_BROKER, *_STATEMENT, *_OUTBOX]),
+    "outbox": Variant("outbox", "late", False, [*_BEGIN, *_CHANGE, *_FILL, *_STATEMENT, *_OUTBOX]),
     "outbox-gid": Variant(
-        "outbox", "late", False, [*_BEGIN, *_CHANGE, *_BROKER, *_STATEMENT, *_STATEMENT, *_OUTBOX], own_gid=True
+        "outbox",
+        "late",
+        False,
+        [*_BEGIN, *_STATEMENT, *_CHANGE, *_FILL, *_STATEMENT, *_STATEMENT, *_OUTBOX],
+        own_gid=True,
     ),
     "consumer-dedup": Variant(
         "consumer-dedup",
         "late",
         False,
-        [*_BEGIN, *_CHANGE, *_BROKER, *_SEND, *_STATEMENT, *_OUTBOX],
+        [*_BEGIN, *_CHANGE, *_FILL, *_SEND, *_STATEMENT, *_OUTBOX],
     ),
 }
 

@@ -56,6 +56,7 @@ class Operation(Generic[T]):
 
     start: Callable[[Dialect], Steps[T]]
     own_transaction: bool
+    name: str = ""
 
 
 def operation(steps: Callable[Concatenate[Dialect, P], Steps[T]]) -> Callable[P, Operation[T]]:
@@ -73,7 +74,7 @@ def _described(
 ) -> Callable[P, Operation[T]]:
     @wraps(steps)
     def describe(*args: P.args, **kwargs: P.kwargs) -> Operation[T]:
-        return Operation(lambda dialect: steps(dialect, *args, **kwargs), own_transaction)
+        return Operation(lambda dialect: steps(dialect, *args, **kwargs), own_transaction, steps.__name__)
 
     # For help() and editors: the dialect comes from the adapter, not from the caller.
     whole = inspect.signature(steps)
