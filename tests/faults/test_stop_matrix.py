@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
     @property
     def moments(self) -> list[str]:
-        return moments_of(self.variant, self.place.engine)
+        return moments_of(self.variant, self.place.engine, named=True)
 
     @property
     def moment(self) -> str:
@@ -90,7 +90,7 @@ def make_cases(ground: Ground, directory: Path, *variants: str) -> list[Case]:
     """One for each moment at which a process can be stopped and woken. SQLite has one lock: a file for each."""
     cases = []
     for variant in variants:
-        for at, name in enumerate(moments_of(variant, ground.place.engine), 1):
+        for at, name in enumerate(moments_of(variant, ground.place.engine, named=True), 1):
             if name == "local commit in flight":
                 continue  # brought about by hand: there is no way on from it
             own = ground.place.engine == "sqlite"
@@ -168,7 +168,7 @@ def expected(case: Case) -> Ended:
     moments, at = case.moments, case.at - 1
     # From here on the check-back's insert has to wait: SQLite locks the whole database, the others the row.
     locks_all = case.place.engine == "sqlite"
-    held = last_index(moments, "after local begin") if locks_all else moments.index("after statement")
+    held = last_index(moments, "after local begin" if locks_all else "after statement")
     if at < moments.index("prepare request in flight"):
         return Ended(None, "ok")
     if at < held:

@@ -67,9 +67,13 @@ VARIANTS = {
 }
 
 
-def moments_of(variant: str, engine: str) -> list[str]:
-    """SQLite commits inside the process: there is no moment at which only a server knows."""
+def moments_of(variant: str, engine: str, *, named: bool = False) -> list[str]:
+    """SQLite commits inside the process: there is no moment at which only a server knows. Under a name of the
+    service's own the barrier is asked first what an earlier attempt has come to."""
     found = VARIANTS[variant].moments
+    if named and not VARIANTS[variant].own_gid:
+        tied = found.index("after tie") + 1
+        found = [*found[:tied], *_STATEMENT, *found[tied:]]
     return [name for name in found if name != "local commit in flight"] if engine == "sqlite" else found
 
 
