@@ -71,7 +71,7 @@ def moments_of(variant: str, engine: str, *, named: bool = False) -> list[str]:
     """SQLite commits inside the process: there is no moment at which only a server knows. Under a name of the
     service's own the barrier is asked first what an earlier attempt has come to."""
     found = VARIANTS[variant].moments
-    if named and not VARIANTS[variant].own_gid:
+    if named and VARIANTS[variant].mode == "check-back":
         tied = found.index("after tie") + 1
         found = [*found[:tied], *_STATEMENT, *found[tied:]]
     return [name for name in found if name != "local commit in flight"] if engine == "sqlite" else found
