@@ -116,4 +116,4 @@ def test_nothing_is_lost_doubled_or_invented_while_everybody_is_killed(
     print(f"kills {dict(scene.kills)}, transactions {len(one.tried)} ({outcomes}), messages {len(one.sent)}")
     assert {by: violations(history) for by, history in histories.items()} == {by: [] for by in WAYS}
     assert set(scene.kills) == set(WEIGHTS)
-    assert len(one.ok) > 100
+    assert len(one.ok) > 20
