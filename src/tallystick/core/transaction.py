@@ -94,7 +94,7 @@ def accept_prepare_again(gid: str, existing: Record, request: Prepare) -> None:
 def _same_barrier(source: str, other: str) -> bool:
     """A source ends with the name of the barrier table itself; what is before the # is how a process reaches it, and
     two of them may do so in different ways."""
-    if "#" not in source or "#" not in other:
+    if not source or not other:
         return True  # prepared by hand: it says nothing of a barrier table
     return source.rpartition("#")[2] == other.rpartition("#")[2]
 
