@@ -45,7 +45,7 @@ async def test_transaction_that_never_started_is_rolled_back_and_a_late_one_fail
     late = await place.open()
     await late.begin()
     await late.execute("insert into account (id, balance) values (1, 100)")
-    with pytest.raises(AlreadyDecided, match="check-back decided") as caught:
+    with pytest.raises(AlreadyDecided, match="rolled back under this gid") as caught:
         await late.run(mark_committed(gid))
     assert (caught.value.gid, caught.value.outcome) == (gid, "rolled_back")
     await late.rollback()
