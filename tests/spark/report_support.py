@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tallystick.spark.jobs.report.facts import Facts, Place, Row
+from tallystick.spark.jobs.report.facts import Facts, ReportedBroker, Row
 from tallystick.spark.jobs.report.settings import ReportSettings, Span, span_of
 
 T0 = 1_800_000_000_000  # a multiple of every step up to an hour
@@ -26,8 +26,10 @@ def time(milliseconds: int) -> datetime:
 
 def facts(span: Span = SPAN, kept: Mapping[str, int] | None = None, **figures: Sequence[Row]) -> Facts:
     """Facts with these figures; the others are empty."""
-    place = Place("http://127.0.0.1:1", "store", "1.0", 7 * 24 * HOUR, kept or {}, bool(figures.get("dead_letters")))
-    return Facts(place, span, {**{name: [] for name in NAMES}, **figures})
+    broker = ReportedBroker(
+        "http://127.0.0.1:1", "store", "1.0", 7 * 24 * HOUR, kept or {}, bool(figures.get("dead_letters"))
+    )
+    return Facts(broker, span, {**{name: [] for name in NAMES}, **figures})
 
 
 TRANSACTION_COLUMNS = (

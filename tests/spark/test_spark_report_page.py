@@ -11,10 +11,8 @@ from report_support import HOUR, MINUTE, SPAN, T0, facts, time
 
 from tallystick.spark.jobs.report.facts import Facts
 from tallystick.spark.jobs.report.page import draw
-from tallystick.spark.jobs.report.page.charts import BINARY, Series, columns
-from tallystick.spark.jobs.report.page.markup import tag
-from tallystick.spark.jobs.report.page.times import step_labels, step_marks
-from tallystick.spark.jobs.report.page.words import share, short, size, took
+from tallystick.spark.jobs.report.page.charts import BINARY, Series, plot
+from tallystick.spark.jobs.report.page.words import share, short, size, step_labels, step_marks, took
 from tallystick.spark.jobs.report.settings import ReportSettings, span_of
 
 EVIL = "</style><script>alert(1)</script><img src=x onerror='alert(2)'>\" onload=\"alert(3)"
@@ -153,8 +151,10 @@ def test_hostile_text_is_shown_as_text() -> None:
 
 
 def test_an_attribute_cannot_be_left() -> None:
-    made = tag("p", "<&>", title='"><script>', data_x=0.123456)
-    assert made == '<p title="&quot;&gt;&lt;script&gt;" data-x="0.123">&lt;&amp;&gt;</p>'
+    """A group's name stands in the description of its bar, too."""
+    lag = {"group": EVIL, "topic": "t", "queue": 0, "offset": 0, "start": 0, "end": 1, "lag": 1, "leased": 0}
+    elements = Reader(draw(facts(lag=[lag]))).elements
+    assert [one["aria-label"] for name, one in elements if name == "svg"] == [f"{EVIL} on t: 1 message behind"]
 
 
 def test_every_section_says_so_when_there_is_nothing() -> None:
@@ -257,13 +257,24 @@ def test_every_plot_has_a_name_for_those_who_hear_it() -> None:
 
 def test_columns_are_as_high_as_their_values() -> None:
     series = [Series("a", "c0", [0, 10, 20]), Series("b", "c1", [0, 0, 20])]
-    drawn = Reader(columns("Things", ["x", "y", "z"], series, short)).elements
-    rects = [attributes for name, attributes in drawn if name == "rect"]
-    assert [(one["class"], float(one["height"] or 0), float(one["y"] or 0)) for one in rects] == [
+    drawn = plot("Things", ["x", "y", "z"], series, short)
+    assert [column.hint for column in drawn.columns] == ["y: 10\na: 10", "z: 40\nb: 20\na: 20"]
+    rects = [rect for column in drawn.columns for rect in column.rects]
+    assert [(one.colour, one.height, one.y) for one in rects] == [
         ("c0", 25.0, 75.0),
         ("c0", 50.0, 50.0),
         ("c1", 50.0, 0.0),
     ]
+
+
+def test_a_plot_is_drawn_where_it_was_computed() -> None:
+    row = {"step": time(0), "topic": "orders", "messages": 3, "bytes": 1}
+    reader = Reader(draw(facts(volume=[row])))
+    first = next(one for name, one in reader.elements if name == "rect")
+    assert first == {"x": "0.08", "y": "0", "width": "0.84", "height": "100", "class": "c0"}
+    lines = [one for name, one in reader.elements if name == "line"]
+    assert [one["y1"] for one in lines][:4] == ["100", "66.667", "33.333", "0"]
+    assert "08:00: 3\norders: 3" in "".join(reader.text)
 
 
 @pytest.mark.parametrize(
@@ -277,8 +288,8 @@ def test_columns_are_as_high_as_their_values() -> None:
     ],
 )
 def test_an_axis_has_round_numbers(most: float, base: float, ticks: list[str]) -> None:
-    drawn = columns("Things", ["x"], [Series("a", "c0", [most])], short if base == 10.0 else size, base=base)
-    assert re.findall(r'<span style="bottom:[^"]*">([^<]*)</span>', drawn) == ticks
+    drawn = plot("Things", ["x"], [Series("a", "c0", [most])], short if base == 10.0 else size, base=base)
+    assert [tick.text for tick in drawn.ticks] == ticks
 
 
 @pytest.mark.parametrize(

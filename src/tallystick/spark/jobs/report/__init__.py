@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tallystick.spark.jobs.report.run import run_report
+from tallystick.spark.jobs.report.job import run_report
 from tallystick.spark.jobs.report.settings import ReportSettings, ReportSummary
 
 __all__ = ["ReportSettings", "ReportSummary", "run_report"]

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tallystick.spark.jobs.report.settings import Span
 
 Row = Mapping[str, Any]
 
+# The classes that durations are counted in: from prepare to outcome, and since prepare.
+TOOK_MS = [
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000),
+    *(60_000, 300_000, 1_800_000, 3_600_000, 21_600_000, 86_400_000),
+]
+AGE_MS = [10_000, 60_000, 300_000, 3_600_000, 21_600_000, 86_400_000]
 
-class Place(NamedTuple):
+
+def classes(edges: Sequence[int]) -> list[tuple[int, int | None]]:
+    """Every class as (more than, at most); the last has no upper edge."""
+    return [*pairwise([0, *edges]), (edges[-1], None)]
+
+
+class ReportedBroker(NamedTuple):
     """The broker, how long it keeps outcomes and the messages of each topic (0: for ever), and whether a group of it
     has ever given a message up."""
 
@@ -25,7 +38,7 @@ class Place(NamedTuple):
 class Facts(NamedTuple):
     """`figures` has the rows of every figure under its name."""
 
-    place: Place
+    broker: ReportedBroker
     span: Span
     figures: Mapping[str, Sequence[Row]]
 

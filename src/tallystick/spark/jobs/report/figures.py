@@ -11,7 +11,7 @@ from operator import add
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from tallystick.spark.jobs.report.classes import AGE_MS, TOOK_MS, classes
+from tallystick.spark.jobs.report.facts import AGE_MS, TOOK_MS, classes
 from tallystick.spark.jobs.report.settings import Span
 
 DEAD_LETTERS = "dlq."

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from tallystick.spark.jobs.report.classes import TOOK_MS, classes
-from tallystick.spark.jobs.report.facts import Facts, Row
-from tallystick.spark.jobs.report.page.charts import Series, columns, legend, length, shares
-from tallystick.spark.jobs.report.page.markup import Markup, tag
-from tallystick.spark.jobs.report.page.tables import NUMBER, PLOT, table
-from tallystick.spark.jobs.report.page.times import step_labels, step_marks, step_of
-from tallystick.spark.jobs.report.page.words import count, many, share, short, took
+from tallystick.spark.jobs.report.facts import TOOK_MS, Facts, Row, classes
+from tallystick.spark.jobs.report.page.charts import Bar, Plot, Series, length, plot, shares
+from tallystick.spark.jobs.report.page.words import count, duration_class, many, short, step_labels, step_marks, step_of
 
 OUTCOMES = {"committed": ("committed", "good"), "rolled_back": ("rolled back", "bad")}
 TELLERS = {
@@ -23,21 +20,52 @@ TELLERS = {
     "exhausted": "nobody: checks used up",
 }
 MOST_CHECKS = 10
-NOTHING = "No transaction got its outcome in this range."
 
 
-def outcome_section(facts: Facts) -> list[Markup | None]:
-    if not facts.figures["outcomes"]:
-        return [tag("p", NOTHING, class_="none")]
-    return [tag("div", _over_time(facts), _by_teller(facts), class_="pair"), _by_group(facts)]
+class OutcomeCounts(NamedTuple):
+    """Transactions that have something in common: who told their outcome, or their group."""
+
+    name: str
+    committed: int
+    rolled_back: int
+
+    @property
+    def whole(self) -> int:
+        return self.committed + self.rolled_back
 
 
-def _over_time(facts: Facts) -> Markup:
-    title = "Outcomes, by time (UTC)"
+class GroupOutcomes(NamedTuple):
+    outcomes: OutcomeCounts
+    bar: Bar
+    told: list[int]  # by teller
+
+
+class Outcomes(NamedTuple):
+    plot: Plot
+    whole: int
+    tellers: list[str]
+    by_teller: list[OutcomeCounts]
+    by_group: list[GroupOutcomes]  # the largest first
+
+
+def outcomes(facts: Facts) -> Outcomes:
+    rows, tellers = facts.figures["outcomes"], _tellers(facts)
+    by_teller = [_counts(TELLERS.get(by, by), [row for row in rows if row["by"] == by]) for by in tellers]
+    return Outcomes(_over_time(facts), sum(one.whole for one in by_teller), tellers, by_teller, _groups(facts, tellers))
+
+
+def _counts(name: str, rows: Sequence[Row]) -> OutcomeCounts:
+    return OutcomeCounts(name, *(_sum(row for row in rows if row["outcome"] == outcome) for outcome in OUTCOMES))
+
+
+def _sum(rows: Iterable[Row]) -> int:
+    return sum(row["transactions"] for row in rows)
+
+
+def _over_time(facts: Facts) -> Plot:
     places = [(step_of(facts.span, row["step"]), row) for row in facts.figures["outcomes_over_time"]]
     series = _by_outcome(places, len(facts.span.steps))
-    drawn = columns(title, step_labels(facts.span), series, short, step_marks(facts.span))
-    return tag("figure", tag("figcaption", title), drawn, legend(series))
+    return plot("Outcomes, by time (UTC)", step_labels(facts.span), series, short, step_marks(facts.span))
 
 
 def _by_outcome(places: Iterable[tuple[int, Row]], number: int) -> list[Series]:
@@ -47,79 +75,37 @@ def _by_outcome(places: Iterable[tuple[int, Row]], number: int) -> list[Series]:
     return [Series(name, colour, values[outcome]) for outcome, (name, colour) in OUTCOMES.items()]
 
 
-def _by_teller(facts: Facts) -> Markup:
-    found: Counter[tuple[str, str]] = Counter()
-    for row in facts.figures["outcomes"]:
-        found[row["by"], row["outcome"]] += row["transactions"]
-    whole = found.total()
-    heads = [("who told it", ""), ("committed", NUMBER), ("rolled back", NUMBER), ("share", NUMBER)]
-    rows = [
-        [
-            TELLERS.get(by, by),
-            count(found[by, "committed"]),
-            count(found[by, "rolled_back"]),
-            share(found[by, "committed"] + found[by, "rolled_back"], whole),
-        ]
-        for by in _tellers(facts)
-    ]
-    return table("Who told the outcome", heads, rows)
-
-
 def _tellers(facts: Facts) -> list[str]:
     """Those that occur, in the order of the words; any other after them."""
     found = {row["by"] for row in facts.figures["outcomes"]}
     return [*(by for by in TELLERS if by in found), *sorted(found - TELLERS.keys())]
 
 
-def _by_group(facts: Facts) -> Markup:
-    tellers = _tellers(facts)
-    heads = [
-        *(("group", ""), ("shares", PLOT), ("transactions", NUMBER)),
-        *(("committed", NUMBER), ("rolled back", NUMBER)),
-        *((by, NUMBER) for by in tellers),
-    ]
+def _groups(facts: Facts, tellers: Sequence[str]) -> list[GroupOutcomes]:
     groups: dict[str, list[Row]] = {}
     for row in facts.figures["outcomes"]:
         groups.setdefault(row["group"], []).append(row)
     ranked = sorted(groups.items(), key=lambda item: (-_sum(item[1]), item[0]))
-    rows = [_group_row(group, rows, tellers) for group, rows in ranked]
-    return table("By producer group; the last columns count who told the outcome", heads, rows)
+    return [_group(name, rows, tellers) for name, rows in ranked]
 
 
-def _group_row(group: str, rows: Sequence[Row], tellers: Sequence[str]) -> list[str]:
-    whole = _sum(rows)
-    parts = {outcome: _sum(row for row in rows if row["outcome"] == outcome) for outcome in OUTCOMES}
-    series = [Series(name, colour, [parts[outcome]]) for outcome, (name, colour) in OUTCOMES.items()]
-    return [
-        group or "(no group)",
-        shares(group or "no group", series, count),
-        count(whole),
-        *(share(parts[outcome], whole) for outcome in OUTCOMES),
-        *(count(_sum(row for row in rows if row["by"] == by)) for by in tellers),
-    ]
-
-
-def _sum(rows: Iterable[Row]) -> int:
-    return sum(row["transactions"] for row in rows)
+def _group(name: str, rows: Sequence[Row], tellers: Sequence[str]) -> GroupOutcomes:
+    counts = _counts(name, rows)
+    parts = zip(OUTCOMES.values(), (counts.committed, counts.rolled_back), strict=True)
+    series = [Series(outcome, colour, [part]) for (outcome, colour), part in parts]
+    told = [_sum(row for row in rows if row["by"] == by) for by in tellers]
+    return GroupOutcomes(counts, shares(name or "no group", series, count), told)
 
 
 # --- how long it took ------------------------------------------------------------------------------------------
 
 
-def time_section(facts: Facts) -> list[Markup | None]:
-    if not facts.overall:
-        return [tag("p", "No prepared transaction got its outcome in this range.", class_="none")]
-    return [tag("div", _histogram(facts), _percentiles(facts), class_="pair")]
-
-
-def _histogram(facts: Facts) -> Markup:
-    title = "Transactions, by the time from prepare to outcome"
+def histogram(facts: Facts) -> Plot:
     rows = facts.figures["time_to_outcome_histogram"]
     edges = _all_between([(row["over_ms"], row["upto_ms"]) for row in rows])
     places = [(edges.index((row["over_ms"], row["upto_ms"])), row) for row in rows]
-    series = _by_outcome(places, len(edges))
-    drawn = columns(title, [_class(*pair) for pair in edges], series, short)
-    return tag("figure", tag("figcaption", title), drawn, legend(series))
+    labels = [duration_class(*pair) for pair in edges]
+    return plot("Transactions, by the time from prepare to outcome", labels, _by_outcome(places, len(edges)), short)
 
 
 def _all_between(found: Sequence[tuple[int, int | None]]) -> list[tuple[int, int | None]]:
@@ -129,40 +115,27 @@ def _all_between(found: Sequence[tuple[int, int | None]]) -> list[tuple[int, int
     return every[min(places) : max(places) + 1]
 
 
-def _class(over: int, upto: int | None) -> str:
-    return f"> {took(over)}" if upto is None else f"\N{LESS-THAN OR EQUAL TO} {took(upto)}"
-
-
-def _percentiles(facts: Facts) -> Markup:
-    heads = [("group", ""), ("p50", NUMBER), ("p95", NUMBER), ("p99", NUMBER), ("longest", NUMBER)]
-    rows = [
-        [
-            "all" if row["group"] is None else row["group"],
-            *(took(row[name]) for name in ("p50_ms", "p95_ms", "p99_ms", "most_ms")),
-        ]
-        for row in facts.figures["time_to_outcome"]
-    ]
-    return table("Half, 95 % and 99 % of the transactions took no longer than", heads, rows)
-
-
 # --- how often they were checked ---------------------------------------------------------------------------------
 
 
-def check_section(facts: Facts) -> list[Markup | None]:
+class Checked(NamedTuple):
+    """Transactions that were checked so often before their outcome came."""
+
+    checks: str
+    bar: Bar
+    transactions: int
+
+
+def checked(facts: Facts) -> list[Checked]:
     found: Counter[int] = Counter()
     for row in facts.figures["checks"]:
         found[min(row["checks"], MOST_CHECKS + 1)] += row["transactions"]
-    if not found:
-        return [tag("p", "No prepared transaction got its outcome in this range.", class_="none")]
-    whole, most = found.total(), max(found.values())
-    heads = [("checks", ""), ("", PLOT), ("transactions", NUMBER), ("share", NUMBER)]
-    rows = [
-        [
+    most = max(found.values(), default=0)
+    return [
+        Checked(
             str(checks) if checks <= MOST_CHECKS else f"more than {MOST_CHECKS}",
             length(many(found[checks], "transaction"), found[checks], most, "good" if checks == 0 else "bad2"),
-            count(found[checks]),
-            share(found[checks], whole),
-        ]
+            found[checks],
+        )
         for checks in sorted(found)
     ]
-    return [table("Prepared transactions, by how often they were checked before their outcome came", heads, rows)]

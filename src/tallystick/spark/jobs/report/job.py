@@ -11,7 +11,7 @@ from tallystick.core.errors import NotFound
 from tallystick.link import Link
 from tallystick.spark.failures import told_by_tasks
 from tallystick.spark.jobs.report import figures as of
-from tallystick.spark.jobs.report.facts import Facts, Place
+from tallystick.spark.jobs.report.facts import Facts, ReportedBroker
 from tallystick.spark.jobs.report.page import draw
 from tallystick.spark.jobs.report.page.words import many
 from tallystick.spark.jobs.report.settings import ReportSettings, ReportSummary, Span, span_of
@@ -33,24 +33,26 @@ def quiet(_: str) -> None:
 def run_report(spark: SparkSession, settings: ReportSettings, report: Callable[[str], None] = quiet) -> ReportSummary:
     """Write the report of a range into a directory: `report.html`, and one Parquet file for each figure."""
     with Link(settings.url, patience=PATIENCE_SECONDS, named="url") as broker:
-        place, now_ms = _place(broker, settings)
+        reported, now_ms = _reported(broker, settings)
     span = span_of(settings, now_ms)
-    report(f"counting the messages of {many(len(place.messages_kept_ms), 'topic')}")
-    tables = _of_messages(spark, settings, span, place.has_letters)
+    report(f"counting the messages of {many(len(reported.messages_kept_ms), 'topic')}")
+    tables = _of_messages(spark, settings, span, reported.has_letters)
     report("counting transactions and their outcomes")
     tables |= {**_of_transactions(spark, settings, span), **_of_groups(spark, settings)}
     report("writing the figures and the page")
-    return _written(Facts(place, span, {name: table.to_pylist() for name, table in tables.items()}), tables, settings)
+    return _written(
+        Facts(reported, span, {name: table.to_pylist() for name, table in tables.items()}), tables, settings
+    )
 
 
-def _place(broker: Link, settings: ReportSettings) -> tuple[Place, int]:
+def _reported(broker: Link, settings: ReportSettings) -> tuple[ReportedBroker, int]:
     info = broker.get("info")
     kept = {view["name"]: view["retention_ms"] or 0 for view in broker.get("topics")["topics"]}
     missing = sorted(set(settings.topics) - kept.keys())
     if missing:
         raise NotFound(f"the broker at {settings.url} has no topic {', '.join(missing)}", field="topics")
     wanted = {name: kept[name] for name in (settings.topics or kept) if name in settings.topics or not _letters(name)}
-    place = Place(
+    reported = ReportedBroker(
         url=settings.url,
         store=info["store"],
         version=info["version"],
@@ -58,7 +60,7 @@ def _place(broker: Link, settings: ReportSettings) -> tuple[Place, int]:
         messages_kept_ms=wanted,
         has_letters=any(map(_letters, kept)),
     )
-    return place, info["now_ms"]
+    return reported, info["now_ms"]
 
 
 def _letters(topic: str) -> bool:
