@@ -22,7 +22,7 @@ from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Check, Prepare
 from tallystick.spark.jdbc import Database
 from tallystick.spark.jobs.checkback import CheckbackSettings, ProducerDatabase
-from tallystick.spark.jobs.checkback.deciding import Decider
+from tallystick.spark.jobs.checkback.job import Decider
 
 ENGINES = [
     "sqlite",

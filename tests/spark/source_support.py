@@ -18,9 +18,8 @@ from raw_client import RawClient
 from tallystick.core.message import OutgoingMessage, StoredMessage
 from tallystick.core.ops import Send
 from tallystick.spark.schema import topic_schema
-from tallystick.spark.source.batch import BatchReader
 from tallystick.spark.source.ranges import Range
-from tallystick.spark.source.stream import StreamReader
+from tallystick.spark.source.reader import BatchReader, StreamReader
 
 Row = tuple[Any, ...]
 _numbers = itertools.count()

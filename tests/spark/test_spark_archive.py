@@ -28,9 +28,9 @@ from raw_client import RawClient
 from tallystick.api.http.arrow import schema as endpoint_schema
 from tallystick.core.errors import Conflict, InvalidRequest, NotFound, OffsetOutOfRange
 from tallystick.core.ops import Ack
-from tallystick.spark.archive import writing
 from tallystick.spark.archive.layout import SCHEMA, Archive
 from tallystick.spark.archive.manifest import ArchiveUnwritable, DamagedArchive, Manifest, publish
+from tallystick.spark.jobs.archive import files as archive_files
 from tallystick.spark.source.ranges import Range
 
 DAY_MS = 86_400_000
@@ -428,9 +428,9 @@ def test_any_range_is_read_exactly_and_from_any_uri(
 
 
 def test_only_the_row_groups_of_a_range_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr(archive_files, "ROW_GROUP_ROWS", 10)
     batches = [batch_of(SCHEMA, [DAY_MS] * 10, first) for first in range(0, 50, 10)]
-    (file,) = writing.write_range(tmp_path / "data", "run", Range("t", 0, 0, 50), batches)
+    (file,) = archive_files.write_range(tmp_path / "data", "run", Range("t", 0, 0, 50), batches)
     publish(
         tmp_path / "manifests" / "t",
         Manifest(number=1, topic="t", store="s", created_at=1, run="r", written_at=1, files=[file]),
@@ -448,11 +448,11 @@ def test_only_the_row_groups_of_a_range_are_read(tmp_path: Path, monkeypatch: py
 
 
 def test_files_hold_one_day_each_and_times_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "FILE_BYTES", 1)  # so that every batch of a day is a file of its own
+    monkeypatch.setattr(archive_files, "FILE_BYTES", 1)  # so that every batch of a day is a file of its own
     hour = 3_600_000
     times = [DAY_MS - 2 * hour, DAY_MS - 1, DAY_MS, DAY_MS + hour, DAY_MS + hour, 3 * DAY_MS]
     batches = [batch_of(SCHEMA, times), batch_of(SCHEMA, [3 * DAY_MS], len(times))]
-    files = writing.write_range(tmp_path / "data", "run", Range("t", 0, 0, 7), batches)
+    files = archive_files.write_range(tmp_path / "data", "run", Range("t", 0, 0, 7), batches)
     assert [(file.day, file.start, file.end) for file in files] == [
         ("1970-01-01", 0, 2),
         ("1970-01-02", 2, 5),

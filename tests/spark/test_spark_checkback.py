@@ -309,11 +309,11 @@ def _command(broker: BrokerProcess, producer: Producer, *more: str) -> list[str]
 
 
 def test_progress_is_told_while_a_job_runs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tallystick.spark.jobs import progress
+    from tallystick.spark import tasks
 
-    monkeypatch.setattr(progress, "_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(tasks, "_EVERY_SECONDS", 0.02)
     lines: list[str] = []
-    with progress.parts_reported(spark, lines.append, "sleeping"):
+    with tasks.parts_reported(spark, lines.append, "sleeping"):
         spark.range(2).repartition(3).mapInArrow(_slowly, "id long").collect()
     assert lines[0] == "sleeping"
     assert any(line.startswith("sleeping: ") and line.endswith("parts") for line in lines[1:])

@@ -19,7 +19,7 @@ from service import Service
 from tallystick.barrier import TablesMissing, adapt_sync, decide_many, known_outcomes, run_sync
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ops import Commit
-from tallystick.spark.jobs.checkback.deciding import Decider
+from tallystick.spark.jobs.checkback.job import Decider
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_a_missing_table_is_no_outcome(broker: BrokerProcess, producer: Producer
 def test_a_database_that_is_gone_is_told_by_its_option_and_decides_nothing(
     broker: BrokerProcess, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tallystick.spark.jobs.checkback.deciding._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("tallystick.spark.jobs.checkback.job._PAUSE_SECONDS", 0)
     gids = producer.commit(1)
     gone = Producer(_Gone(), producer.client)  # type: ignore[arg-type]
     with pytest.raises(TallystickError, match="--database: "):
@@ -134,7 +134,7 @@ import json, os, signal, sys
 import pyarrow as pa
 from tallystick.link import Link
 from tallystick.spark.jdbc import Database
-from tallystick.spark.jobs.checkback.deciding import Decider
+from tallystick.spark.jobs.checkback.job import Decider
 
 left = 0
 

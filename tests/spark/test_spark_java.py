@@ -10,10 +10,10 @@ import pytest
 
 from tallystick.core.errors import ConfigError, TallystickError
 from tallystick.spark import java, jdbc
-from tallystick.spark.failures import raised_there
 from tallystick.spark.java import JavaMissing, find_java
 from tallystick.spark.jdbc import Database
 from tallystick.spark.session import SparkMissing, job_session
+from tallystick.spark.tasks import raised_there
 
 
 def make_home(home: Path, version: str, extra: str = "") -> Path:

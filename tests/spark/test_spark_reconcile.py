@@ -25,7 +25,7 @@ from tallystick.core.errors import InvalidRequest, TallystickError
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Commit, Rollback, Send
 from tallystick.spark.jobs.reconcile import Consumer, ReconcileSettings, ReconcileSummary, run_reconcile
-from tallystick.spark.jobs.reconcile.kinds import CODES, KINDS
+from tallystick.spark.jobs.reconcile.summary import CODES, KINDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

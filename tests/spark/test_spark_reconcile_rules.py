@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tallystick.spark.jobs.reconcile.bounds import BEGINNING, Bounds
-from tallystick.spark.jobs.reconcile.compare import compare, counts, empty_traces
+from tallystick.spark.jobs.reconcile.comparison import compare, counts, empty_traces
+from tallystick.spark.jobs.reconcile.rules import BEGINNING, Bounds
 from tallystick.spark.jobs.reconcile.traces import (
     OUTCOME_COMMITTED,
     OUTCOME_ROLLED_BACK,

@@ -25,10 +25,18 @@ from tallystick.cli.spark import replay as replay_command
 from tallystick.core.errors import InvalidRequest, NotFound, OffsetOutOfRange
 from tallystick.core.message import StoredMessage
 from tallystick.spark.archive.layout import Archive
-from tallystick.spark.archive.planning import Identity
-from tallystick.spark.archive.replaying import MOST_HEADERS, _marked
 from tallystick.spark.jobs.archive import run_archive
-from tallystick.spark.jobs.replay import ReplayFailed, ReplaySettings, ReplaySummary, application, run_replay, steps_of
+from tallystick.spark.jobs.archive.plan import Identity
+from tallystick.spark.jobs.replay import (
+    MOST_HEADERS,
+    ReplayFailed,
+    ReplaySettings,
+    ReplaySummary,
+    _marked,
+    application,
+    run_replay,
+    steps_of,
+)
 from tallystick.spark.tasks import SparkWorkers
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from source_support import (
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
-from tallystick.spark.jobs.reconcile import brokers, reach
-from tallystick.spark.jobs.reconcile.bounds import BEGINNING
-from tallystick.spark.source.loss import DataLoss
+from tallystick.spark.jobs.reconcile import brokers, job
+from tallystick.spark.jobs.reconcile.rules import BEGINNING
+from tallystick.spark.source.ranges import DataLoss
 
 both = pytest.mark.parametrize("fail", ["true", "false"])
 
@@ -244,6 +244,6 @@ def test_reconcile_does_not_take_a_topic_made_again_for_one_that_retention_has_s
         topic = new_topic(client, queues=1)
         produce(client, topic, 10)
         make_again(client, topic, 5)
-        assert reach._log_from(brokers.pin(broker.url, ()), "") == BEGINNING
+        assert job._log_from(brokers.pin(broker.url, ()), "") == BEGINNING
         trim(client, topic, q0=12)
-        assert reach._log_from(brokers.pin(broker.url, ()), "") > BEGINNING
+        assert job._log_from(brokers.pin(broker.url, ()), "") > BEGINNING

@@ -30,10 +30,9 @@ from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
 from tallystick.core.errors import InvalidRequest
 from tallystick.spark.archive.manifest import Manifest, publish
-from tallystick.spark.archive.writing import write_range
-from tallystick.spark.source.loss import DataLoss
-from tallystick.spark.source.ranges import Range
-from tallystick.spark.source.reading import Incomplete, read_messages
+from tallystick.spark.jobs.archive.files import write_range
+from tallystick.spark.source.messages import Incomplete, read_messages
+from tallystick.spark.source.ranges import DataLoss, Range
 from tallystick.spark.source.settings import parse_settings
 
 

@@ -27,7 +27,7 @@ from brokers import BrokerProcess
 from raw_client import RawClient
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound
 from tallystick.spark.schema import topic_schema
-from tallystick.spark.source.batch import BatchReader
+from tallystick.spark.source.reader import BatchReader
 
 
 @pytest.fixture

@@ -18,11 +18,8 @@ from tallystick.core.errors import InvalidRequest
 from tallystick.core.wire import TopicView
 from tallystick.spark.format import TallystickSource
 from tallystick.spark.schema import Shape, topic_schema
-from tallystick.spark.source.advancing import advance
-from tallystick.spark.source.limits import fair_share
-from tallystick.spark.source.loss import DataLoss, Loss
-from tallystick.spark.source.marks import Mark, read_mark
-from tallystick.spark.source.ranges import Range, divided, kept
+from tallystick.spark.source.marks import Mark, advance, fair_share, read_mark
+from tallystick.spark.source.ranges import DataLoss, Loss, Range, divided, kept
 from tallystick.spark.source.settings import OPTIONS, parse_settings
 
 URL = {"url": "http://127.0.0.1:7440"}

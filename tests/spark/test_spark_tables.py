@@ -23,9 +23,8 @@ from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import AnswerChecks, Check, Commit, CommitOffsets, Prepare, Rollback
 from tallystick.link import Link
-from tallystick.spark.tables import reader as table_reader
-from tallystick.spark.tables.reader import TableReader
-from tallystick.spark.tables.schemas import TABLES, columns_of
+from tallystick.spark import tables
+from tallystick.spark.tables import TABLES, TableReader, columns_of
 
 PAGE = Path(__file__).parents[2] / "docs/reference/spark-tables.md"
 PENDING = 60
@@ -76,7 +75,7 @@ def states(rows: list[dict[str, Any]]) -> Counter[str]:
 def test_every_transaction_comes_once_whatever_the_pages(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    monkeypatch.setattr(table_reader, "PAGE_ROWS", page)
+    monkeypatch.setattr(tables, "PAGE_ROWS", page)
     for partitions in ("1", "5"):
         gids = Counter(row["gid"] for row in rows_of(table(broker, "transactions", minPartitions=partitions)))
         assert gids == Counter(f"{group}-{number}" for group in ("shop", "bank") for number in range(PENDING))
@@ -147,7 +146,7 @@ def test_chosen_columns_come_in_the_chosen_order(broker: BrokerProcess) -> None:
 
 
 def test_a_broker_that_is_killed_between_pages_costs_no_row_and_doubles_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_reader, "PAGE_ROWS", 10)
+    monkeypatch.setattr(tables, "PAGE_ROWS", 10)
     with running_broker(check_after="1h") as broker:
         with RawClient(broker.url) as client:
             client.batch(*(_prepared(f"shop-{number}", "shop") for number in range(PENDING)))
@@ -164,8 +163,8 @@ def test_a_broker_that_is_killed_between_pages_costs_no_row_and_doubles_none(mon
 
 def test_a_page_that_breaks_off_is_asked_for_again(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection is lost in the middle of every second answer, or the answer is cut without anybody noticing."""
-    monkeypatch.setattr(table_reader, "PAGE_ROWS", 25)
-    monkeypatch.setattr(table_reader, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(tables, "PAGE_ROWS", 25)
+    monkeypatch.setattr(tables, "_PAUSE_SECONDS", 0.0)
     real, calls = http.client.HTTPResponse.read, Counter[str]()
 
     def read(self: http.client.HTTPResponse, *amount: int) -> bytes:

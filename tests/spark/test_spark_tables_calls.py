@@ -16,9 +16,8 @@ from tallystick.core.calls import CallOptions, OutgoingCall
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.ops import Prepare, Rollback, Send
 from tallystick.link import Link
-from tallystick.spark.tables import reader as table_reader
-from tallystick.spark.tables.reader import TableReader
-from tallystick.spark.tables.schemas import columns_of
+from tallystick.spark import tables
+from tallystick.spark.tables import TableReader, columns_of
 
 NOBODY = "http://127.0.0.1:9/nobody"
 LATER = 24 * 3600 * 1000
@@ -73,7 +72,7 @@ def found(rows: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
 def test_every_call_comes_once_whatever_the_pages(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    monkeypatch.setattr(table_reader, "PAGE_ROWS", page)
+    monkeypatch.setattr(tables, "PAGE_ROWS", page)
     for partitions in ("1", "4"):
         assert found(rows_of(broker, minPartitions=partitions)) == places("later") + places("vain") + places("undone")
 

@@ -29,7 +29,7 @@ class TallystickSource(DataSource):
 
     def schema(self) -> StructType:
         if table := self._table():
-            from tallystick.spark.tables.schemas import table_schema
+            from tallystick.spark.tables import table_schema
 
             return table_schema(table, self.options)
         from tallystick.spark.schema import topic_schema
@@ -39,17 +39,17 @@ class TallystickSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._table():
-            from tallystick.spark.tables.reader import TableReader
+            from tallystick.spark.tables import TableReader
 
             return TableReader(self.options, schema)
-        from tallystick.spark.source.batch import BatchReader
+        from tallystick.spark.source.reader import BatchReader
 
         return BatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if table := self._table():
             raise InvalidRequest(f"option 'table': {table!r} is no stream; read it with spark.read", field="table")
-        from tallystick.spark.source.stream import StreamReader
+        from tallystick.spark.source.reader import StreamReader
 
         return StreamReader(self.options, schema)
 

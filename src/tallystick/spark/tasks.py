@@ -1,8 +1,12 @@
-"""Work of our own on Spark's executors: a function, and the items to call it with."""
+"""Work of our own in Spark's processes: given out, watched, and its errors brought back as what they are."""
 
 from __future__ import annotations
 
+import importlib
+import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tallystick.core.errors import TallystickError
@@ -12,6 +16,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+Report = Callable[[str], None]  # how far the work has come, in words
+_EVERY_SECONDS = 1.0
+# The last line of a traceback of Python, which Spark hands on as text.
+_RAISED = re.compile(r"^(tallystick(?:\.\w+)+)\.(\w+): (.*?)(?:\n *SQLSTATE|\n\tat |\Z)", re.MULTILINE | re.DOTALL)
 
 
 class Workers(Protocol):
@@ -66,3 +74,69 @@ def _result(encoded: bytes) -> Any:
     if isinstance(outcome, TallystickError):
         raise outcome
     return outcome
+
+
+# --- how far it has come ----------------------------------------------------------------------------------------
+
+
+def quiet(_: str) -> None:
+    """Nobody wants to hear how far it has come."""
+
+
+@contextmanager
+def parts_reported(spark: SparkSession, report: Report, doing: str) -> Iterator[None]:
+    """While the block runs, report how many of the parts of the work are done."""
+    report(doing)
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(spark, report, doing, ended), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _watch(spark: SparkSession, report: Report, doing: str, ended: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    last = ""
+    while not ended.wait(_EVERY_SECONDS):
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        known = [stage for stage in stages if stage is not None]
+        if known:
+            stage = max(known, key=lambda one: one.stageId)
+            text = f"{doing}: {stage.numCompletedTasks} of {stage.numTasks} parts"
+            if text != last:
+                report(text)
+            last = text
+
+
+# --- what went wrong there --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def told_by_tasks() -> Iterator[None]:
+    """Around actions of Spark: what a task or a reader of ours raised comes out without Spark's wrapping."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        ours = raised_there(str(error))
+        if ours is None:
+            raise
+        raise ours from None
+
+
+def raised_there(text: str) -> TallystickError | None:
+    """The error of ours that a message of Spark holds, if it does."""
+    found = _RAISED.findall(text)
+    if not found:
+        return None
+    module, name, detail = found[-1]
+    try:
+        kind = getattr(importlib.import_module(module), name)
+        made = kind(detail)
+    except (ImportError, AttributeError, TypeError):
+        made = TallystickError(detail)
+    return made if isinstance(made, TallystickError) else TallystickError(detail)

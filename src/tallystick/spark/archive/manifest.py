@@ -44,7 +44,7 @@ class ArchivedFile(Struct, frozen=True):
     bytes: int
     first_ms: int  # the earliest and the latest time of storing
     last_ms: int
-    checksum: str = ""  # of the content, not of the file: see fingerprint.py
+    checksum: str = ""  # of the content, not of the file: see jobs/archive/verification.py
 
     @property
     def rows(self) -> int:

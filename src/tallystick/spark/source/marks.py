@@ -1,4 +1,4 @@
-"""How far a stream has come: what Spark keeps in the checkpoint and hands back.
+"""How far a stream has come: what Spark keeps in the checkpoint and hands back. And how far the next batch goes.
 
 Spark compares offsets as text, so that the same place must always be written in the same way: topics and queues in
 order, queues as text. A topic's time of creation goes with it: one that was deleted and made again goes on where it
@@ -7,14 +7,18 @@ ended, but what had not been read by then is gone; and behind the same address t
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from tallystick.core.wire import TopicView
+from tallystick.spark.source.ranges import Loss
+from tallystick.spark.source.settings import CREATED
+from tallystick.spark.source.topics import Views
 
-CREATED = "__created__"  # no topic can have this name, or the next: names begin with a letter or digit
-PIN = "__start__"
+PIN = "__start__"  # no topic can have this name, as with CREATED
+Q = TypeVar("Q")
 
 
 class Mark(Struct, frozen=True):
@@ -66,3 +70,85 @@ def is_pin(written: dict[str, Any]) -> bool:
 
 def _in_order(places: dict[int, int]) -> dict[str, int]:
     return {str(queue): places[queue] for queue in sorted(places)}
+
+
+# --- the next batch: rules only, by the look of the topics ------------------------------------------------------
+
+
+class Advance(Struct, frozen=True):
+    """Where the next batch ends, and how many messages were waiting in all."""
+
+    mark: Mark
+    waiting: int
+
+
+def advance(begin: Mark, views: Views, most: int | None, loss: Loss, archived: bool) -> Advance:
+    """From `begin` on, up to `most` messages. Reports topics and queues that are not what they were; messages lost to
+    retention are reported where their range is planned, because a repeated batch is planned only."""
+    _compare(begin, views, loss)
+    bases = {
+        (topic, queue): _base(begin, view, queue, archived) for topic, view in views.items() for queue in _of(view)
+    }
+    waiting = {place: views[place[0]].ends[place[1]] - base for place, base in bases.items()}
+    total = sum(count for count in waiting.values() if count > 0)
+    taken = fair_share(waiting, total if most is None else most, turn=sum(bases.values()))
+    queues: dict[str, dict[int, int]] = {topic: {} for topic in views}
+    for (topic, queue), base in bases.items():
+        queues[topic][queue] = base + taken.get((topic, queue), 0)
+    return Advance(Mark(queues, {topic: view.created_at for topic, view in views.items()}), total)
+
+
+def _of(view: TopicView) -> range:
+    return range(view.queues)
+
+
+def _base(begin: Mark, view: TopicView, queue: int, archived: bool) -> int:
+    """Where the batch begins in a queue. Without an archive, trimmed messages cannot be read and do not count."""
+    offset = begin.begin(view, queue)
+    return min(offset if archived else max(offset, view.starts[queue]), view.ends[queue])
+
+
+def _compare(begin: Mark, views: Views, loss: Loss) -> None:
+    for topic, places in begin.queues.items():
+        view = views.get(topic)
+        if view is None or view.created_at != begin.created.get(topic):
+            if view is None or not begin.had_read_all(view):
+                loss.deleted(topic, anew=view is not None)
+            continue
+        for queue, offset in places.items():
+            end = view.ends[queue] if queue < view.queues else 0
+            if offset > end:
+                loss.cut(topic, queue, offset, end)
+
+
+# --- how much of each queue a batch takes when all of it would be too much --------------------------------------
+
+
+def fair_share(waiting: Mapping[Q, int], most: int, turn: int) -> dict[Q, int]:
+    """At most `most` of what is waiting in the queues, in total exactly that if there is as much.
+
+    One for each queue first, so that a short queue beside a long one is never left out; where even that is too much,
+    `turn` decides who begins. The rest by length: queues that are equally far behind stay so.
+    """
+    lengths = {queue: length for queue, length in waiting.items() if length > 0}
+    if sum(lengths.values()) <= most:
+        return lengths
+    queues = list(lengths)
+    first = turn % len(queues)
+    taken = dict.fromkeys((queues[first:] + queues[:first])[:most], 1)
+    rest = most - len(taken)
+    if rest:
+        for queue, share in _by_length({queue: length - 1 for queue, length in lengths.items()}, rest).items():
+            taken[queue] += share
+    return taken
+
+
+def _by_length(lengths: dict[Q, int], most: int) -> dict[Q, int]:
+    """Whole numbers in proportion, with the sum `most`: rounded as the running total is, so that nothing is lost."""
+    total, seen, given = sum(lengths.values()), 0, 0
+    shares = {}
+    for queue, length in lengths.items():
+        seen += length
+        upto = most * seen // total
+        shares[queue], given = upto - given, upto
+    return shares

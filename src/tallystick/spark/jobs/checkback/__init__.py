@@ -5,8 +5,8 @@ What has a barrier row has its outcome; for what has none the same rule is appli
 once, beside producers and the online check.
 """
 
+from tallystick.spark.jobs.checkback.job import run_checkback
 from tallystick.spark.jobs.checkback.producers import ProducerDatabase
-from tallystick.spark.jobs.checkback.run import run_checkback
 from tallystick.spark.jobs.checkback.settings import CheckbackSettings, CheckbackSummary, Decided, Foreign
 
 __all__ = ["CheckbackSettings", "CheckbackSummary", "Decided", "Foreign", "ProducerDatabase", "run_checkback"]

@@ -6,9 +6,14 @@ assume, and SQLite has no times at all. They are moved to the broker's clock by 
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from tallystick.barrier.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
 from tallystick.barrier.errors import TablesMissing
@@ -30,6 +35,9 @@ _TIME = {
     "mysql": "timestampadd(microsecond, {:.0f}000, '1970-01-01')",
     "sqlite": "strftime('%Y-%m-%d %H:%M:%f', {:.3f}, 'unixepoch')",
 }
+SQLITE_FORMAT = "tallystick-sqlite"
+BATCH_ROWS = 20_000
+BUSY_SECONDS = 30.0
 
 
 class ServiceDatabase:
@@ -137,11 +145,9 @@ class ServiceDatabase:
 
     def _read(self, spark: SparkSession, query: str, schema: str, split_by: str | None = None) -> DataFrame:
         if self._engine == "sqlite":
-            from tallystick.spark.jobs.reconcile.sqlite_rows import FORMAT, SqliteRows
-
             spark.dataSource.register(SqliteRows)
             file = self._database.address.parameters["path"]
-            return spark.read.format(FORMAT).schema(schema).option("file", file).option("query", query).load()
+            return spark.read.format(SQLITE_FORMAT).schema(schema).option("file", file).option("query", query).load()
         return self._database.read(spark, query, partition_by=split_by)
 
     def _seconds(self, expression: str) -> str:
@@ -158,3 +164,38 @@ class ServiceDatabase:
 def _effects_query(asked: str) -> str:
     inner = f"({asked})" if " " in asked.strip() else asked
     return f"select message_id from {inner} effects where message_id is not null"  # noqa: S608 - the user's own
+
+
+# --- rows of an SQLite file, read by Python's own driver: no JDBC driver is needed, and no pandas ---------------
+
+
+class SqliteRows(DataSource):
+    """Options: `file` and `query`. The schema is given to `load()`; the query's columns come in its order."""
+
+    @classmethod
+    def name(cls) -> str:
+        return SQLITE_FORMAT
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return SqliteReader(self.options["file"], self.options["query"], schema)
+
+
+class SqliteReader(DataSourceReader):
+    """One query is one snapshot, so it is read by one task."""
+
+    def __init__(self, file: str, query: str, schema: StructType) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self._file, self._query = file, query
+        self._arrow = to_arrow_schema(schema, timezone="UTC")
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        import pyarrow as pa
+
+        # Opened for reading only, so that a path that is wrong does not make an empty database.
+        opened = sqlite3.connect(f"file:{self._file}?mode=ro", timeout=BUSY_SECONDS, uri=True)
+        with closing(opened) as connection, closing(connection.execute(self._query)) as cursor:
+            while rows := cursor.fetchmany(BATCH_ROWS):
+                columns = zip(*rows, strict=True)
+                arrays = [pa.array(column, field.type) for column, field in zip(columns, self._arrow, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=self._arrow)

@@ -1,6 +1,6 @@
 """From what is known of a transaction or a message to what is wrong with it.
 
-Every rule is sound for a system that runs, because of the order in which `reading` takes its snapshots: groups' places,
+Every rule is sound for a system that runs, because of the order in which snapshots are taken: groups' places,
 consumers, log, transactions, producers. What a later step of a transaction left behind is read before what an
 earlier step did, so whatever shows the later step must show the earlier one, or there is damage (ghost,
 contradictory). The other way round a missing later step may only not have happened yet: it needs the grace (lost).
@@ -11,10 +11,10 @@ from __future__ import annotations
 from functools import reduce
 from operator import or_
 
+from msgspec import Struct
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from tallystick.spark.jobs.reconcile.bounds import BEGINNING, Bounds
 from tallystick.spark.jobs.reconcile.traces import (
     OUTCOME_COMMITTED,
     OUTCOME_ROLLED_BACK,
@@ -29,6 +29,41 @@ from tallystick.spark.jobs.reconcile.traces import (
 )
 
 Case = tuple[Column, str]
+BEGINNING = -(2**62)
+END = 2**62
+# Ages are compared across clocks that were set by each other a moment ago; this covers the way between them, and a
+# database that keeps times in whole seconds.
+MARGIN_MS = 10_000
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """`now_ms` is when reading began. From `..._from` on, rows of a side cannot have been cleaned up or expired:
+
+    * `remembered_from`: a transaction that was resolved since then is still known to the broker;
+    * `log_from`: a message that was stored since then is still in the log (or in the archive that is read with it);
+    * `barrier_from`: a barrier row that was written since then is still there;
+    * `applied_from`: by consumer, the same for inbox rows.
+    """
+
+    now_ms: int
+    grace_ms: int = 0
+    since_ms: int = BEGINNING
+    until_ms: int = END
+    late_after_ms: int | None = None
+    remembered_from: int = BEGINNING
+    log_from: int = BEGINNING
+    barrier_from: int = BEGINNING
+    applied_from: tuple[int, ...] = ()
+    whole_log: bool = True
+    brokers: bool = True
+    producers: bool = True
+    effects: tuple[bool, ...] = ()  # by consumer: its effects are given
+    digests: bool = False  # values were read, to be compared with what consumers have kept of them
+    keeps_offset: tuple[bool, ...] = ()  # by consumer: it has no inbox but an offset of its own
+
+    @property
+    def groups(self) -> int:
+        return len(self.applied_from)
 
 
 def _first(cases: list[Case]) -> Column:

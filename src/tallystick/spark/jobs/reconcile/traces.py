@@ -98,7 +98,7 @@ def transaction_traces(transactions: DataFrame, producer_groups: Sequence[str], 
 
 
 def log_traces(log: DataFrame, places: DataFrame, store: str, groups: int, consumer_dedup: bool) -> DataFrame:
-    """From the log's columns and what is known of its queues (see `reading.places_frame`). Where values were read, each
+    """From the log's columns and what is known of its queues (see `brokers.Places.frame`). Where values were read, each
     becomes a number; of a message whose outcome follows it, that is the prepared one's."""
     joined = log.join(F.broadcast(places), ["topic", "queue"])
     plain = F.coalesce(F.col("gid"), F.lit("")) == ""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tallystick.core.errors import NotFound
 from tallystick.link import Link
-from tallystick.spark.failures import told_by_tasks
 from tallystick.spark.jobs.report import figures as of
 from tallystick.spark.jobs.report.facts import Facts, ReportedBroker
 from tallystick.spark.jobs.report.page import draw
 from tallystick.spark.jobs.report.page.words import many
 from tallystick.spark.jobs.report.settings import ReportSettings, ReportSummary, Span, span_of
+from tallystick.spark.tasks import Report, quiet, told_by_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,11 +26,7 @@ ALL_BUT_LETTERS = r"(?!dlq\.).*"
 LETTER_COLUMNS = "topic string not null, headers map<string,string>, timestamp timestamp not null"
 
 
-def quiet(_: str) -> None:
-    """Nobody wants to hear of the steps."""
-
-
-def run_report(spark: SparkSession, settings: ReportSettings, report: Callable[[str], None] = quiet) -> ReportSummary:
+def run_report(spark: SparkSession, settings: ReportSettings, report: Report = quiet) -> ReportSummary:
     """Write the report of a range into a directory: `report.html`, and one Parquet file for each figure."""
     with Link(settings.url, patience=PATIENCE_SECONDS, named="url") as broker:
         reported, now_ms = _reported(broker, settings)

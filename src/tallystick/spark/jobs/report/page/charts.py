@@ -66,7 +66,7 @@ class Bar(NamedTuple):
     rects: list[Rect]
 
 
-class Line(NamedTuple):
+class Sparkline(NamedTuple):
     described: str
     colour: str
     last: int
@@ -151,9 +151,9 @@ def _piece(colour: str, x: float, width: float, hint: str = "") -> Rect:
     return Rect(colour, x, width, y=0, height=10, hint=hint)
 
 
-def line(title: str, values: Sequence[float], colour: str) -> Line:
+def line(title: str, values: Sequence[float], colour: str) -> Sparkline:
     """A small filled line without an axis: the form of a course, not its size."""
     most = max(values, default=0) or 1
     points = [f"{place:g} {20 - 19 * value / most:.2f}" for place, value in enumerate(values)]
     last = max(len(values) - 1, 1)
-    return Line(title, colour, last, f"M0 20 L{' L'.join(points)} L{last} 20 Z" if values else "")
+    return Sparkline(title, colour, last, f"M0 20 L{' L'.join(points)} L{last} 20 Z" if values else "")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tallystick.spark.jobs.report.facts import Facts
-from tallystick.spark.jobs.report.page.charts import BINARY, Line, Plot, Series, line, plot
+from tallystick.spark.jobs.report.page.charts import BINARY, Plot, Series, Sparkline, line, plot
 from tallystick.spark.jobs.report.page.words import short, size, step_labels, step_marks, step_of
 
 COLOURS = 7
@@ -18,7 +18,7 @@ class TopicVolume(NamedTuple):
     name: str
     messages: int
     bytes: int
-    course: Line
+    course: Sparkline
 
 
 class StepVolume(NamedTuple):

@@ -1,4 +1,15 @@
-"""One topic in one run of the archive job, step by step; jobs/archive.py says what a crash between two steps leaves."""
+"""The archive job: closed ranges of topics become Parquet, are verified, and only then leave the broker.
+
+For each topic, in steps of a bounded number of messages:
+
+1. *write*: tasks write data files under names of their own; nobody sees them yet;
+2. *verify*: tasks read every file back and compare it with the broker's log, which they read in another form;
+3. *publish*: one manifest, made exclusively, makes all files of the step count at once;
+4. *trim*: the broker drops what manifests cover and this run has verified.
+
+Killed before 3, a run has changed nothing, and the next one that publishes removes its files. Killed after 3, the next
+run finds the manifest, verifies again what it did not verify itself, and trims. Of two runs at once one publishes.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +17,71 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tallystick.core.errors import Conflict, TallystickError
+from tallystick.core.errors import Conflict, InvalidRequest, TallystickError
 from tallystick.link import Link
-from tallystick.spark.archive import planning
 from tallystick.spark.archive.layout import Archive
 from tallystick.spark.archive.manifest import ArchivedFile, DamagedArchive, Manifest, publish
-from tallystick.spark.archive.planning import Identity, Plan
-from tallystick.spark.archive.settings import ArchivedTopic, ArchiveSettings, Report
-from tallystick.spark.archive.verifying import check_file, checked_against_log
-from tallystick.spark.archive.writing import write_range
+from tallystick.spark.jobs.archive.files import write_range
+from tallystick.spark.jobs.archive.plan import (
+    Identity,
+    Plan,
+    chosen_topics,
+    next_plan,
+    topic_view,
+    unsettled,
+    wanted_ends,
+)
+from tallystick.spark.jobs.archive.settings import ArchivedTopic, ArchiveSettings, ArchiveSummary
+from tallystick.spark.jobs.archive.verification import check_file, checked_against_log
+from tallystick.spark.source.messages import read_messages
 from tallystick.spark.source.ranges import Range
-from tallystick.spark.source.reading import read_messages
 from tallystick.spark.source.settings import parse_settings
-from tallystick.spark.tasks import Workers
+from tallystick.spark.tasks import Report, SparkWorkers, Workers, quiet
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TASKS_AT_ONCE = 64  # between two words about the progress
 T = TypeVar("T")
 R = TypeVar("R")
 
 
+def run_archive(spark: SparkSession, settings: ArchiveSettings, report: Report = quiet) -> ArchiveSummary:
+    """Archive on the executors of a Spark session, which must reach the same path as the driver."""
+    return archive_with(SparkWorkers(spark), settings, report)
+
+
+def archive_with(workers: Workers, settings: ArchiveSettings, report: Report = quiet) -> ArchiveSummary:
+    began = time.monotonic()
+    _check(settings)
+    with Link(settings.url, patience=settings.patience_seconds) as link:
+        names = chosen_topics(link, settings.topics or tuple(settings.to_offsets), settings.pattern)
+        done = [TopicRun(workers, settings, report, link, name).run() for name in names]
+    return ArchiveSummary(settings.path, settings.dry_run, time.monotonic() - began, done)
+
+
+def _check(settings: ArchiveSettings) -> None:
+    if (settings.older_than_ms is None) != bool(settings.to_offsets):
+        raise InvalidRequest(
+            "say how far to archive: older than a time, or to offsets, and not both", field="older_than"
+        )
+    if settings.to_offsets and (
+        settings.pattern or set(settings.topics or settings.to_offsets) != set(settings.to_offsets)
+    ):
+        raise InvalidRequest("the offsets name the topics; do not name others beside them", field="to_offsets")
+    if not Archive(settings.path).is_local:
+        raise InvalidRequest(
+            f"{settings.path}: an archive is written to a directory, which may be a mounted one; its manifests need a "
+            "file system that gives a name only once. It can be read from anywhere, once it is copied there",
+            field="path",
+        )
+
+
 class TopicRun:
+    """One topic in one run, step by step."""
+
     def __init__(self, workers: Workers, settings: ArchiveSettings, report: Report, link: Link, topic: str) -> None:
         self._workers, self._settings, self._link, self._topic = workers, settings, link, topic
         self._report: Report = lambda text: report(f"{topic}: {text}")
@@ -37,11 +91,11 @@ class TopicRun:
 
     def run(self) -> ArchivedTopic:
         info = self._link.get("info")
-        view = planning.topic_view(self._link, self._topic)
+        view = topic_view(self._link, self._topic)
         older_than = self._settings.older_than_ms
         before_ms = None if older_than is None else int(info["now_ms"]) - older_than
         offsets = self._settings.to_offsets.get(self._topic, {})
-        wanted = planning.wanted_ends(self._link, view, before_ms, offsets)
+        wanted = wanted_ends(self._link, view, before_ms, offsets)
         identity = Identity(str(info["store"]), view.created_at)
         while not self._step(identity, wanted, before_ms):
             pass
@@ -49,9 +103,9 @@ class TopicRun:
 
     def _step(self, identity: Identity, wanted: Mapping[int, int], before_ms: int | None) -> bool:
         """One manifest further, if anything is left to archive; says whether this was the last step."""
-        settings, view = self._settings, planning.topic_view(self._link, self._topic)
+        settings, view = self._settings, topic_view(self._link, self._topic)
         most = sys.maxsize if settings.dry_run else settings.rows_at_once
-        plan = planning.next_plan(self._archive, identity, view, wanted, most, settings.file_rows)
+        plan = next_plan(self._archive, identity, view, wanted, most, settings.file_rows)
         self._tell_gaps(plan)
         if settings.dry_run:
             self._done.rows += plan.rows
@@ -180,7 +234,7 @@ class TopicRun:
 
     def _trim(self, wanted: Mapping[int, int]) -> None:
         """Let the broker drop what is archived, as far as was asked for; files of earlier runs are verified anew."""
-        starts = planning.topic_view(self._link, self._topic).starts
+        starts = topic_view(self._link, self._topic).starts
         ends = {queue: end for queue, end in self._droppable(wanted).items() if end > starts[queue]}
         if not ends:
             return
@@ -199,7 +253,7 @@ class TopicRun:
     def _droppable(self, wanted: Mapping[int, int]) -> dict[int, int]:
         """By queue, up to where the broker's messages are in the archive, were asked for, and nobody waits for them."""
         covered = self._archive.covers(self._topic)
-        held = {} if self._settings.past_consumers else planning.unsettled(self._link, self._topic)
+        held = {} if self._settings.past_consumers else unsettled(self._link, self._topic)
         ends: dict[int, int] = {}
         for queue in wanted.keys() & covered.keys():
             end = min(wanted[queue], covered[queue][1])

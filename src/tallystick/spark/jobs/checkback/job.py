@@ -1,34 +1,41 @@
-"""The job: reads what is pending, joins, decides, and adds up what came of it."""
+"""The job: reads what is pending, joins, lets tasks decide, and adds up what came of it.
+
+Everything that a task does may happen twice, or half: an outcome is told only after it is durable in the producer's
+database, and telling it again changes nothing.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from tallystick.barrier import BarrierError, adapt_sync, decide_many, known_outcomes, run_sync
 from tallystick.barrier.queries import OUTCOMES
+from tallystick.core.errors import TallystickError
+from tallystick.core.ops import Outcome
 from tallystick.link import Link
-from tallystick.spark.failures import told_by_tasks
-from tallystick.spark.jobs.checkback.deciding import COUNTED, Decider
+from tallystick.spark.jdbc import Database
 from tallystick.spark.jobs.checkback.producers import KnownDatabase, check_apart, look_at, owner_column
 from tallystick.spark.jobs.checkback.settings import CheckbackSettings, CheckbackSummary, Decided, Foreign
-from tallystick.spark.jobs.progress import parts_reported
+from tallystick.spark.tasks import Report, parts_reported, quiet, told_by_tasks
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-Report = Callable[[str], None]
 
 # The barrier table is read as a whole only while it is not so much larger that asking for each gid is cheaper.
 _SCAN_AT_MOST = 20
 _GIDS_PER_TASK = 25_000
 _FOREIGN_SHOWN = 20
 _NEEDED = ("gid", "state", "group", "checks", "next_check_at", "check_via", "check_target", "source")
-
-
-def quiet(_: str) -> None:
-    """No progress."""
+COUNTED = "way string, outcome string, count bigint"
+_BROKER_TIMEOUT = 60.0
+# A database may be restarted while a job of some minutes runs.
+_TRIES = 4
+_PAUSE_SECONDS = 1.0
 
 
 def run_checkback(spark: SparkSession, settings: CheckbackSettings, report: Report = quiet) -> CheckbackSummary:
@@ -73,7 +80,7 @@ def _pending(spark: SparkSession, databases: Sequence[KnownDatabase], settings: 
 def _read(spark: SparkSession, settings: CheckbackSettings) -> DataFrame:
     from pyspark.sql.types import StructType
 
-    from tallystick.spark.tables.schemas import columns_of
+    from tallystick.spark.tables import columns_of
 
     columns = columns_of("transactions")
     reader = spark.read.format("tallystick").option("url", settings.url).option("table", "transactions")
@@ -162,3 +169,75 @@ def _tasks(spark: SparkSession, known: KnownDatabase, count: int, settings: Chec
     return (
         pieces if spark.sparkContext.defaultParallelism <= settings.connections else min(pieces, settings.connections)
     )
+
+
+# --- what a task does: it finds the outcomes of its share of the transactions and tells the broker --------------
+
+
+@dataclass(frozen=True)
+class Decider:
+    """For one database. It travels to the executors."""
+
+    url: str
+    database: Database
+    table: str
+    wait: float
+    batch: int
+    retry: float
+    dry_run: bool
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """From rows of (gid, reason) to counts of (way, outcome)."""
+        import pyarrow as pa
+
+        with Link(self.url, timeout=_BROKER_TIMEOUT, patience=self.retry) as broker:
+            for batch in batches:
+                for start in range(0, batch.num_rows, self.batch):
+                    counts = self._decide(broker, batch.slice(start, self.batch))
+                    ways, outcomes = zip(*counts, strict=True)
+                    numbers = pa.array(counts.values(), pa.int64())
+                    yield pa.record_batch([ways, outcomes, numbers], ["way", "outcome", "count"])
+
+    def _decide(self, broker: Link, rows: pa.RecordBatch) -> Counter[tuple[str, str]]:
+        reasons = zip(rows.column("gid").to_pylist(), rows.column("reason").to_pylist(), strict=True)
+        joined: dict[str, Outcome] = {}
+        asked: list[str] = []
+        for gid, reason in reasons:
+            if reason in OUTCOMES:
+                joined[gid] = OUTCOMES[reason]
+            else:
+                asked.append(gid)
+        checked = self._ask_patiently(asked) if asked else {}
+        outcomes = {**joined, **{gid: said for gid, said in checked.items() if said in OUTCOMES.values()}}
+        if outcomes and not self.dry_run:
+            # Those that are unknown are left out: to say so would count as a check, and might park them.
+            broker.post("checks", "answers", answers=outcomes)
+        counts: Counter[tuple[str, str]] = Counter(("join", said) for said in joined.values())
+        counts.update(("check", said) for said in checked.values())
+        return counts
+
+    def _ask_patiently(self, gids: list[str]) -> dict[str, str]:
+        tries = 0
+        while True:
+            try:
+                return self._ask(gids)
+            except BarrierError:
+                raise
+            except Exception as error:
+                tries += 1
+                if tries == _TRIES:
+                    said = " ".join(str(error).split()) or type(error).__name__
+                    raise TallystickError(f"{self.database.named}: {said}") from error
+            time.sleep(_PAUSE_SECONDS * tries)
+
+    def _ask(self, gids: list[str]) -> dict[str, str]:
+        connection: Any = self.database.connect(self.wait)
+        try:
+            adapter = adapt_sync(connection)
+            if self.dry_run:
+                known = run_sync(adapter, known_outcomes(gids, table=self.table))
+                return {gid: known.get(gid, "open") for gid in gids}
+            decided = run_sync(adapter, decide_many(gids, wait=self.wait, table=self.table))
+        finally:
+            connection.close()
+        return {gid: "unknown" if said == "running" else said for gid, said in decided.items()}

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -42,11 +42,11 @@ from tallystick.core.errors import InvalidRequest
 from tallystick.core.wire import TopicView
 from tallystick.spark.format import FORMAT
 from tallystick.spark.jobs.reconcile import brokers, traces
-from tallystick.spark.jobs.reconcile.bounds import MARGIN_MS
-from tallystick.spark.jobs.reconcile.brokers import Pinned
+from tallystick.spark.jobs.reconcile.brokers import Consuming, Pinned, Places
 from tallystick.spark.jobs.reconcile.databases import ServiceDatabase
-from tallystick.spark.jobs.reconcile.places import Consuming, Places
+from tallystick.spark.jobs.reconcile.rules import MARGIN_MS
 from tallystick.spark.jobs.reconcile.settings import Consumer, ReconcileSettings
+from tallystick.spark.tasks import Report
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +78,7 @@ class Snapshots(Struct):
 class Reader:
     """Reads all sides of one reconciliation, once."""
 
-    def __init__(self, spark: SparkSession, settings: ReconcileSettings, report: Callable[[str], None]) -> None:
+    def __init__(self, spark: SparkSession, settings: ReconcileSettings, report: Report) -> None:
         self._spark, self._settings, self._report = spark, settings, report
         self._traces: list[DataFrame] = []
         self._rows = 0

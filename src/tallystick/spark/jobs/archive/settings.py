@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct, field
 
 from tallystick.spark.archive.manifest import Gap
-
-Report = Callable[[str], None]
 
 
 class ArchiveSettings(Struct, frozen=True, kw_only=True):
@@ -52,7 +50,3 @@ class ArchiveSummary(Struct):
     def missing(self) -> int:
         """Messages that were dropped before they could be archived."""
         return sum(gap.end - gap.start for topic in self.topics for gap in topic.gaps)
-
-
-def quiet(_: str) -> None:
-    """Says nothing."""

@@ -1,7 +1,4 @@
-"""`spark.readStream`: micro-batches from the place in the checkpoint on.
-
-Spark keeps one of these for the whole query, in a process of its own, and sends copies to the tasks, which only read.
-"""
+"""The readers that Spark drives: `partitions` once on the driver, then `read` in each task."""
 
 from __future__ import annotations
 
@@ -9,24 +6,64 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from tallystick.core.errors import InvalidRequest
 from tallystick.core.wire import TopicView
 from tallystick.link import Link
 from tallystick.spark.schema import Shape
-from tallystick.spark.source.advancing import Advance, advance
-from tallystick.spark.source.marks import Mark, ends, is_pin, pin, read_mark
-from tallystick.spark.source.planning import Planner
-from tallystick.spark.source.ranges import Range
-from tallystick.spark.source.reading import read_range
-from tallystick.spark.source.resolving import resolve
+from tallystick.spark.source.marks import Advance, Mark, advance, ends, is_pin, pin, read_mark
+from tallystick.spark.source.messages import read_range
+from tallystick.spark.source.ranges import Planner, Range
 from tallystick.spark.source.settings import parse_settings
-from tallystick.spark.source.topics import Topics, Views, open_link
+from tallystick.spark.source.topics import Topics, Views, open_link, resolve
+
+
+class BatchReader(DataSourceReader):
+    """`spark.read`: the offsets between two places, fixed when the DataFrame is first used."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._settings = parse_settings(options, streaming=False)
+        self._shape = Shape(schema)
+
+    def partitions(self) -> list[InputPartition]:
+        settings, planner = self._settings, Planner(self._settings)
+        with open_link(settings) as link:
+            topics = Topics(link, settings)
+            views = topics.require(topics.look())
+            begins = resolve(settings.start, views, link, planner.archived, settings.late_start_fails)
+            upto = resolve(settings.end, views, link, planner.archived)
+        wanted = [
+            (_between(views[topic], queue, start, upto[topic][queue]), views[topic])
+            for topic, queues in begins.items()
+            for queue, start in queues.items()
+        ]
+        return list(planner.tasks(wanted))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        # Where there is nothing to read, Spark makes a partition of its own and reads that.
+        return read_range(self._settings, self._shape, partition) if isinstance(partition, Range) else iter(())
+
+
+def _between(view: TopicView, queue: int, start: int, end: int) -> Range:
+    if start > end:
+        raise InvalidRequest(
+            f"{view.name}/{queue}: the start, offset {start}, lies behind the end, offset {end}; see the options "
+            "startingOffsets and endingOffsets, or those with a timestamp",
+            field="startingOffsets",
+        )
+    return Range(view.name, queue, start, end, created=view.created_at)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream`: micro-batches from the place in the checkpoint on.
+
+    Spark keeps one of these for the whole query, in a process of its own, and sends copies to the tasks, which only
+    read.
+    """
+
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._settings = parse_settings(options, streaming=True)
         self._shape = Shape(schema)

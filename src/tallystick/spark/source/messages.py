@@ -13,8 +13,7 @@ from tallystick.core.errors import BrokerUnavailable, NotFound, OffsetOutOfRange
 from tallystick.core.wire import TopicView
 from tallystick.link import Link
 from tallystick.spark.schema import Shape
-from tallystick.spark.source.planning import Planner
-from tallystick.spark.source.ranges import Range
+from tallystick.spark.source.ranges import Planner, Range
 from tallystick.spark.source.settings import SourceSettings
 from tallystick.spark.source.topics import open_link
 

@@ -1,1 +1,0 @@
-"""`option("table", ...)`: the broker's own state as DataFrames."""
