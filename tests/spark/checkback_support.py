@@ -22,7 +22,7 @@ from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Check, Prepare
 from tallystick.spark.jdbc import Database
 from tallystick.spark.jobs.checkback import CheckbackSettings, ProducerDatabase
-from tallystick.spark.jobs.checkback.job import Decider
+from tallystick.spark.jobs.checkback.job import BulkDecider
 
 ENGINES = [
     "sqlite",
@@ -123,7 +123,9 @@ def settings(broker: BrokerProcess, *producers: Producer, **more: Any) -> Checkb
     return CheckbackSettings(**{**given, **more})
 
 
-def decider(broker: BrokerProcess, producer: Producer, kind: type[Decider] = Decider, **more: Any) -> Decider:
+def decider(
+    broker: BrokerProcess, producer: Producer, kind: type[BulkDecider] = BulkDecider, **more: Any
+) -> BulkDecider:
     given = {"table": "tallystick_barrier", "wait": 0.2, "batch": 7, "retry": 20.0, "dry_run": False}
     return kind(url=broker.url, database=Database.parse(producer.service.url), **{**given, **more})
 
@@ -136,7 +138,7 @@ def rows(gids: Iterable[str], reason: str | None = None) -> Iterator[pa.RecordBa
     )
 
 
-def counted(task: Decider, gids: Iterable[str]) -> dict[tuple[str, str], int]:
+def counted(task: BulkDecider, gids: Iterable[str]) -> dict[tuple[str, str], int]:
     """What a task says of its share."""
     found: dict[tuple[str, str], int] = {}
     for batch in task.run(rows(gids)):

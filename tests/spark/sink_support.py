@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from tallystick.core.errors import NotFound
 from tallystick.link import Link
-from tallystick.spark.sink.writer import BatchWriter, Prepared, StreamWriter
+from tallystick.spark.sink.writer import BatchWriter, PreparedPart, StreamWriter
 
 QUERY = "0e0b3a2c-7a53-4b3e-9f5e-0a4f4f1c2d3e"
 OTHER_QUERY = "7d2f1b9a-1111-4222-8333-944445555666"
@@ -76,11 +76,11 @@ class Play:
     def writer(self) -> StreamWriter:
         return StreamWriter(self._columns, self._options, overwrite=False)
 
-    def task(self, batch: int, *batches: pa.RecordBatch) -> Prepared:
+    def task(self, batch: int, *batches: pa.RecordBatch) -> PreparedPart:
         with as_task(self._query, batch):
             return pickle.loads(pickle.dumps(self.writer())).write(iter(batches))
 
-    def tasks(self, batch: int, splits: Iterable[pa.RecordBatch]) -> list[Prepared]:
+    def tasks(self, batch: int, splits: Iterable[pa.RecordBatch]) -> list[PreparedPart]:
         return [self.task(batch, split) for split in splits]
 
     def commit(self, batch: int, messages: list[Any]) -> None:
@@ -89,7 +89,7 @@ class Play:
     def abort(self, batch: int, messages: list[Any]) -> None:
         self.writer().abort(messages, batch)
 
-    def run(self, batch: int, *splits: pa.RecordBatch) -> list[Prepared]:
+    def run(self, batch: int, *splits: pa.RecordBatch) -> list[PreparedPart]:
         messages = self.tasks(batch, splits)
         self.commit(batch, messages)
         return messages

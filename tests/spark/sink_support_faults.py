@@ -29,7 +29,7 @@ from tallystick.core.ids import new_gid
 from tallystick.link import Link
 from tallystick.spark.format import TallystickSource
 from tallystick.spark.sink import parts
-from tallystick.spark.sink.writer import Prepared, StreamWriter
+from tallystick.spark.sink.writer import PreparedPart, StreamWriter
 
 PATIENCE_SECONDS = 60.0
 
@@ -76,7 +76,7 @@ class FaultyWriter(StreamWriter):
         self.faults = Faults(own.pop("faults"))
         super().__init__(schema, own, overwrite)
 
-    def write(self, iterator: Iterator[Any]) -> Prepared:
+    def write(self, iterator: Iterator[Any]) -> PreparedPart:
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -108,13 +108,13 @@ class FaultyWriter(StreamWriter):
 class WriterWithoutLedger(FaultyWriter):
     """The seeded bug: parts are committed atomically, but under an id that no replay knows."""
 
-    def write(self, iterator: Iterator[Any]) -> Prepared:
+    def write(self, iterator: Iterator[Any]) -> PreparedPart:
         message = super().write(iterator)
-        return Prepared(message.app, "", message.part, message.count)
+        return PreparedPart(message.app, "", message.part, message.count)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         app = new_gid()
-        super().commit([Prepared(app, "", one.part, one.count) for one in messages if one is not None], batchId)
+        super().commit([PreparedPart(app, "", one.part, one.count) for one in messages if one is not None], batchId)
 
 
 class FaultySink(TallystickSource):

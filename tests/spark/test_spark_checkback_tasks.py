@@ -19,7 +19,7 @@ from service import Service
 from tallystick.barrier import TablesMissing, adapt_sync, decide_many, known_outcomes, run_sync
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ops import Commit
-from tallystick.spark.jobs.checkback.job import Decider
+from tallystick.spark.jobs.checkback.job import BulkDecider
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ import json, os, signal, sys
 import pyarrow as pa
 from tallystick.link import Link
 from tallystick.spark.jdbc import Database
-from tallystick.spark.jobs.checkback.job import Decider
+from tallystick.spark.jobs.checkback.job import BulkDecider
 
 left = 0
 
@@ -152,7 +152,7 @@ def stepping(real):
         return result
     return call
 
-Decider._ask = stepping(Decider._ask)
+BulkDecider._ask = stepping(BulkDecider._ask)
 Link.post = stepping(Link.post)
 given = json.load(sys.stdin)
 given["task"]["database"] = Database.parse(given["task"]["database"])
@@ -161,7 +161,7 @@ for step, gids in enumerate(given["gids"], 1):
     child = os.fork()
     if not child:
         rows = pa.record_batch([gids, pa.nulls(len(gids), pa.string())], ["gid", "reason"])
-        list(Decider(**given["task"]).run(iter([rows])))
+        list(BulkDecider(**given["task"]).run(iter([rows])))
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -193,7 +193,7 @@ def test_a_task_killed_at_any_step_and_run_again_comes_to_the_truth(broker: Brok
 # --- the judge is judged ---------------------------------------------------------------------------------------------
 
 
-class _JoinOnly(Decider):
+class _JoinOnly(BulkDecider):
     """The seeded bug: what has no row is called rolled back, and nothing is inserted."""
 
     def _ask(self, gids: list[str]) -> dict[str, str]:
@@ -205,7 +205,7 @@ class _JoinOnly(Decider):
         return {gid: known.get(gid, "rolled_back") for gid in gids}
 
 
-class _Guessing(Decider):
+class _Guessing(BulkDecider):
     """The seeded bug: a running transaction is called committed."""
 
     def _ask(self, gids: list[str]) -> dict[str, str]:

@@ -34,7 +34,7 @@ from tallystick.core.errors import Conflict, InvalidRequest, PartUnavailable, To
 from tallystick.core.ids import new_gid
 from tallystick.link import Link
 from tallystick.spark.sink import parts
-from tallystick.spark.sink.writer import Prepared
+from tallystick.spark.sink.writer import PreparedPart
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def play(broker: BrokerProcess, topic: str) -> Play:
     return Play(broker.url, topic, txnAppId=new_gid())
 
 
-def app_of(messages: list[Prepared]) -> str:
+def app_of(messages: list[PreparedPart]) -> str:
     return messages[0].app
 
 
@@ -371,9 +371,9 @@ def test_abort_after_a_commit_that_was_applied_changes_nothing(broker: BrokerPro
 def test_abort_never_raises(play: Play, topic: str, broker: BrokerProcess) -> None:
     play.abort(0, [None, None])
     gone = Play("http://127.0.0.1:9", topic)
-    gone.abort(0, [Prepared("app", QUERY, "part", 3), None])
+    gone.abort(0, [PreparedPart("app", QUERY, "part", 3), None])
     writer = batch_writer("http://127.0.0.1:9", topic=topic)
-    writer.abort([Prepared("app", "", "part", 3)])
+    writer.abort([PreparedPart("app", "", "part", 3)])
 
 
 def test_a_commit_without_every_tasks_word_is_refused(broker: BrokerProcess, topic: str, play: Play) -> None:

@@ -18,7 +18,7 @@ from tallystick.core.errors import InvalidRequest
 from tallystick.core.wire import TopicView
 from tallystick.spark.format import TallystickSource
 from tallystick.spark.schema import Shape, topic_schema
-from tallystick.spark.source.marks import Mark, advance, fair_share, read_mark
+from tallystick.spark.source.marks import StreamMark, advance, fair_share, read_mark
 from tallystick.spark.source.ranges import DataLoss, Loss, Range, divided, kept
 from tallystick.spark.source.settings import OPTIONS, parse_settings
 
@@ -110,7 +110,7 @@ def test_a_time_counts_more_than_times_of_queues_and_those_more_than_offsets() -
 
 
 def test_offsets_of_a_querys_progress_can_be_given_back() -> None:
-    written = json.dumps(Mark({"orders": {0: 7, 1: 9}}, {"orders": 123}).written())
+    written = json.dumps(StreamMark({"orders": {0: 7, 1: 9}}, {"orders": 123}).written())
     assert parse_settings({**ONE, "startingOffsets": written}, streaming=True).start.by_queue == {
         "orders": {0: 7, 1: 9}
     }
@@ -193,15 +193,15 @@ def view(name: str, starts: list[int], ends: list[int], created: int = 1, begins
 
 
 def test_offsets_are_written_in_one_way_only() -> None:
-    one = Mark({"b": {10: 1, 2: 5}, "a": {0: 3}}, {"a": 1, "b": 2})
-    other = Mark({"a": {0: 3}, "b": {2: 5, 10: 1}}, {"b": 2, "a": 1})
+    one = StreamMark({"b": {10: 1, 2: 5}, "a": {0: 3}}, {"a": 1, "b": 2})
+    other = StreamMark({"a": {0: 3}, "b": {2: 5, 10: 1}}, {"b": 2, "a": 1})
     text = '{"a": {"0": 3}, "b": {"2": 5, "10": 1}, "__created__": {"a": 1, "b": 2}}'
     assert json.dumps(one.written()) == json.dumps(other.written()) == text
     assert read_mark(json.loads(text)) == one
 
 
 def test_a_queue_that_was_added_is_read_from_its_first_message() -> None:
-    begin = Mark({"t": {0: 7}}, {"t": 1})
+    begin = StreamMark({"t": {0: 7}}, {"t": 1})
     found = advance(begin, {"t": view("t", [0, 0], [9, 4])}, None, Loss(True), archived=False)
     assert found.mark.queues == {"t": {0: 9, 1: 4}}
     assert begin.begin(view("t", [0, 0], [9, 4]), 1) == 0
@@ -210,7 +210,7 @@ def test_a_queue_that_was_added_is_read_from_its_first_message() -> None:
 
 def test_a_queue_that_does_not_begin_at_0_is_read_from_where_it_begins() -> None:
     """An earlier topic of that name had the queue, the one that is read got it just now."""
-    begin = Mark({"t": {0: 7}}, {"t": 1})
+    begin = StreamMark({"t": {0: 7}}, {"t": 1})
     views = {"t": view("t", [5, 20], [9, 24], begins=(5, 20))}
     assert advance(begin, views, None, Loss(True), archived=True).waiting == 6
     assert begin.begin(views["t"], 1) == 20
@@ -219,17 +219,17 @@ def test_a_queue_that_does_not_begin_at_0_is_read_from_where_it_begins() -> None
 @pytest.mark.parametrize("archived", [True, False])
 def test_a_topic_that_goes_on_where_the_reader_is_has_lost_nothing(archived: bool) -> None:
     views = {"t": view("t", [9, 5], [12, 5], created=2, begins=(9, 5))}
-    read = Mark({"t": {0: 9, 1: 5}}, {"t": 1})
-    assert advance(read, views, None, Loss(True), archived).mark == Mark({"t": {0: 12, 1: 5}}, {"t": 2})
+    read = StreamMark({"t": {0: 9, 1: 5}}, {"t": 1})
+    assert advance(read, views, None, Loss(True), archived).mark == StreamMark({"t": {0: 12, 1: 5}}, {"t": 2})
     for behind in ({0: 8, 1: 5}, {0: 9, 1: 4}, {0: 10, 1: 5}, {0: 9, 1: 5, 2: 1}):
         with pytest.raises(DataLoss, match="t: the topic was deleted and made again"):
-            advance(Mark({"t": behind}, {"t": 1}), views, None, Loss(True), archived)
-        found = advance(Mark({"t": behind}, {"t": 1}), views, None, Loss(False), archived)
+            advance(StreamMark({"t": behind}, {"t": 1}), views, None, Loss(True), archived)
+        found = advance(StreamMark({"t": behind}, {"t": 1}), views, None, Loss(False), archived)
         assert (found.mark.queues, found.waiting) == ({"t": {0: 12, 1: 5}}, 3)
 
 
 def test_trimmed_messages_do_not_count_unless_there_is_an_archive() -> None:
-    begin, views = Mark({"t": {0: 0}}, {"t": 1}), {"t": view("t", [100], [110])}
+    begin, views = StreamMark({"t": {0: 0}}, {"t": 1}), {"t": view("t", [100], [110])}
     assert advance(begin, views, 5, Loss(True), archived=False).mark.queues == {"t": {0: 105}}
     assert advance(begin, views, 5, Loss(True), archived=True).mark.queues == {"t": {0: 5}}
 
@@ -244,7 +244,7 @@ def test_trimmed_messages_do_not_count_unless_there_is_an_archive() -> None:
     ],
 )
 def test_a_topic_that_is_not_what_it_was_is_a_loss(views: dict[str, TopicView], told: str) -> None:
-    begin = Mark({"t": {0: 9, 1: 5}}, {"t": 1})
+    begin = StreamMark({"t": {0: 9, 1: 5}}, {"t": 1})
     with pytest.raises(DataLoss) as loss:
         advance(begin, views, None, Loss(True), archived=False)
     assert told in str(loss.value)

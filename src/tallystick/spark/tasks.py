@@ -22,7 +22,7 @@ _EVERY_SECONDS = 1.0
 _RAISED = re.compile(r"^(tallystick(?:\.\w+)+)\.(\w+): (.*?)(?:\n *SQLSTATE|\n\tat |\Z)", re.MULTILINE | re.DOTALL)
 
 
-class Workers(Protocol):
+class TaskWorkers(Protocol):
     """Whatever can call a function with many items, in any order and place, and more than once for an item."""
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:

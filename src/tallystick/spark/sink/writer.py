@@ -29,7 +29,7 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
-class Prepared(WriterCommitMessage):
+class PreparedPart(WriterCommitMessage):
     """What a task tells the driver. Without rows there is no part; `skipped` says that the rows were not sent because
     the batch was found committed. `count` and `sum` are the content of the rows, sent or not."""
 
@@ -52,20 +52,20 @@ class _Sink:
         self._options = options
         self._columns = columns_of(schema, options)
 
-    def _prepare(self, batches: Iterator[Any], app: str, query: str, version: int | None) -> Prepared:
+    def _prepare(self, batches: Iterator[Any], app: str, query: str, version: int | None) -> PreparedPart:
         """Send the rows as a part. With a version the ledger is asked first: a replay need not send what is there."""
         with self._options.link() as link:
             if version is not None and Ledger(link, app, query).decided(version):
                 content = sum((self._columns.content(self._columns.shaped(batch)) for batch in batches), Content())
-                return Prepared(app, query, "", content.rows, True, content.sum)
+                return PreparedPart(app, query, "", content.rows, True, content.sum)
             part = Part(link, self._columns, self._options.part_ttl_ms)
             for batch in batches:
                 part.add(batch)
             part.flush()
         content = part.content
-        return Prepared(app, query, part.id if content.rows else "", content.rows, False, content.sum)
+        return PreparedPart(app, query, part.id if content.rows else "", content.rows, False, content.sum)
 
-    def _decide(self, messages: Sequence[Prepared], version: int) -> None:
+    def _decide(self, messages: Sequence[PreparedPart], version: int) -> None:
         app, query = _identity(messages)
         content = sum((message.content for message in messages), Content())
         with self._options.link() as link:
@@ -92,7 +92,7 @@ class _Sink:
     def _drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop parts that nobody has committed. Only a courtesy: Spark does not name every part, so the broker lets
         them expire in any case, and it never drops what is committed."""
-        parts = [message.part for message in messages if isinstance(message, Prepared) and message.part]
+        parts = [message.part for message in messages if isinstance(message, PreparedPart) and message.part]
         try:
             with self._options.impatient_link() as link:
                 for part in parts:
@@ -110,7 +110,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         super().__init__(schema, parse(options, streaming=False))
         self._app = self._options.app or new_gid()
 
-    def write(self, iterator: Iterator[Any]) -> Prepared:
+    def write(self, iterator: Iterator[Any]) -> PreparedPart:
         # In foreachBatch there is a query, whose id tells one user of an application id from another.
         return self._prepare(iterator, self._app, _property(_QUERY), self._options.version)
 
@@ -145,7 +145,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
             )
         super().__init__(schema, parse(options, streaming=True))
 
-    def write(self, iterator: Iterator[Any]) -> Prepared:
+    def write(self, iterator: Iterator[Any]) -> PreparedPart:
         query, batch = _property(_QUERY), _property(_BATCH)
         app = self._options.app or query
         if not app:
@@ -165,15 +165,15 @@ def _property(name: str) -> str:
     return (context.getLocalProperty(name) or "") if context is not None else ""
 
 
-def _all_told(messages: Sequence[WriterCommitMessage | None]) -> list[Prepared]:
+def _all_told(messages: Sequence[WriterCommitMessage | None]) -> list[PreparedPart]:
     """What all tasks told, of which there is at least one: Spark runs one without rows if a batch has no partitions."""
-    told = [message for message in messages if isinstance(message, Prepared)]
+    told = [message for message in messages if isinstance(message, PreparedPart)]
     if not told or len(told) < len(messages):
         raise Conflict(f"{len(told)} of {len(messages)} tasks told what they sent; nothing was committed")
     return told
 
 
-def _identity(messages: Sequence[Prepared]) -> tuple[str, str]:
+def _identity(messages: Sequence[PreparedPart]) -> tuple[str, str]:
     """The application and the query, which all tasks of a batch have in common."""
     found = {(message.app, message.query) for message in messages}
     if len(found) > 1:

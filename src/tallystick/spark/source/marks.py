@@ -21,7 +21,7 @@ PIN = "__start__"  # no topic can have this name, as with CREATED
 Q = TypeVar("Q")
 
 
-class Mark(Struct, frozen=True):
+class StreamMark(Struct, frozen=True):
     """The next offset of each queue, by topic, and when each topic was created."""
 
     queues: dict[str, dict[int, int]]
@@ -43,16 +43,16 @@ class Mark(Struct, frozen=True):
         return any(view.begins) and all(offset == view.begin(queue) for queue, offset in places.items())
 
 
-def read_mark(written: dict[str, Any]) -> Mark:
+def read_mark(written: dict[str, Any]) -> StreamMark:
     queues = {topic: places for topic, places in written.items() if topic != CREATED}
-    return Mark(
+    return StreamMark(
         {topic: {int(queue): offset for queue, offset in places.items()} for topic, places in queues.items()},
         dict(written.get(CREATED, {})),
     )
 
 
-def ends(views: dict[str, TopicView]) -> Mark:
-    return Mark(
+def ends(views: dict[str, TopicView]) -> StreamMark:
+    return StreamMark(
         {topic: dict(enumerate(view.ends)) for topic, view in views.items()},
         {topic: view.created_at for topic, view in views.items()},
     )
@@ -78,11 +78,11 @@ def _in_order(places: dict[int, int]) -> dict[str, int]:
 class Advance(Struct, frozen=True):
     """Where the next batch ends, and how many messages were waiting in all."""
 
-    mark: Mark
+    mark: StreamMark
     waiting: int
 
 
-def advance(begin: Mark, views: Views, most: int | None, loss: Loss, archived: bool) -> Advance:
+def advance(begin: StreamMark, views: Views, most: int | None, loss: Loss, archived: bool) -> Advance:
     """From `begin` on, up to `most` messages. Reports topics and queues that are not what they were; messages lost to
     retention are reported where their range is planned, because a repeated batch is planned only."""
     _compare(begin, views, loss)
@@ -95,20 +95,20 @@ def advance(begin: Mark, views: Views, most: int | None, loss: Loss, archived: b
     queues: dict[str, dict[int, int]] = {topic: {} for topic in views}
     for (topic, queue), base in bases.items():
         queues[topic][queue] = base + taken.get((topic, queue), 0)
-    return Advance(Mark(queues, {topic: view.created_at for topic, view in views.items()}), total)
+    return Advance(StreamMark(queues, {topic: view.created_at for topic, view in views.items()}), total)
 
 
 def _of(view: TopicView) -> range:
     return range(view.queues)
 
 
-def _base(begin: Mark, view: TopicView, queue: int, archived: bool) -> int:
+def _base(begin: StreamMark, view: TopicView, queue: int, archived: bool) -> int:
     """Where the batch begins in a queue. Without an archive, trimmed messages cannot be read and do not count."""
     offset = begin.begin(view, queue)
     return min(offset if archived else max(offset, view.starts[queue]), view.ends[queue])
 
 
-def _compare(begin: Mark, views: Views, loss: Loss) -> None:
+def _compare(begin: StreamMark, views: Views, loss: Loss) -> None:
     for topic, places in begin.queues.items():
         view = views.get(topic)
         if view is None or view.created_at != begin.created.get(topic):

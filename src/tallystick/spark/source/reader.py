@@ -14,7 +14,7 @@ from tallystick.core.errors import InvalidRequest
 from tallystick.core.wire import TopicView
 from tallystick.link import Link
 from tallystick.spark.schema import Shape
-from tallystick.spark.source.marks import Advance, Mark, advance, ends, is_pin, pin, read_mark
+from tallystick.spark.source.marks import Advance, StreamMark, advance, ends, is_pin, pin, read_mark
 from tallystick.spark.source.messages import read_range
 from tallystick.spark.source.ranges import Planner, Range
 from tallystick.spark.source.settings import parse_settings
@@ -108,16 +108,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         written = ends(self._seen).written()
         return {topic: written[topic] for topic in self._seen}
 
-    def _pinned(self) -> Mark:
+    def _pinned(self) -> StreamMark:
         """The start, looked up once: it becomes the end of batch 0, which Spark stores before anything is read."""
         views = self._look() if self._target is None else self._target
         link, topics = self._opened()
         topics.require(views)
         settings = self._settings
         offsets = resolve(settings.start, views, link, self._planner.archived, settings.late_start_fails)
-        return Mark(offsets, ends(views).created)
+        return StreamMark(offsets, ends(views).created)
 
-    def _advanced(self, begin: Mark, views: Views, most: int | None) -> Advance:
+    def _advanced(self, begin: StreamMark, views: Views, most: int | None) -> Advance:
         return advance(begin, views, most, self._planner.loss, archived=bool(self._settings.archive))
 
     def _too_few(self, waiting: int) -> bool:

@@ -53,8 +53,8 @@ class SourceSettings(Struct, frozen=True, kw_only=True):
     url: str
     topics: tuple[str, ...]
     pattern: str
-    start: Place
-    end: Place
+    start: GivenPlace
+    end: GivenPlace
     late_start_fails: bool
     max_per_trigger: int | None
     min_per_trigger: int | None
@@ -115,7 +115,7 @@ def _chosen(given: Given) -> tuple[tuple[str, ...], str]:
     return tuple(dict.fromkeys(check_name(name, option) for name in names)), ""
 
 
-def _check_places(given: Given, start: Place, end: Place, topics: tuple[str, ...], streaming: bool) -> None:
+def _check_places(given: Given, start: GivenPlace, end: GivenPlace, topics: tuple[str, ...], streaming: bool) -> None:
     if streaming:
         for name in _ENDING:
             if name in given:
@@ -139,7 +139,7 @@ def _poll_wait(given: Given) -> float:
 # --- where reading begins or ends: a word, offsets or times of queues, or one time for all ----------------------
 
 
-class Place(Struct, frozen=True):
+class GivenPlace(Struct, frozen=True):
     """`option` is what the user calls it; of the others, `kind` tells which one counts."""
 
     option: str
@@ -148,20 +148,20 @@ class Place(Struct, frozen=True):
     time: int = 0
 
 
-def parse_place(given: Given, side: Literal["starting", "ending"], default: Kind) -> Place:
+def parse_place(given: Given, side: Literal["starting", "ending"], default: Kind) -> GivenPlace:
     """From the option that counts most of those that were given, as in Kafka: a time, times of queues, offsets."""
     if (name := f"{side}Timestamp") in given:
-        return Place(name, "time", time=_time(name, given.text(name)))
+        return GivenPlace(name, "time", time=_time(name, given.text(name)))
     if (name := f"{side}OffsetsByTimestamp") in given:
-        return Place(name, "times", _by_queue(name, given.text(name), least=0))
+        return GivenPlace(name, "times", _by_queue(name, given.text(name), least=0))
     name = f"{side}Offsets"
     text = given.text(name) or default
     if text.startswith("{"):
-        return Place(name, "offsets", _by_queue(name, text, least=EARLIEST))
-    return Place(name, "latest" if given.word(name, ("earliest", "latest"), default) == "latest" else "earliest")
+        return GivenPlace(name, "offsets", _by_queue(name, text, least=EARLIEST))
+    return GivenPlace(name, "latest" if given.word(name, ("earliest", "latest"), default) == "latest" else "earliest")
 
 
-def refuse(place: Place, word: Literal["earliest", "latest"], why: str) -> None:
+def refuse(place: GivenPlace, word: Literal["earliest", "latest"], why: str) -> None:
     """A place that makes no sense on its side, whichever way it is written."""
     number = EARLIEST if word == "earliest" else LATEST
     written = any(number in queues.values() for queues in place.by_queue.values())

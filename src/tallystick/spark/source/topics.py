@@ -16,7 +16,7 @@ from tallystick.core.wire import TopicView
 from tallystick.link import Link
 from tallystick.spark.options import refused
 from tallystick.spark.source.ranges import Archived
-from tallystick.spark.source.settings import EARLIEST, LATEST, Place, SourceSettings
+from tallystick.spark.source.settings import EARLIEST, LATEST, GivenPlace, SourceSettings
 
 Views = dict[str, TopicView]
 NAMED = "option 'url'"
@@ -89,7 +89,7 @@ def _views(answer: Any) -> Views:
 # --- places -----------------------------------------------------------------------------------------------------
 
 
-def resolve(place: Place, views: Views, link: Link, archived: Archived, none_later_fails: bool = False) -> Offsets:
+def resolve(place: GivenPlace, views: Views, link: Link, archived: Archived, none_later_fails: bool = False) -> Offsets:
     """The offset of every queue in `views`. None lies beyond the queue's end there, even if more came since."""
     for topic in place.by_queue:
         if topic not in views:
@@ -97,7 +97,9 @@ def resolve(place: Place, views: Views, link: Link, archived: Archived, none_lat
     return {topic: _of_topic(place, view, link, archived, none_later_fails) for topic, view in views.items()}
 
 
-def _of_topic(place: Place, view: TopicView, link: Link, archived: Archived, none_later_fails: bool) -> dict[int, int]:
+def _of_topic(
+    place: GivenPlace, view: TopicView, link: Link, archived: Archived, none_later_fails: bool
+) -> dict[int, int]:
     queues = range(view.queues)
     if place.kind == "latest":
         return dict(enumerate(view.ends))
@@ -112,7 +114,7 @@ def _of_topic(place: Place, view: TopicView, link: Link, archived: Archived, non
     return {queue: _by_number(place, view, queue, given[queue], archived) for queue in queues}
 
 
-def _complete(place: Place, view: TopicView) -> dict[int, int]:
+def _complete(place: GivenPlace, view: TopicView) -> dict[int, int]:
     """What was written for each queue of the topic, none left out: a queue forgotten would be messages forgotten."""
     given = place.by_queue.get(view.name, {})
     missing = [str(queue) for queue in range(view.queues) if queue not in given]
@@ -127,7 +129,7 @@ def _complete(place: Place, view: TopicView) -> dict[int, int]:
     return given
 
 
-def _by_number(place: Place, view: TopicView, queue: int, number: int, archived: Archived) -> int:
+def _by_number(place: GivenPlace, view: TopicView, queue: int, number: int, archived: Archived) -> int:
     if number == EARLIEST:
         return archived.first(view, queue)
     if number == LATEST:
@@ -138,7 +140,7 @@ def _by_number(place: Place, view: TopicView, queue: int, number: int, archived:
 
 
 def _by_time(
-    place: Place, view: TopicView, times: dict[int, int], link: Link, archived: Archived, none_later_fails: bool
+    place: GivenPlace, view: TopicView, times: dict[int, int], link: Link, archived: Archived, none_later_fails: bool
 ) -> dict[int, int]:
     told = {at_ms: _first_stored(link, view.name, at_ms) for at_ms in set(times.values())}
     found = {}

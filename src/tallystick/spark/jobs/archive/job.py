@@ -25,8 +25,8 @@ from tallystick.spark.archive.layout import Archive
 from tallystick.spark.archive.manifest import ArchivedFile, DamagedArchive, Manifest, publish
 from tallystick.spark.jobs.archive.files import write_range
 from tallystick.spark.jobs.archive.plan import (
+    ArchivePlan,
     Identity,
-    Plan,
     chosen_topics,
     next_plan,
     topic_view,
@@ -38,7 +38,7 @@ from tallystick.spark.jobs.archive.verification import check_file, checked_again
 from tallystick.spark.source.messages import read_messages
 from tallystick.spark.source.ranges import Range
 from tallystick.spark.source.settings import parse_settings
-from tallystick.spark.tasks import Report, SparkWorkers, Workers, quiet
+from tallystick.spark.tasks import Report, SparkWorkers, TaskWorkers, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ def run_archive(spark: SparkSession, settings: ArchiveSettings, report: Report =
     return archive_with(SparkWorkers(spark), settings, report)
 
 
-def archive_with(workers: Workers, settings: ArchiveSettings, report: Report = quiet) -> ArchiveSummary:
+def archive_with(workers: TaskWorkers, settings: ArchiveSettings, report: Report = quiet) -> ArchiveSummary:
     began = time.monotonic()
     _check(settings)
     with Link(settings.url, patience=settings.patience_seconds) as link:
@@ -82,7 +82,7 @@ def _check(settings: ArchiveSettings) -> None:
 class TopicRun:
     """One topic in one run, step by step."""
 
-    def __init__(self, workers: Workers, settings: ArchiveSettings, report: Report, link: Link, topic: str) -> None:
+    def __init__(self, workers: TaskWorkers, settings: ArchiveSettings, report: Report, link: Link, topic: str) -> None:
         self._workers, self._settings, self._link, self._topic = workers, settings, link, topic
         self._report: Report = lambda text: report(f"{topic}: {text}")
         self._archive = Archive(settings.path)
@@ -122,7 +122,7 @@ class TopicRun:
             self._trim(wanted)
         return plan.is_last
 
-    def _tell_gaps(self, plan: Plan) -> None:
+    def _tell_gaps(self, plan: ArchivePlan) -> None:
         self._done.gaps += plan.gaps
         for gap in plan.gaps:
             self._report(
@@ -132,7 +132,7 @@ class TopicRun:
 
     # --- data ------------------------------------------------------------------------------------------------
 
-    def _files(self, plan: Plan) -> list[ArchivedFile]:
+    def _files(self, plan: ArchivePlan) -> list[ArchivedFile]:
         """The plan's ranges as files that hold what the broker holds."""
         try:
             written = self._write(plan)
@@ -146,7 +146,7 @@ class TopicRun:
         self._report(f"verified: {plan.rows:,} messages")
         return verified
 
-    def _write(self, plan: Plan) -> list[ArchivedFile]:
+    def _write(self, plan: ArchivePlan) -> list[ArchivedFile]:
         url, run, data = self._settings.url, plan.run, Path(self._archive.data)
         patience = f"{self._settings.patience_seconds:g}s"
 
@@ -192,7 +192,7 @@ class TopicRun:
 
     # --- manifest --------------------------------------------------------------------------------------------
 
-    def _publish(self, plan: Plan, files: list[ArchivedFile], complete_to: int | None) -> None:
+    def _publish(self, plan: ArchivePlan, files: list[ArchivedFile], complete_to: int | None) -> None:
         manifest = Manifest(
             number=plan.number,
             topic=plan.topic,
@@ -217,7 +217,7 @@ class TopicRun:
     def _manifest_directory(self) -> Path:
         return Path(self._archive.manifest_directory(self._topic))
 
-    def _overtaken(self, plan: Plan) -> Conflict:
+    def _overtaken(self, plan: ArchivePlan) -> Conflict:
         return Conflict(
             f"another run has archived topic {plan.topic} meanwhile (manifest {plan.number} in {self._archive.path}): "
             "nothing of this run counts. Run again to go on from there"

@@ -29,7 +29,7 @@ class Identity(Struct, frozen=True):
     created_at: int
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class ArchivePlan(Struct, frozen=True, kw_only=True):
     """One step of a run: it ends with one manifest."""
 
     topic: str
@@ -101,7 +101,7 @@ def unsettled(link: Link, topic: str) -> dict[int, tuple[int, str]]:
 
 def next_plan(
     archive: Archive, identity: Identity, view: TopicView, wanted: Mapping[int, int], rows_at_once: int, file_rows: int
-) -> Plan:
+) -> ArchivePlan:
     """The next step towards the wanted ends, which continues where the manifests end and never overlaps them."""
     if view.created_at != identity.created_at:
         raise Conflict(
@@ -117,7 +117,7 @@ def next_plan(
         ranges.append(Range(view.name, queue, start, upto, created=view.created_at))
         is_last = is_last and end <= start + most
     manifests = archive.manifests(view.name)
-    return Plan(
+    return ArchivePlan(
         topic=view.name,
         identity=identity,
         number=manifests[-1].number + 1 if manifests else 1,

@@ -126,7 +126,7 @@ def _decide(
     rows = _barrier_rows(spark, known, count, settings)
     no_row = sql.lit(None).cast("string").alias("reason")
     joined = gids.select("gid", no_row) if rows is None else gids.join(rows, "gid", "left").select("gid", "reason")
-    decider = Decider(
+    decider = BulkDecider(
         url=settings.url,
         database=known.database,
         table=settings.table,
@@ -175,7 +175,7 @@ def _tasks(spark: SparkSession, known: KnownDatabase, count: int, settings: Chec
 
 
 @dataclass(frozen=True)
-class Decider:
+class BulkDecider:
     """For one database. It travels to the executors."""
 
     url: str

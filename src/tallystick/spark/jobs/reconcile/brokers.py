@@ -22,14 +22,14 @@ _BY_GROUP = "reads_{0} boolean, limit_{0} bigint, oldest_{0} bigint, tags_{0} ar
 ForGroup = tuple[bool, int | None, int | None, list[str] | None]
 
 
-class Progress(Struct, frozen=True):
+class GroupProgress(Struct, frozen=True):
     """How far a group is in a topic: what lies before `offsets` and is older than `oldest_unsettled_at` is settled."""
 
     offsets: dict[int, int]
     oldest_unsettled_at: int | None
 
 
-class Pinned(Struct, frozen=True):
+class PinnedLog(Struct, frozen=True):
     """A broker's log at one moment: everything before the ends was visible at `at_ms` of its own clock or soon after,
     and nothing behind them is read."""
 
@@ -58,7 +58,7 @@ def info(url: str) -> BrokerInfo:
         return msgspec.convert(link.get("info"), BrokerInfo)
 
 
-def progress(url: str, group: str) -> dict[str, Progress]:
+def progress(url: str, group: str) -> dict[str, GroupProgress]:
     """By topic, how far a group is; nothing for a group that this broker does not know."""
     with open_link(url) as link:
         try:
@@ -67,12 +67,12 @@ def progress(url: str, group: str) -> dict[str, Progress]:
             return {}
     views = [msgspec.convert(one, GroupView) for one in found]
     return {
-        view.topic: Progress({queue.queue: queue.offset for queue in view.queues}, view.oldest_unsettled_at)
+        view.topic: GroupProgress({queue.queue: queue.offset for queue in view.queues}, view.oldest_unsettled_at)
         for view in views
     }
 
 
-def pin(url: str, only: tuple[str, ...]) -> Pinned:
+def pin(url: str, only: tuple[str, ...]) -> PinnedLog:
     """Fix where the log ends. The clock is read first: what was committed before that is before the ends."""
     with open_link(url) as link:
         told = msgspec.convert(link.get("info"), BrokerInfo)
@@ -81,7 +81,7 @@ def pin(url: str, only: tuple[str, ...]) -> Pinned:
     missing = [name for name in only if name not in {view.name for view in chosen}]
     if missing:
         raise NotFound(f"topics: the broker at {url} has no topic {', '.join(map(repr, missing))}", field="topics")
-    return Pinned(url, told.store, told.now_ms, told.dedup_retention_ms, tuple(chosen))
+    return PinnedLog(url, told.store, told.now_ms, told.dedup_retention_ms, tuple(chosen))
 
 
 def has_delayed(url: str) -> bool:
@@ -112,13 +112,13 @@ class Consuming(Struct, frozen=True):
 
     consumer: Consumer
     own: Mapping[tuple[str, str, int], int]
-    known: Mapping[str, Mapping[str, Progress]]
+    known: Mapping[str, Mapping[str, GroupProgress]]
 
     @property
     def keeps_offset(self) -> bool:
         return bool(self.own)
 
-    def at(self, broker: Pinned, topic: str, queue: int) -> ForGroup:
+    def at(self, broker: PinnedLog, topic: str, queue: int) -> ForGroup:
         """Whether it reads a queue, up to where it has settled it, the oldest that is unsettled, and its tags."""
         tags = list(self.consumer.tags) or None
         if not self._reads(broker, topic):
@@ -131,14 +131,14 @@ class Consuming(Struct, frozen=True):
         # A queue that came after we asked has been read by nobody when we did.
         return True, progress.offsets.get(queue, 0), progress.oldest_unsettled_at, tags
 
-    def _reads(self, broker: Pinned, topic: str) -> bool:
+    def _reads(self, broker: PinnedLog, topic: str) -> bool:
         if self.consumer.topics:
             return topic in self.consumer.topics
         own = any(store == broker.store and topic == of for store, of, _ in self.own)
         return own or topic in self.known.get(broker.url, {})
 
 
-class Place(Struct, frozen=True):
+class QueuePlace(Struct, frozen=True):
     number: int
     store: str
     topic: str
@@ -150,11 +150,11 @@ class Place(Struct, frozen=True):
 class Places:
     """All queues of all brokers."""
 
-    def __init__(self, pinned: list[Pinned], consuming: list[Consuming], settings: ReconcileSettings) -> None:
+    def __init__(self, pinned: list[PinnedLog], consuming: list[Consuming], settings: ReconcileSettings) -> None:
         self.consuming = consuming
         queues = [(broker, view, queue) for broker in pinned for view in broker.live for queue in range(view.queues)]
         self._places = [
-            Place(
+            QueuePlace(
                 number,
                 broker.store,
                 view.name,

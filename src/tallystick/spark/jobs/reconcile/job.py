@@ -16,12 +16,12 @@ from pyspark.sql import functions as F
 
 from tallystick.spark.archive.layout import Archive
 from tallystick.spark.jobs.reconcile import brokers
-from tallystick.spark.jobs.reconcile.brokers import Pinned
+from tallystick.spark.jobs.reconcile.brokers import PinnedLog
 from tallystick.spark.jobs.reconcile.comparison import compare, counts, empty_traces, findings
 from tallystick.spark.jobs.reconcile.databases import ServiceDatabase
 from tallystick.spark.jobs.reconcile.rules import BEGINNING, END, MARGIN_MS, Bounds
 from tallystick.spark.jobs.reconcile.settings import Consumer, ReconcileSettings
-from tallystick.spark.jobs.reconcile.snapshots import Reader, Snapshots
+from tallystick.spark.jobs.reconcile.snapshots import SnapshotReader, Snapshots
 from tallystick.spark.jobs.reconcile.summary import KINDS, Example, Reach, ReconcileSummary
 from tallystick.spark.tasks import Report, quiet
 
@@ -36,7 +36,7 @@ def run_reconcile(spark: SparkSession, settings: ReconcileSettings, report: Repo
     """Compare all sides that are given; see `ReconcileSummary.verdict`."""
     settings.check()
     began = time.monotonic()
-    read = Reader(spark, settings, report).read()
+    read = SnapshotReader(spark, settings, report).read()
     measured = measure(settings, read)
     report(f"comparing {read.rows:,} rows")
     groups = [consumer.group for consumer in settings.consumers]
@@ -173,7 +173,7 @@ def _applied_from(settings: ReconcileSettings, read: Snapshots, number: int, cle
     return max(began, _rows_from(oldest, cleaned))
 
 
-def _log_from(broker: Pinned, archive: str) -> int:
+def _log_from(broker: PinnedLog, archive: str) -> int:
     """The latest moment at which a message can have been stored that was in a queue and is there no longer."""
     found = [BEGINNING]
     kept = Archive(archive) if archive else None

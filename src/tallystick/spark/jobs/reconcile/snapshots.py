@@ -42,7 +42,7 @@ from tallystick.core.errors import InvalidRequest
 from tallystick.core.wire import TopicView
 from tallystick.spark.format import FORMAT
 from tallystick.spark.jobs.reconcile import brokers, traces
-from tallystick.spark.jobs.reconcile.brokers import Consuming, Pinned, Places
+from tallystick.spark.jobs.reconcile.brokers import Consuming, PinnedLog, Places
 from tallystick.spark.jobs.reconcile.databases import ServiceDatabase
 from tallystick.spark.jobs.reconcile.rules import MARGIN_MS
 from tallystick.spark.jobs.reconcile.settings import Consumer, ReconcileSettings
@@ -69,13 +69,13 @@ class Snapshots(Struct):
     now_ms: int
     traces: list[DataFrame]
     rows: int
-    pinned: list[Pinned]
+    pinned: list[PinnedLog]
     places: Places
     producers: list[ServiceDatabase]
     consumers: list[ServiceDatabase]
 
 
-class Reader:
+class SnapshotReader:
     """Reads all sides of one reconciliation, once."""
 
     def __init__(self, spark: SparkSession, settings: ReconcileSettings, report: Report) -> None:
@@ -181,7 +181,7 @@ class Reader:
     def _load(self, url: str, schema: str, **options: str) -> DataFrame:
         return self._spark.read.format(FORMAT).schema(schema).options(url=url, **options).load()
 
-    def _log(self, broker: Pinned, places: Places) -> Iterator[DataFrame]:
+    def _log(self, broker: PinnedLog, places: Places) -> Iterator[DataFrame]:
         """The topics, and the dead-letter topics of the groups."""
         settings = self._settings
         topics = [view for view in broker.live if any(view.ends)]
@@ -208,7 +208,7 @@ class Reader:
     def _delayed(self, url: str) -> DataFrame:
         return traces.delayed_traces(self._load(url, _DELAYED, table="delayed"))
 
-    def _transactions(self, broker: Pinned) -> DataFrame:
+    def _transactions(self, broker: PinnedLog) -> DataFrame:
         table = self._load(broker.url, _TRANSACTIONS, table="transactions")
         signed = (F.col("resolved_by") == "sender") & F.col("gid").endswith(":commit")
         self._signed.append(Observation())
