@@ -27,11 +27,11 @@ from tallystick.core.errors import InvalidRequest, NotFound, OffsetOutOfRange, T
 from tallystick.core.names import MOST_HEADERS, check_app, check_name
 from tallystick.link import Link
 from tallystick.spark.archive.layout import SCHEMA, Archive
-from tallystick.spark.jobs.archive.plan import Identity, topic_view
-from tallystick.spark.source.messages import read_messages
+from tallystick.spark.jobs.archive.plan import Identity
+from tallystick.spark.source.messages import read_log
 from tallystick.spark.source.ranges import Range
-from tallystick.spark.source.settings import parse_settings
-from tallystick.spark.tasks import Report, quiet
+from tallystick.spark.source.topics import topic_view
+from tallystick.spark.tasks import Report, quiet, raised_there
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -253,8 +253,7 @@ def _write(
     try:
         frame.write.format("tallystick").mode("append").options(**options).save()
     except PySparkException as error:
-        lines = [line for line in str(error).splitlines() if "tallystick." in line and ": " in line]
-        why = lines[-1].partition(": ")[2] if lines else str(error)
+        why = raised_there(str(error)) or error
         raise ReplayFailed(
             f"step {version} of {app} failed: {why}; what was committed before stands, run it again to go on"
         ) from error
@@ -286,8 +285,7 @@ class Origin(Struct, frozen=True):
     def read(self, piece: Range) -> Iterator[pa.RecordBatch]:
         if self.archive:
             return Archive(self.archive).read(piece.topic, piece.queue, piece.start, piece.end)
-        options = {"url": self.url, "topic": piece.topic, "retryTimeout": f"{self.patience_seconds:g}s"}
-        return read_messages(parse_settings(options, streaming=False), piece)
+        return read_log(self.url, piece, self.patience_seconds)
 
 
 class Choice(Struct, frozen=True):

@@ -6,16 +6,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import BrokerUnavailable, NotFound, OffsetOutOfRange, TallystickError
-from tallystick.core.wire import TopicView
 from tallystick.link import Link
 from tallystick.spark.schema import Shape
 from tallystick.spark.source.ranges import Planner, Range
-from tallystick.spark.source.settings import SourceSettings
-from tallystick.spark.source.topics import open_link
+from tallystick.spark.source.settings import SourceSettings, parse_settings
+from tallystick.spark.source.topics import open_link, topic_view
 
 CREATED = "Tallystick-Created"  # the broker's word on which topic of a name it read from
 _BACKOFF = Backoff(first_ms=50, cap_ms=2_000)
@@ -37,6 +34,12 @@ def read_messages(settings: SourceSettings, wanted: Range, columns: Sequence[str
     """The same in the schema of the broker's Arrow endpoint: all columns, or those named, with `offset` among them."""
     with open_link(settings) as link:
         yield from _Reading(settings, wanted, columns).batches(link)
+
+
+def read_log(url: str, wanted: Range, patience_seconds: float) -> Iterator[Any]:
+    """All columns of a range, for a job: it has an address and its patience instead of options."""
+    options = {"url": url, "topic": wanted.topic, "retryTimeout": f"{patience_seconds:g}s"}
+    return read_messages(parse_settings(options, streaming=False), wanted)
 
 
 class _Reading:
@@ -118,7 +121,7 @@ class _Reading:
         rest = piece.part(self._next, piece.end)
         self._planner.archived.refresh()  # what the broker has trimmed since the range was planned is there by now
         try:
-            view = msgspec.convert(link.get("topics", piece.topic), TopicView)
+            view = topic_view(link, piece.topic)
         except NotFound:
             self._planner.loss.deleted(piece.topic, anew=False)
             return []

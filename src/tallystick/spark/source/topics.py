@@ -82,6 +82,10 @@ class Topics:
         return {name: view for name, view in _views(answer).items() if name in wanted}
 
 
+def topic_view(link: Link, topic: str) -> TopicView:
+    return msgspec.convert(link.get("topics", topic), TopicView)
+
+
 def _views(answer: Any) -> Views:
     return {view.name: view for view in msgspec.convert(answer["topics"], list[TopicView])}
 

@@ -29,15 +29,14 @@ from tallystick.spark.jobs.archive.plan import (
     Identity,
     chosen_topics,
     next_plan,
-    topic_view,
     unsettled,
     wanted_ends,
 )
 from tallystick.spark.jobs.archive.settings import ArchivedTopic, ArchiveSettings, ArchiveSummary
 from tallystick.spark.jobs.archive.verification import check_file, checked_against_log
-from tallystick.spark.source.messages import read_messages
+from tallystick.spark.source.messages import read_log
 from tallystick.spark.source.ranges import Range
-from tallystick.spark.source.settings import parse_settings
+from tallystick.spark.source.topics import topic_view
 from tallystick.spark.tasks import Report, SparkWorkers, TaskWorkers, quiet
 
 if TYPE_CHECKING:
@@ -147,12 +146,11 @@ class TopicRun:
         return verified
 
     def _write(self, plan: ArchivePlan) -> list[ArchivedFile]:
-        url, run, data = self._settings.url, plan.run, Path(self._archive.data)
-        patience = f"{self._settings.patience_seconds:g}s"
+        url, patience = self._settings.url, self._settings.patience_seconds
+        run, data = plan.run, Path(self._archive.data)
 
         def work(piece: Range) -> list[ArchivedFile]:
-            options = {"url": url, "topic": piece.topic, "retryTimeout": patience}
-            return write_range(data, run, piece, read_messages(parse_settings(options, streaming=False), piece))
+            return write_range(data, run, piece, read_log(url, piece, patience))
 
         found = self._each(work, plan.ranges, "writing")
         for piece, files in zip(plan.ranges, found, strict=True):

@@ -6,7 +6,6 @@ import re
 import secrets
 from collections.abc import Mapping
 
-import msgspec
 from msgspec import Struct
 
 from tallystick.core.errors import Conflict, InvalidRequest, NotFound
@@ -63,10 +62,6 @@ def chosen_topics(link: Link, names: tuple[str, ...], pattern: str) -> list[str]
         if check_name(name, "topic") not in known:
             raise NotFound(f"there is no topic {name!r} at {link.url}", field="topic")
     return list(dict.fromkeys(names))
-
-
-def topic_view(link: Link, topic: str) -> TopicView:
-    return msgspec.convert(link.get("topics", topic), TopicView)
 
 
 def wanted_ends(link: Link, view: TopicView, before_ms: int | None, offsets: Mapping[int, int]) -> dict[int, int]:

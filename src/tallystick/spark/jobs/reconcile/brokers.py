@@ -12,6 +12,7 @@ from tallystick.core.errors import NotFound
 from tallystick.core.wire import BrokerInfo, GroupView, TopicView
 from tallystick.link import Link
 from tallystick.spark.jobs.reconcile.settings import Consumer, ReconcileSettings
+from tallystick.spark.source.topics import topic_view
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,7 +100,7 @@ def oldest_kept(url: str, topic: TopicView, queue: int) -> int | None:
     with open_link(url) as link:
         path = ("topics", topic.name, "queues", str(queue), "messages")
         # From the start that the queue has by now, which retention may have moved again.
-        start = msgspec.convert(link.get("topics", topic.name), TopicView).starts[queue]
+        start = topic_view(link, topic.name).starts[queue]
         page = link.get(*path, offset=start, max=1)
     return int(page["messages"][0]["stored_at"]) if page["messages"] else None
 

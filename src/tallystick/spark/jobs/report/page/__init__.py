@@ -9,10 +9,10 @@ from __future__ import annotations
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tallystick.spark.jobs.report.facts import Facts
+from tallystick.spark.jobs.report.page.backlog import OLD_MS, advice, lags, pending
 from tallystick.spark.jobs.report.page.charts import length
 from tallystick.spark.jobs.report.page.outcomes import checked, histogram, outcomes
 from tallystick.spark.jobs.report.page.volume import volume
-from tallystick.spark.jobs.report.page.waiting import OLD_MS, advice, lags, pending
 from tallystick.spark.jobs.report.page.words import DASH, age_ms, at, coordinate, count, many, share, short, size, took
 
 
