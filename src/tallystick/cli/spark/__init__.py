@@ -18,7 +18,7 @@ JOBS = {
     "replay": "tallystick.cli.spark.replay",
     "report": "tallystick.cli.spark.report",
 }
-NEEDED = ("pyspark", "pyarrow")
+NEEDED = ("pyspark", "pyarrow", "jinja2")
 
 
 class _Jobs(TyperGroup):
