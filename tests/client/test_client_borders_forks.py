@@ -14,7 +14,7 @@ pytestmark = pytest.mark.postgresql
 CHECK_BACKS = """
 import os, sys, time
 import sqlalchemy, tallystick
-from tallystick.client.producer import Producer
+from tallystick.client.transactions.producer import Producer
 
 url, database, topic, group = sys.argv[1:]
 engine = sqlalchemy.create_engine(database)

@@ -14,7 +14,7 @@ from test_client_borders_ended import ENDS, lose_a_deadlock
 import tallystick
 from brokers import BrokerProcess
 from tallystick import AsyncClient, errors
-from tallystick.client.producer import Producer
+from tallystick.client.transactions.producer import Producer
 
 bys = pytest.mark.parametrize("by", ["inbox", "offset"])
 

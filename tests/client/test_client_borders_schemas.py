@@ -18,7 +18,7 @@ from servers import Server
 from tallystick import CheckBack
 from tallystick.barrier import WrongDatabase, adapt_sync, create_tables, decide, run_sync
 from tallystick.client import handlers
-from tallystick.client.producer import Producer
+from tallystick.client.transactions.producer import Producer
 
 QUICK = {"check_after": "200ms", "check_interval": "200ms"}
 

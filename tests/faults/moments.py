@@ -20,9 +20,12 @@ import aiohttp
 import msgspec
 from pymysql.constants import COMMAND
 
-from tallystick.client import lanes, outbox, reading, runtime, transaction
-from tallystick.client.script import InDatabase, Local, OnBroker
-from tallystick.client.transport import Transport
+from tallystick.client import runtime
+from tallystick.client.connection import questions
+from tallystick.client.connection.transport import Transport
+from tallystick.client.consumers import lanes
+from tallystick.client.transactions import outbox, transaction
+from tallystick.client.transactions.script import InDatabase, Local, OnBroker
 
 # Requests that a process makes in the background, at no fixed place between the others.
 _BACKGROUND = {"answers", "renew", "offsets"}
@@ -78,8 +81,8 @@ def install(moments: Moments) -> None:
     for module, play in ((transaction, "play_sync"), (transaction, "play_async"), (lanes, "play_sync")):
         setattr(module, play, _watching(getattr(module, play), moments))
     Transport.post_batch = _post_batch(Transport.post_batch, moments)
-    reading.receive = _noticing(reading.receive, lambda messages: messages, "received", moments)
-    reading.fetch = _noticing(reading.fetch, lambda fetched: fetched.messages, "fetched", moments)
+    questions.receive = _noticing(questions.receive, lambda messages: messages, "received", moments)
+    questions.fetch = _noticing(questions.fetch, lambda fetched: fetched.messages, "fetched", moments)
     runtime.new_session = _tracing(runtime.new_session)
     _watch_outbox(moments)
 

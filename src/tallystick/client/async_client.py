@@ -12,22 +12,20 @@ from typing import Any
 from tallystick.barrier.adapters import adapt
 from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.client import cleanup
-from tallystick.client.api_calls import CallsApi
-from tallystick.client.api_messages import MessagesApi
-from tallystick.client.api_transactions import TransactionsApi
-from tallystick.client.block import Block, ModeName, PrepareOrder
-from tallystick.client.calls import CallOptions
-from tallystick.client.consuming import GRACE_SECONDS
-from tallystick.client.core import CLOSE_SECONDS, REDRIVE_SECONDS, ClientCore
-from tallystick.client.script import play_async
-from tallystick.client.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection, checked_settings
-from tallystick.client.stats import Stats
+from tallystick.client.base.calls import CallOptions
+from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection, checked_settings
+from tallystick.client.base.stats import Stats
+from tallystick.client.consumers import GRACE_SECONDS
+from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.operations import Operations
+from tallystick.client.runtime import CLOSE_SECONDS, REDRIVE_SECONDS, ClientCore
 from tallystick.client.subscribing import Subscribing
-from tallystick.client.subscription import Subscription
-from tallystick.client.transaction import AsyncTransaction
+from tallystick.client.transactions.block import Block, ModeName, PrepareOrder
+from tallystick.client.transactions.script import play_async
+from tallystick.client.transactions.transaction import AsyncTransaction
 
 
-class AsyncClient(TransactionsApi, MessagesApi, CallsApi, Subscribing):
+class AsyncClient(Operations, Subscribing):
     """Transactions, messages and consumers, on the event loop that it is used on.
 
     `urls` is one address, several with commas between them, or a list. `group` is the producer group, whose members
@@ -87,10 +85,6 @@ class AsyncClient(TransactionsApi, MessagesApi, CallsApi, Subscribing):
     def stats(self) -> Stats:
         """Counts of what happened without being raised."""
         return self._core.stats
-
-    def new_gid(self) -> str:
-        """A new gid. It names the store of the broker that new transactions go to, once that is known."""
-        return self._core.new_gid()
 
     # The service's own database
 

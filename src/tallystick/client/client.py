@@ -14,19 +14,20 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tallystick.barrier.adapters import adapt_sync
 from tallystick.barrier.names import BARRIER_TABLE
-from tallystick.client import cleanup, forks
+from tallystick.client import cleanup
 from tallystick.client.async_client import AsyncClient
-from tallystick.client.block import Block, ModeName, PrepareOrder
-from tallystick.client.calls import CallOptions
-from tallystick.client.consuming import GRACE_SECONDS
-from tallystick.client.core import CLOSE_SECONDS
-from tallystick.client.portal import Portal
-from tallystick.client.script import play_sync
-from tallystick.client.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection
-from tallystick.client.stats import Stats
+from tallystick.client.base import forks
+from tallystick.client.base.calls import CallOptions
+from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection
+from tallystick.client.base.stats import Stats
+from tallystick.client.connection.portal import Portal
+from tallystick.client.consumers import GRACE_SECONDS
+from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.runtime import CLOSE_SECONDS
 from tallystick.client.subscribing import Subscribing
-from tallystick.client.subscription import Subscription
-from tallystick.client.transaction import Transaction
+from tallystick.client.transactions.block import Block, ModeName, PrepareOrder
+from tallystick.client.transactions.script import play_sync
+from tallystick.client.transactions.transaction import Transaction
 
 log = logging.getLogger("tallystick.client")
 

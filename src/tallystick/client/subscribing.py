@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, TypeVar
 
 from tallystick.barrier.adapters.base import Adapter
-from tallystick.client.block import Block, ModeName
-from tallystick.client.core import ClientCore
-from tallystick.client.reading import Start
-from tallystick.client.settings import OpenConnection
-from tallystick.client.subscription import By, Handler, Subscription, checked_subscription
+from tallystick.client.base.settings import OpenConnection
+from tallystick.client.connection.questions import Start
+from tallystick.client.consumers.subscription import By, Handler, Subscription, checked_subscription
+from tallystick.client.runtime import ClientCore
+from tallystick.client.transactions.block import Block, ModeName
 
 H = TypeVar("H", bound=Handler)
 

@@ -13,10 +13,10 @@ from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations.barrier import Decision, decide
 from tallystick.barrier.operations.identity import whereabouts
 from tallystick.client import AsyncClient, CallOptions, CallsNotFinished, CheckBack, outgoing_call
-from tallystick.client.block import Block
-from tallystick.client.calls import wait_seconds
-from tallystick.client.databases import Door, ask_decider, run_on_new
-from tallystick.client.script import InDatabase, OnBroker, Script, UserCode
+from tallystick.client.base.calls import wait_seconds
+from tallystick.client.base.databases import Door, ask_decider, run_on_new
+from tallystick.client.transactions.block import Block
+from tallystick.client.transactions.script import InDatabase, OnBroker, Script, UserCode
 from tallystick.core.calls import TOPIC_SCHEME, OutgoingCall
 from tallystick.core.errors import InvalidRequest, OutcomeUnknown, TallystickError, TransactionFailed
 from tallystick.dtm.branch import Barrier

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, Unpack
 
 from tallystick.barrier.adapters import adapt, adapt_sync
 from tallystick.client import AsyncClient, Client
-from tallystick.client.script import play_async, play_sync
+from tallystick.client.transactions.script import play_async, play_sync
 from tallystick.dtm.branch import AsyncBranchBarrier, BranchBarrier
 from tallystick.dtm.message import GROUP, Message, Options
 

@@ -13,8 +13,8 @@ from border_kinds import Kind, MariaKind, PostgresKind, SessionKind, SqliteKind
 
 from brokers import BrokerProcess, running_broker
 from servers import mariadb, postgres
-from tallystick.client import outbox
-from tallystick.client.core import ClientCore
+from tallystick.client.runtime import ClientCore
+from tallystick.client.transactions import outbox
 
 __all__ = ["mariadb", "postgres"]
 

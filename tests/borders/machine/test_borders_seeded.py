@@ -18,10 +18,11 @@ from brokers import BrokerProcess
 from tallystick.barrier.adapters import sqlalchemy
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations import barrier, identity
-from tallystick.client import databases, local
-from tallystick.client.block import Block
-from tallystick.client.local import LocalTransaction
-from tallystick.client.script import InDatabase, Script
+from tallystick.client.base import databases
+from tallystick.client.transactions import local
+from tallystick.client.transactions.block import Block
+from tallystick.client.transactions.local import LocalTransaction
+from tallystick.client.transactions.script import InDatabase, Script
 from tallystick.core.errors import TransactionFailed
 
 

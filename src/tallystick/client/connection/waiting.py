@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tallystick.client.transport import BrokerUnreachable
+from tallystick.client.connection.transport import BrokerUnreachable
 from tallystick.core.errors import BrokerUnavailable, StorageFailed, StorageFull, TallystickError
 from tallystick.core.ops import ClientOp, OpResult
 from tallystick.core.wire import BatchResponse
@@ -28,7 +28,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(BatchResponse)
 
 
-class Entry:
+class WaitingOp:
     """An operation, encoded, with the future its caller waits for."""
 
     __slots__ = ("deadline", "frame", "future", "last", "retry", "tries", "uncertain")
@@ -84,7 +84,7 @@ class Entry:
         return said and (not self.uncertain or isinstance(last, StorageFailed))
 
 
-def request_body(entries: Sequence[Entry]) -> bytes:
+def request_body(entries: Sequence[WaitingOp]) -> bytes:
     return b"".join((_OPEN, len(entries).to_bytes(4, "big"), *[entry.frame for entry in entries]))
 
 
@@ -99,7 +99,7 @@ def results_of(content: bytes, expected: int) -> list[OpResult | None]:
     return results
 
 
-def separate_guilty(entries: list[Entry], error: TallystickError) -> list[list[Entry]]:
+def separate_guilty(entries: list[WaitingOp], error: TallystickError) -> list[list[WaitingOp]]:
     """Smaller requests for a refused one: the operation that the error names alone, or else two halves."""
     named = _GUILTY.match(error.field or "")
     index = int(named.group(1)) if named else len(entries)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable
+from threading import Lock
 
 from tallystick.barrier.operations.barrier import Decision, decide_many
-from tallystick.client import reading
-from tallystick.client.brokers import Broker, Brokers
-from tallystick.client.databases import Databases, ask_decider, run_on_new
-from tallystick.client.remembered import RememberedOutcomes
-from tallystick.client.settings import Settings
-from tallystick.client.stats import Stats
-from tallystick.client.tasks import Tasks, repeat
-from tallystick.client.workers import Workers
+from tallystick.client.base.databases import Databases, ask_decider, run_on_new
+from tallystick.client.base.settings import Settings
+from tallystick.client.base.stats import Stats
+from tallystick.client.base.tasks import Tasks, repeat
+from tallystick.client.base.workers import Workers
+from tallystick.client.connection import questions
+from tallystick.client.connection.brokers import BrokerPeer, Brokers
 from tallystick.core.errors import TallystickError
-from tallystick.core.ops import Answer, AnswerChecks
+from tallystick.core.ops import Answer, AnswerChecks, Outcome
 from tallystick.core.wire import CheckPoll
 
 log = logging.getLogger("tallystick.client")
@@ -72,14 +72,14 @@ class Answerer:
     async def stop(self) -> None:
         await self._tasks.cancel()
 
-    def _poll(self, broker: Broker, group: str) -> Callable[[], Awaitable[float]]:
+    def _poll(self, broker: BrokerPeer, group: str) -> Callable[[], Awaitable[float]]:
         poll = CheckPoll(group, self._member, wait_ms=int(POLL_SECONDS * 1000))
 
         async def once() -> float:
             while len(self._answering) >= BATCHES:
                 await asyncio.wait(self._answering, return_when=asyncio.FIRST_COMPLETED)
             by_source: defaultdict[str, list[str]] = defaultdict(list)
-            for check in await reading.poll_checks(broker, poll):
+            for check in await questions.poll_checks(broker, poll):
                 by_source[check.source].append(check.gid)
             # Each database by itself: one that hangs must not delay the answers of the others.
             for source, gids in by_source.items():
@@ -90,7 +90,7 @@ class Answerer:
 
         return once
 
-    async def _answer(self, broker: Broker, group: str, source: str, gids: list[str]) -> None:
+    async def _answer(self, broker: BrokerPeer, group: str, source: str, gids: list[str]) -> None:
         answers = await self._answers(source, gids)
         told = {gid: answer for gid, (answer, _) in answers.items()}
         reasons = {gid: reason[:1024] for gid, (_, reason) in answers.items() if reason}
@@ -159,3 +159,26 @@ class Answerer:
 
 def _all_unknown(gids: list[str], reason: str) -> Answers:
     return dict.fromkeys(gids, ("unknown", reason))
+
+
+class RememberedOutcomes:
+    """The last `most` outcomes, by gid: they are final. Safe to use from several threads."""
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._most = most
+        self._outcomes: OrderedDict[str, Outcome] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, gid: str) -> Outcome | None:
+        with self._lock:
+            outcome = self._outcomes.get(gid)
+            if outcome is not None:
+                self._outcomes.move_to_end(gid)
+            return outcome
+
+    def put(self, gid: str, outcome: Outcome) -> None:
+        with self._lock:
+            self._outcomes[gid] = outcome
+            self._outcomes.move_to_end(gid)
+            if len(self._outcomes) > self._most:
+                self._outcomes.popitem(last=False)

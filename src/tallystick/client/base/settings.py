@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from tallystick.barrier.names import BARRIER_TABLE, checked_table
 from tallystick.barrier.operations.barrier import Decision
-from tallystick.client.transport import parse_address
+from tallystick.client.connection.transport import parse_address
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
 from tallystick.core.ops import Check, OnExhausted

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tallystick.client.message import check_headers, encode_value
+from tallystick.client.base.message import check_headers, encode_value
 from tallystick.core import calls as wire
 from tallystick.core.calls import CallsView, CallView, OutgoingCall, Protocol
 from tallystick.core.errors import InvalidRequest, TallystickError

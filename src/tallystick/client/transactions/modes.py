@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from tallystick.barrier.operations.barrier import mark_committed
 from tallystick.barrier.operations.outbox import outbox_put
-from tallystick.client import signs
-from tallystick.client.outbox_row import encode_row
-from tallystick.client.producer import Pinned
-from tallystick.client.script import InDatabase, Local, OnBroker, Script
+from tallystick.client.transactions.outbox import encode_row
+from tallystick.client.transactions.prepared import Sign, outcome, outcome_gid, prepared
+from tallystick.client.transactions.producer import Pinned
+from tallystick.client.transactions.script import InDatabase, Local, OnBroker, Script
 from tallystick.core.errors import AlreadyResolved, Conflict, TransactionFailed
 from tallystick.core.ops import Prepare, Send
 
 if TYPE_CHECKING:
-    from tallystick.client.block import Block
+    from tallystick.client.transactions.block import Block
 
 
 class Mode(Protocol):
@@ -138,8 +138,8 @@ class ConsumerDedupMode:
     def before_commit(self, block: Block) -> Script[None]:
         self._source = source = yield from block.outbox_source()
         block.pinned = pinned = yield OnBroker(lambda: block.core.choose_for_outbox(source, block.known_gid))
-        prepared = Send(signs.prepared(block.messages, pinned.gid), pinned.gid)
-        yield OnBroker(lambda: pinned.broker.ops.run(prepared, block.core.settings.timeout))
+        half = Send(prepared(block.messages, pinned.gid), pinned.gid)
+        yield OnBroker(lambda: pinned.broker.ops.run(half, block.core.settings.timeout))
         commit = self._outcome(block, pinned, "commit")
         yield InDatabase(outbox_put(str(commit.gid), pinned.broker.address, encode_row(commit)))
 
@@ -160,9 +160,9 @@ class ConsumerDedupMode:
         """There are no earlier attempts: each has a gid of its own."""
         yield from ()
 
-    def _outcome(self, block: Block, pinned: Pinned, sign: signs.Sign) -> Send:
-        messages = signs.outcome(block.messages, pinned.gid, sign)
-        return Send(messages, signs.outcome_gid(pinned.gid, sign))
+    def _outcome(self, block: Block, pinned: Pinned, sign: Sign) -> Send:
+        messages = outcome(block.messages, pinned.gid, sign)
+        return Send(messages, outcome_gid(pinned.gid, sign))
 
 
 MODES: dict[str, type[Mode]] = {

@@ -1,23 +1,23 @@
-"""All subscriptions of a client, started and stopped together."""
+"""Subscriptions: messages brought to handlers, each with its effect once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-from tallystick.client.brokers import Brokers
-from tallystick.client.consumer import LeaseConsumer
-from tallystick.client.follower import OffsetConsumer
-from tallystick.client.settings import Settings
-from tallystick.client.stats import Stats
-from tallystick.client.subscription import Subscription
+from tallystick.client.base.settings import Settings
+from tallystick.client.base.stats import Stats
+from tallystick.client.connection.brokers import Brokers
+from tallystick.client.consumers.leases import LeaseConsumer
+from tallystick.client.consumers.offsets import OffsetConsumer
+from tallystick.client.consumers.subscription import Subscription
 
 GRACE_SECONDS = 30.0
 """How long handlers that are at work get to finish when the client stops."""
 
 
 class Consumers:
-    """The running consumers on one event loop."""
+    """The running consumers on one event loop, started and stopped together."""
 
     def __init__(self, brokers: Brokers, member: str, settings: Settings, stats: Stats, turn: asyncio.Lock) -> None:
         self._brokers = brokers

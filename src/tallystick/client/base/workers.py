@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from tallystick.client import forks
+from tallystick.client.base import forks
 
 log = logging.getLogger("tallystick.client")
 

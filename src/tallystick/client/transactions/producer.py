@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from tallystick.client.brokers import Broker, Brokers
-from tallystick.client.entry import Answered
-from tallystick.client.settings import Settings
-from tallystick.client.stats import Stats
+from tallystick.client.base.settings import Settings
+from tallystick.client.base.stats import Stats
+from tallystick.client.connection.brokers import BrokerPeer, Brokers
+from tallystick.client.connection.waiting import Answered
 from tallystick.core.errors import BrokerUnavailable, NotFound, TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.ops import ClientOp, Commit, Rollback
@@ -24,7 +24,7 @@ LEAST_ATTEMPT_SECONDS = 1.0
 class Pinned(Struct, frozen=True):
     """A gid and the one broker that may be told anything about it."""
 
-    broker: Broker
+    broker: BrokerPeer
     gid: str
 
 
@@ -59,7 +59,7 @@ class Producer:
             return await self._begin_alone(first_op, candidates[0])
         return await self._begin_at_any(first_op, candidates)
 
-    async def _begin_alone(self, first_op: Callable[[str], ClientOp], broker: Broker) -> Pinned:
+    async def _begin_alone(self, first_op: Callable[[str], ClientOp], broker: BrokerPeer) -> Pinned:
         await _learn_store(broker, self._settings.timeout)
         pinned = Pinned(broker, new_gid(broker.store or ""))
         try:
@@ -69,7 +69,7 @@ class Producer:
             raise
         return pinned
 
-    async def _begin_at_any(self, first_op: Callable[[str], ClientOp], candidates: list[Broker]) -> Pinned:
+    async def _begin_at_any(self, first_op: Callable[[str], ClientOp], candidates: list[BrokerPeer]) -> Pinned:
         attempt = max(LEAST_ATTEMPT_SECONDS, self._settings.timeout / len(candidates))
         failures: list[TallystickError] = []
         for broker in candidates:
@@ -147,7 +147,7 @@ def _none_takes(failures: list[TallystickError]) -> TallystickError:
     return kind(f"no broker takes new transactions: {'; '.join(map(str, failures))}")
 
 
-async def _learn_store(broker: Broker, timeout: float) -> None:
+async def _learn_store(broker: BrokerPeer, timeout: float) -> None:
     """Have a new gid name its store; it does without if the broker is away, and the request itself will tell."""
     if broker.store is None and broker.healthy:
         try:

@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from tallystick.client import reading
-from tallystick.client.brokers import Broker, Brokers
-from tallystick.client.lanes import lane_for
-from tallystick.client.message import Message
-from tallystick.client.processing import Desk, NotPreparedYet, Verdict, handle_by_inbox, handle_plainly
-from tallystick.client.script import Script
-from tallystick.client.settings import Settings
-from tallystick.client.stats import Stats
-from tallystick.client.subscription import Subscription
-from tallystick.client.tasks import Tasks, repeat
+from tallystick.client.base.message import Message
+from tallystick.client.base.settings import Settings
+from tallystick.client.base.stats import Stats
+from tallystick.client.base.tasks import Tasks, repeat
+from tallystick.client.connection import questions
+from tallystick.client.connection.brokers import BrokerPeer, Brokers
+from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, handle_by_inbox, handle_plainly
+from tallystick.client.consumers.lanes import lane_for
+from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.transactions.script import Script
 from tallystick.core.errors import NotFound, StaleLease, TallystickError
 from tallystick.core.ops import Ack, ClientOp, Nack, Renew
 from tallystick.core.wire import ReceiveRequest
@@ -32,7 +32,7 @@ NO_TOPIC_SECONDS = 0.5
 class _Held(Struct):
     """A message in this process's hands, and when its lease wants renewing."""
 
-    broker: Broker
+    broker: BrokerPeer
     message: Message
     renew_at: float
 
@@ -81,7 +81,7 @@ class LeaseConsumer:
 
     # Receiving
 
-    def _receive(self, broker: Broker) -> Callable[[], Awaitable[float]]:
+    def _receive(self, broker: BrokerPeer) -> Callable[[], Awaitable[float]]:
         subscription = self._subscription
         most = max(1, (subscription.concurrency + subscription.prefetch) // len(self._brokers))
         request = ReceiveRequest(
@@ -99,7 +99,7 @@ class LeaseConsumer:
             request.max = await self._room(broker, most)
             asked_at = self._loop.time()
             try:
-                messages = await reading.receive(broker, subscription.group, request)
+                messages = await questions.receive(broker, subscription.group, request)
             except NotFound:
                 return NO_TOPIC_SECONDS  # it may come into being later
             for message in messages:
@@ -108,7 +108,7 @@ class LeaseConsumer:
 
         return once
 
-    async def _room(self, broker: Broker, most: int) -> int:
+    async def _room(self, broker: BrokerPeer, most: int) -> int:
         """How many more messages of a broker may be held; waits until it is at least one."""
         while True:
             room = most - sum(held.broker is broker for held in self._held.values())
@@ -117,13 +117,13 @@ class LeaseConsumer:
             self._freed.clear()
             await self._freed.wait()
 
-    def _take(self, broker: Broker, message: Message, asked_at: float) -> None:
+    def _take(self, broker: BrokerPeer, message: Message, asked_at: float) -> None:
         self._held[message.receipt] = _Held(broker, message, asked_at + self._subscription.invisible / 2)
         self._handling.start(self._handle(broker, message))
 
     # Handling
 
-    async def _handle(self, broker: Broker, message: Message) -> None:
+    async def _handle(self, broker: BrokerPeer, message: Message) -> None:
         try:
             op = await self._settlement(message)
             await self._tell(broker, op)
@@ -142,11 +142,11 @@ class LeaseConsumer:
             return Nack(group, receipts, delay_ms=NOT_PREPARED_DELAY_MS, reason=str(early))
         except Exception as failure:
             return self._failed(message, failure)
-        self._stats.handled += verdict is Verdict.HANDLED
-        self._stats.duplicates += verdict is Verdict.DUPLICATE
+        self._stats.handled += verdict is Handling.HANDLED
+        self._stats.duplicates += verdict is Handling.DUPLICATE
         return Ack(group, receipts)
 
-    def _script(self, message: Message, desk: Desk) -> Script[Verdict]:
+    def _script(self, message: Message, desk: Desk) -> Script[Handling]:
         if self._stopping:
             raise _Stopped
         if self._subscription.exactly_once is None:
@@ -169,7 +169,7 @@ class LeaseConsumer:
         reason = f"{type(failure).__name__}: {failure}"[:1024]
         return Nack(subscription.group, [message.receipt], dead=dead, reason=reason)
 
-    async def _tell(self, broker: Broker, op: ClientOp) -> None:
+    async def _tell(self, broker: BrokerPeer, op: ClientOp) -> None:
         try:
             await broker.ops.run(op, self._timeout)
         except StaleLease:
@@ -183,7 +183,7 @@ class LeaseConsumer:
         """Keep the leases of what is waiting for a handler or is in one."""
         invisible = self._subscription.invisible
         now = self._loop.time()
-        due: dict[Broker, list[str]] = {}
+        due: dict[BrokerPeer, list[str]] = {}
         for receipt, held in self._held.items():
             if held.renew_at <= now:
                 held.renew_at = now + invisible / 2

@@ -19,8 +19,8 @@ from tallystick.barrier.operations.barrier import Decision
 from tallystick.barrier.operations.identity import Whereabouts, ensure_identity, require_here
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
-from tallystick.client.settings import Decider, OpenConnection
-from tallystick.client.workers import Workers
+from tallystick.client.base.settings import Decider, OpenConnection
+from tallystick.client.base.workers import Workers
 from tallystick.core.errors import TallystickError
 from tallystick.core.names import check_name
 

@@ -11,9 +11,9 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from tallystick.client.coalescer import Coalescer, CoalescerLimits
-from tallystick.client.settings import Settings
-from tallystick.client.transport import Transport
+from tallystick.client.base.settings import Settings
+from tallystick.client.connection.coalescer import Coalescer, CoalescerLimits
+from tallystick.client.connection.transport import Transport
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ids import new_gid, store_of_gid
 from tallystick.core.limits import Limits
@@ -29,7 +29,7 @@ PROBE_SECONDS = 1.0
 _info = msgspec.msgpack.Decoder(BrokerInfo)
 
 
-class Broker:
+class BrokerPeer:
     """One address: its connection, what it said of itself, and whether it answered the last time."""
 
     def __init__(self, address: str, session: aiohttp.ClientSession, settings: Settings) -> None:
@@ -127,9 +127,10 @@ class Brokers:
     """All addresses of a client, on one event loop."""
 
     def __init__(self, settings: Settings, session: aiohttp.ClientSession, member: str) -> None:
+        self.timeout = settings.timeout
         self._settings = settings
         self._session = session
-        self._by_address = {address: Broker(address, session, settings) for address in settings.addresses}
+        self._by_address = {address: BrokerPeer(address, session, settings) for address in settings.addresses}
         # Each member has its own order of preference, so a fleet spreads over the brokers, and each process
         # stays with one while that is healthy: its batches are larger and the order of its keys is kept.
         self._order = sorted(
@@ -138,24 +139,24 @@ class Brokers:
         # With one address there is nothing to choose, and no time to lose on choosing.
         self.only = self._order[0] if len(self._order) == 1 else None
 
-    def __iter__(self) -> Iterator[Broker]:
+    def __iter__(self) -> Iterator[BrokerPeer]:
         return iter(self._order)
 
     def __len__(self) -> int:
         return len(self._order)
 
-    def for_new(self) -> list[Broker]:
+    def for_new(self) -> list[BrokerPeer]:
         """Where a new transaction may go, best first."""
         return sorted(self._order, key=lambda broker: not broker.healthy)
 
-    def at(self, address: str) -> Broker:
+    def at(self, address: str) -> BrokerPeer:
         """The broker at an address; one that a crashed process wrote down may be missing in our own list."""
         broker = self._by_address.get(address)
         if broker is None:
-            broker = self._by_address[address] = Broker(address, self._session, self._settings)
+            broker = self._by_address[address] = BrokerPeer(address, self._session, self._settings)
         return broker
 
-    async def of_row(self, gid: str, address: str) -> Broker:
+    async def of_row(self, gid: str, address: str) -> BrokerPeer:
         """The broker of an outbox row: by its store if one of ours has it (addresses change), else by its address."""
         store = store_of_gid(gid.partition(":")[0])
         if store and self._holding(store) is None:
@@ -166,7 +167,7 @@ class Brokers:
         """A gid for the broker that a new transaction would go to now."""
         return new_gid(self.for_new()[0].store or "")
 
-    async def of_gid(self, gid: str) -> Broker:
+    async def of_gid(self, gid: str) -> BrokerPeer:
         """The one broker that a gid belongs to. A retry of anything uncertain must never reach another one."""
         if self.only is not None:
             return self.only
@@ -177,12 +178,12 @@ class Brokers:
                 return broker
         return max(self._order, key=lambda broker: _weight(broker.address, gid))
 
-    def _holding(self, store: str) -> Broker | None:
+    def _holding(self, store: str) -> BrokerPeer | None:
         # Several brokers may serve one shared store; any of them will do, a healthy one sooner.
         holding = [broker for broker in self.for_new() if broker.store == store]
         return holding[0] if holding else None
 
-    async def _find(self, store: str) -> Broker | None:
+    async def _find(self, store: str) -> BrokerPeer | None:
         silent = await self._ask_stores()
         found = self._holding(store)
         if found is None and len(silent) == 1:
@@ -194,7 +195,7 @@ class Brokers:
             )
         return found
 
-    async def _ask_stores(self) -> list[Broker]:
+    async def _ask_stores(self) -> list[BrokerPeer]:
         """Have every broker name its store; those that do not answer."""
         unknown = [broker for broker in self._order if broker.store is None]
         await asyncio.gather(*(broker.known_store() for broker in unknown), return_exceptions=True)

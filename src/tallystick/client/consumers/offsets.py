@@ -8,24 +8,24 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from tallystick.client import reading
-from tallystick.client.brokers import Broker, Brokers
-from tallystick.client.entry import Answered
-from tallystick.client.lanes import lane_for
-from tallystick.client.message import Message
-from tallystick.client.processing import (
-    Place,
-    Verdict,
+from tallystick.client.base.message import Message
+from tallystick.client.base.settings import Settings
+from tallystick.client.base.stats import Stats
+from tallystick.client.base.tasks import RETRY, Tasks, repeat
+from tallystick.client.connection import questions
+from tallystick.client.connection.brokers import BrokerPeer, Brokers
+from tallystick.client.connection.questions import Fetched
+from tallystick.client.connection.waiting import Answered
+from tallystick.client.consumers.effects import (
+    GroupQueue,
+    Handling,
     begin_at_ends,
     handle_by_offset,
     move_offset,
     stored_offset,
 )
-from tallystick.client.reading import Fetched
-from tallystick.client.settings import Settings
-from tallystick.client.stats import Stats
-from tallystick.client.subscription import Subscription
-from tallystick.client.tasks import RETRY, Tasks, repeat
+from tallystick.client.consumers.lanes import lane_for
+from tallystick.client.consumers.subscription import Subscription
 from tallystick.core.errors import NotFound, OffsetMoved, OffsetOutOfRange
 from tallystick.core.ops import CommitOffsets
 
@@ -69,12 +69,12 @@ class OffsetConsumer:
         await self._reading.cancel()
         await self._lane.close()
 
-    def _look(self, broker: Broker) -> Callable[[], Awaitable[float]]:
+    def _look(self, broker: BrokerPeer) -> Callable[[], Awaitable[float]]:
         """Start a reader for each queue; a topic may come into being later, and its queues may grow in number."""
 
         async def once() -> float:
             try:
-                view = await reading.topic(broker, self._subscription.topic, self._timeout)
+                view = await questions.topic(broker, self._subscription.topic, self._timeout)
             except NotFound:
                 return NO_TOPIC_SECONDS
             for queue in range(view.queues):
@@ -85,7 +85,7 @@ class OffsetConsumer:
 
         return once
 
-    async def _follow(self, broker: Broker, queue: int) -> None:
+    async def _follow(self, broker: BrokerPeer, queue: int) -> None:
         """Read a queue until the end of the subscription, beginning again at the stored offset after any failure."""
         failures = 0
         while not self._stopping.is_set():
@@ -122,7 +122,7 @@ class OffsetConsumer:
 class _Reader:
     """One reading of one queue, from the stored offset to the first failure."""
 
-    def __init__(self, consumer: OffsetConsumer, broker: Broker, queue: int, attempt: int) -> None:
+    def __init__(self, consumer: OffsetConsumer, broker: BrokerPeer, queue: int, attempt: int) -> None:
         self._consumer = consumer
         self._subscription = consumer._subscription
         self._lane = consumer._lane
@@ -136,7 +136,7 @@ class _Reader:
 
     async def read(self) -> None:
         store = await self._broker.known_store()
-        place = Place(self._subscription.group, store, self._subscription.topic, self._queue)
+        place = GroupQueue(self._subscription.group, store, self._subscription.topic, self._queue)
         self._stored = await self._lane.play(lambda desk: stored_offset(desk, place))
         offset = await self._begin(place) if self._stored is None else self._stored
         while True:
@@ -154,17 +154,17 @@ class _Reader:
                 self._show_progress(place, fetched.next)
             offset = fetched.next
 
-    async def _begin(self, place: Place) -> int:
+    async def _begin(self, place: GroupQueue) -> int:
         """The offset of a group that has none in this queue."""
         _check_store(place, (await self._broker.info()).store)
-        view = await reading.topic(self._broker, place.topic, self._timeout)
+        view = await questions.topic(self._broker, place.topic, self._timeout)
         if self._subscription.start == "latest":
             self._stored = await self._lane.play(lambda desk: begin_at_ends(desk, place, view.ends))
         return view.starts[place.queue] if self._stored is None else self._stored
 
-    async def _fetch(self, place: Place, offset: int) -> Fetched:
+    async def _fetch(self, place: GroupQueue, offset: int) -> Fetched:
         try:
-            return await reading.fetch(
+            return await questions.fetch(
                 self._broker, place.topic, place.queue, offset, FETCH_MESSAGES, WAIT_SECONDS, self._timeout
             )
         except OffsetOutOfRange as lost:
@@ -174,12 +174,12 @@ class _Reader:
                     f"{lost.detail}. Messages were removed before this group read them; to go on without them, "
                     "subscribe with on_trimmed='skip'"
                 ) from lost
-            view = await reading.topic(self._broker, place.topic, self._timeout)
+            view = await questions.topic(self._broker, place.topic, self._timeout)
             start = view.starts[place.queue]
             log.error("%s: offsets %d to %d are lost, skipping them", self._subscription.name, offset, start - 1)
             return Fetched([], start, view.ends[place.queue], place.store)
 
-    async def _handle(self, place: Place, message: Message) -> None:
+    async def _handle(self, place: GroupQueue, message: Message) -> None:
         tags = self._subscription.tags
         if tags is not None and message.tag not in tags:
             return
@@ -196,15 +196,15 @@ class _Reader:
             raise
         self._stored = message.offset + 1
         self._attempt, self.progress = 1, True
-        self._stats.handled += verdict is Verdict.HANDLED
-        self._stats.duplicates += verdict is Verdict.DUPLICATE
+        self._stats.handled += verdict is Handling.HANDLED
+        self._stats.duplicates += verdict is Handling.DUPLICATE
 
-    async def _move(self, place: Place, to: int) -> None:
+    async def _move(self, place: GroupQueue, to: int) -> None:
         stored = self._stored
         await self._lane.play(lambda desk: move_offset(desk, place, stored, to))
         self._stored = to
 
-    def _show_progress(self, place: Place, offset: int) -> None:
+    def _show_progress(self, place: GroupQueue, offset: int) -> None:
         """Tell the broker too, for its figures of lag. The offset that counts is the one in the database."""
         op = CommitOffsets(place.group, place.topic, {place.queue: offset}, mirror=True)
         self._broker.ops.submit(op, self._timeout).add_done_callback(_ignore)
@@ -214,7 +214,7 @@ class _OtherStore(Exception):
     """The broker's data directory was replaced. The group has a place of its own in each store."""
 
 
-def _check_store(place: Place, store: str) -> None:
+def _check_store(place: GroupQueue, store: str) -> None:
     if store != place.store:
         raise _OtherStore(f"{place.topic}/{place.queue} is read from store {store} now, no longer from {place.store}")
 

@@ -11,7 +11,14 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
-from tallystick.client.entry import Answered, Entry, request_body, results_of, separate_guilty, without_position
+from tallystick.client.connection.waiting import (
+    Answered,
+    WaitingOp,
+    request_body,
+    results_of,
+    separate_guilty,
+    without_position,
+)
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import BrokerUnavailable, Busy, TallystickError, error_from_code
 from tallystick.core.limits import MIB
@@ -69,13 +76,13 @@ class Coalescer:
         self._backoff = backoff or Backoff(first_ms=50, cap_ms=2_000)
         self._on_health = on_health
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[WaitingOp] = deque()
         self._waiting_bytes = 0
-        self._split: deque[list[Entry]] = deque()  # parts of refused requests, sent before anything new
-        self._later: list[Entry] = []  # refused one by one for now; back in line when `_later_timer` fires
+        self._split: deque[list[WaitingOp]] = deque()  # parts of refused requests, sent before anything new
+        self._later: list[WaitingOp] = []  # refused one by one for now; back in line when `_later_timer` fires
         self._later_timer: asyncio.TimerHandle | None = None
-        self._in_flight: dict[asyncio.Task[None], list[Entry]] = {}
-        self._answered: deque[tuple[list[Entry], list[OpResult | None]]] = deque()
+        self._in_flight: dict[asyncio.Task[None], list[WaitingOp]] = {}
+        self._answered: deque[tuple[list[WaitingOp], list[OpResult | None]]] = deque()
         self._turns_left = 0
         self._pump_scheduled = False
         self._pause: asyncio.TimerHandle | None = None
@@ -99,7 +106,7 @@ class Coalescer:
         if self._closed:
             raise BrokerUnavailable("the client is closed; nothing was sent")
         future: Answered = self._loop.create_future()
-        entry = Entry(op, future, self._loop.time() + timeout, retry)
+        entry = WaitingOp(op, future, self._loop.time() + timeout, retry)
         self._waiting.append(entry)
         self._waiting_bytes += len(entry.frame)
         if len(self._waiting) >= self._limits.request_ops:
@@ -160,10 +167,10 @@ class Coalescer:
         share = -(-len(self._waiting) // free)
         return min(self._limits.request_ops, max(share, WORTH_SHARING))
 
-    def _take(self, most: int) -> list[Entry]:
+    def _take(self, most: int) -> list[WaitingOp]:
         """The longest waiting operations that fit into one request; a large one may fill it alone."""
         now = self._loop.time()
-        batch: list[Entry] = []
+        batch: list[WaitingOp] = []
         size = 0
         waiting = self._waiting
         while waiting and len(batch) < most:
@@ -181,7 +188,7 @@ class Coalescer:
             self._room.set()
         return batch
 
-    async def _send(self, batch: list[Entry]) -> None:
+    async def _send(self, batch: list[WaitingOp]) -> None:
         self.requests += 1
         try:
             content = await self._post(request_body(batch), self._request_timeout)
@@ -212,7 +219,7 @@ class Coalescer:
         elif not self._busy():
             self._idle.set()
 
-    def _tell(self, batch: list[Entry], results: list[OpResult | None]) -> None:
+    def _tell(self, batch: list[WaitingOp], results: list[OpResult | None]) -> None:
         for entry, result in zip(batch, results, strict=True):
             if result is None or result.error is None:
                 entry.succeed(result)
@@ -232,7 +239,7 @@ class Coalescer:
 
     # Failing
 
-    def _op_failed(self, entry: Entry, error: TallystickError) -> None:
+    def _op_failed(self, entry: WaitingOp, error: TallystickError) -> None:
         now = self._loop.time()
         entry.note(error, now)
         if not (error.retryable and entry.retry):
@@ -252,7 +259,7 @@ class Coalescer:
         self._later = []
         self._schedule_pump()
 
-    def _request_failed(self, batch: list[Entry], error: TallystickError) -> None:
+    def _request_failed(self, batch: list[WaitingOp], error: TallystickError) -> None:
         if error.retryable:
             self._broker_failed(batch, error)
         elif len(batch) == 1:
@@ -260,12 +267,12 @@ class Coalescer:
         else:
             self._split.extend(separate_guilty(batch, error))
 
-    def _broker_failed(self, batch: list[Entry], error: TallystickError) -> None:
+    def _broker_failed(self, batch: list[WaitingOp], error: TallystickError) -> None:
         """Nobody's own mistake: those who want it are sent again, to this broker and no other, after a pause."""
         self._failures += 1
         self._last_failure = error
         self._on_health(False)
-        again: list[Entry] = []
+        again: list[WaitingOp] = []
         now = self._loop.time()
         for entry in batch:
             entry.note(error, now)
@@ -284,7 +291,7 @@ class Coalescer:
         self._pause = None
         self._schedule_pump()
 
-    def _put_back(self, entries: list[Entry]) -> None:
+    def _put_back(self, entries: list[WaitingOp]) -> None:
         self._waiting.extendleft(reversed(entries))
         self._waiting_bytes += sum(len(entry.frame) for entry in entries)
 
@@ -305,7 +312,7 @@ class Coalescer:
         if self._busy():
             self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
-    def _fail_overdue(self, entries: Iterable[Entry], now: float, *, sent: bool) -> bool:
+    def _fail_overdue(self, entries: Iterable[WaitingOp], now: float, *, sent: bool) -> bool:
         late = [entry for entry in entries if entry.deadline <= now]
         for entry in late:
             entry.uncertain = entry.uncertain or sent
@@ -328,6 +335,6 @@ class Coalescer:
     def _busy(self) -> bool:
         return bool(self._waiting or self._in_flight or self._split or self._later or self._answered)
 
-    def _all(self) -> Iterable[Entry]:
+    def _all(self) -> Iterable[WaitingOp]:
         for batch in (self._waiting, self._later, *self._split, *self._in_flight.values()):
             yield from batch

@@ -8,17 +8,19 @@ import time
 from collections import defaultdict
 
 import msgspec
+from msgspec import Struct
 
 from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
-from tallystick.client.brokers import Broker, Brokers
-from tallystick.client.databases import DatabaseBusy, Databases, Door, run_on_new
-from tallystick.client.outbox_row import decode_row
-from tallystick.client.producer import Pinned, Producer
-from tallystick.client.stats import Stats
-from tallystick.client.tasks import Tasks, repeat
-from tallystick.client.workers import Workers
+from tallystick.client.base.databases import DatabaseBusy, Databases, Door, run_on_new
+from tallystick.client.base.stats import Stats
+from tallystick.client.base.tasks import Tasks, repeat
+from tallystick.client.base.workers import Workers
+from tallystick.client.connection.brokers import BrokerPeer, Brokers
+from tallystick.client.transactions.producer import Pinned, Producer
+from tallystick.core.calls import CallOptions, OutgoingCall
 from tallystick.core.errors import TallystickError
+from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Send
 
 log = logging.getLogger("tallystick.client")
@@ -144,7 +146,7 @@ class Outbox:
             return False
         return True
 
-    async def _too_old(self, broker: Broker, born_at: int) -> bool:
+    async def _too_old(self, broker: BrokerPeer, born_at: int) -> bool:
         """Whether the broker may have forgotten that it has the messages already."""
         retention = await broker.dedup_retention_ms()
         return time.time_ns() // 1_000_000 - born_at > retention - RETENTION_MARGIN_MS
@@ -167,3 +169,30 @@ class Outbox:
         await self._tasks.cancel()
         if self._confirmed:
             await asyncio.wait_for(self._delete_confirmed(0), timeout)
+
+
+class _WithCalls(Struct, omit_defaults=True):
+    """A row with calls. One without is the bare list of its messages, as it was before there were calls."""
+
+    messages: list[OutgoingMessage]
+    calls: list[OutgoingCall]
+    call_options: CallOptions | None = None
+    born_at: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[OutgoingMessage] | _WithCalls).decode
+
+
+def encode_row(op: Send) -> bytes:
+    if not op.calls:
+        return _encode(op.messages)
+    return _encode(_WithCalls(op.messages, op.calls, op.call_options, time.time_ns() // 1_000_000))
+
+
+def decode_row(payload: bytes, gid: str) -> tuple[Send, int]:
+    """What is to be sent, and when it was written down, in milliseconds since the epoch."""
+    row = _decode(payload)
+    if isinstance(row, list):
+        return Send(row, gid), min(message.born_at for message in row)
+    return Send(row.messages, gid, calls=row.calls, call_options=row.call_options), row.born_at

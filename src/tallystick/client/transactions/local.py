@@ -13,7 +13,7 @@ from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import TransactionLost, TransactionOpen, UnsupportedConnection
 from tallystick.barrier.operations.identity import Whereabouts
 from tallystick.barrier.operations.tether import require_tied, require_tied_here, tie
-from tallystick.client.script import InDatabase, Local, Script
+from tallystick.client.transactions.script import InDatabase, Local, Script
 
 
 @dataclass(frozen=True, slots=True)

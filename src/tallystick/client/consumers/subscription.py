@@ -9,9 +9,9 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from tallystick.barrier.adapters.base import Adapter
-from tallystick.client.block import Block
-from tallystick.client.reading import Start
-from tallystick.client.settings import OpenConnection
+from tallystick.client.base.settings import OpenConnection
+from tallystick.client.connection.questions import Start
+from tallystick.client.transactions.block import Block
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
 

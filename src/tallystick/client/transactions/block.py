@@ -14,15 +14,15 @@ from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations.barrier import Decision, decide, mark_committed, outcome_of
 from tallystick.barrier.operations.identity import Whereabouts, has_identity, whereabouts
-from tallystick.client.calls import CallOptions, outgoing_call
-from tallystick.client.calls_wait import wait_for_calls
-from tallystick.client.databases import Door
-from tallystick.client.local import LocalTransaction
-from tallystick.client.message import outgoing
-from tallystick.client.modes import MODES, CheckBackMode, Mode
-from tallystick.client.producer import Pinned
-from tallystick.client.script import InDatabase, OnBroker, Script
-from tallystick.client.settings import CheckBack
+from tallystick.client.base.calls import CallOptions, outgoing_call
+from tallystick.client.base.databases import Door
+from tallystick.client.base.message import outgoing
+from tallystick.client.base.settings import CheckBack
+from tallystick.client.connection.questions import wait_for_calls
+from tallystick.client.transactions.local import LocalTransaction
+from tallystick.client.transactions.modes import MODES, CheckBackMode, Mode
+from tallystick.client.transactions.producer import Pinned
+from tallystick.client.transactions.script import InDatabase, OnBroker, Script
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import AlreadyCommitted, InvalidRequest, OutcomeUnknown, TransactionFailed
 from tallystick.core.message import OutgoingMessage
@@ -30,7 +30,7 @@ from tallystick.core.names import check_gid
 from tallystick.core.ops import Check
 
 if TYPE_CHECKING:
-    from tallystick.client.core import ClientCore
+    from tallystick.client.runtime import ClientCore
 
 log = logging.getLogger("tallystick.client")
 

@@ -17,13 +17,13 @@ from msgspec import Struct
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.operations.inbox import advance_offset, first_time, keep_digest, read_offset
 from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
-from tallystick.client.block import Block
-from tallystick.client.local import LocalTransaction
-from tallystick.client.message import Message
-from tallystick.client.script import InDatabase, Script, UserCode
-from tallystick.client.signs import ID, SIGN, SIGNS
-from tallystick.client.subscription import Subscription
-from tallystick.client.transaction import TransactionBase
+from tallystick.client.base.message import Message
+from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.transactions.block import Block
+from tallystick.client.transactions.local import LocalTransaction
+from tallystick.client.transactions.prepared import ID, SIGN, SIGNS
+from tallystick.client.transactions.script import InDatabase, Script, UserCode
+from tallystick.client.transactions.transaction import TransactionBase
 from tallystick.core.errors import InvalidRequest, OffsetMoved, OutcomeUnknown, TallystickError
 
 log = logging.getLogger("tallystick.client")
@@ -34,7 +34,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode
 
 
-class Place(Struct, frozen=True):
+class GroupQueue(Struct, frozen=True):
     """A queue as one consumer group reads it. Each store numbers the offsets of its queues for itself."""
 
     group: str
@@ -54,7 +54,7 @@ Call = Callable[[Message], Any]
 """The handler, with all but the message filled in."""
 
 
-class Verdict(Enum):
+class Handling(Enum):
     HANDLED = "handled"
     DUPLICATE = "duplicate"
     NOTED = "noted"  # a prepared message or its withdrawal: kept or dropped, no effect yet
@@ -78,54 +78,54 @@ class ConnectionLost(TallystickError):
     code = "connection_lost"
 
 
-def handle_plainly(subscription: Subscription, message: Message) -> Script[Verdict]:
+def handle_plainly(subscription: Subscription, message: Message) -> Script[Handling]:
     """Without a database of the consumer's: the effect may happen again if the acknowledgement is lost."""
     if message.header(SIGN) in SIGNS:
         raise InvalidRequest(
             f"message {message.id} waits for its outcome, which only a subscription with exactly_once= can follow"
         )
     yield UserCode(lambda: subscription.handler(message))
-    return Verdict.HANDLED
+    return Handling.HANDLED
 
 
-def handle_by_inbox(subscription: Subscription, message: Message, desk: Desk) -> Script[Verdict]:
+def handle_by_inbox(subscription: Subscription, message: Message, desk: Desk) -> Script[Handling]:
     """One local transaction: the inbox row, the effect, and what the handler sends."""
 
-    def body(call: Call) -> Script[Verdict]:
+    def body(call: Call) -> Script[Handling]:
         if message.header(SIGN) in SIGNS:
             return (yield from _signed_effect(subscription, message, call))
         if not (yield InDatabase(first_time(subscription.group, message.id))):
-            return Verdict.DUPLICATE
+            return Handling.DUPLICATE
         yield from _digest(subscription, message.id, message)
         yield UserCode(lambda: call(message))
-        return Verdict.HANDLED
+        return Handling.HANDLED
 
     return _with_handler(subscription, desk, body)
 
 
 def handle_by_offset(
-    subscription: Subscription, message: Message, desk: Desk, place: Place, stored: int | None
-) -> Script[Verdict]:
+    subscription: Subscription, message: Message, desk: Desk, place: GroupQueue, stored: int | None
+) -> Script[Handling]:
     """One local transaction: the group's offset moves past the message, the effect, and what the handler sends."""
 
-    def body(call: Call) -> Script[Verdict]:
+    def body(call: Call) -> Script[Handling]:
         # First, because it locks the row: another consumer of this queue waits here and then finds it moved.
         yield from _move(place, stored, message.offset + 1)
         if message.header(SIGN) in SIGNS:
             return (yield from _signed_effect(subscription, message, call))
         yield from _digest(subscription, message.id, message)
         yield UserCode(lambda: call(message))
-        return Verdict.HANDLED
+        return Handling.HANDLED
 
     return _with_handler(subscription, desk, body)
 
 
-def move_offset(desk: Desk, place: Place, stored: int | None, to: int) -> Script[None]:
+def move_offset(desk: Desk, place: GroupQueue, stored: int | None, to: int) -> Script[None]:
     """One local transaction: the group's offset moves, nothing else happens."""
     return _in_transaction(LocalTransaction(desk.adapter), lambda: _move(place, stored, to))
 
 
-def stored_offset(desk: Desk, place: Place) -> Script[int | None]:
+def stored_offset(desk: Desk, place: GroupQueue) -> Script[int | None]:
     """Where the group goes on reading; None before its first message."""
 
     def body() -> Script[int | None]:
@@ -134,7 +134,7 @@ def stored_offset(desk: Desk, place: Place) -> Script[int | None]:
     return _in_transaction(LocalTransaction(desk.adapter), body)
 
 
-def begin_at_ends(desk: Desk, place: Place, ends: Sequence[int]) -> Script[int | None]:
+def begin_at_ends(desk: Desk, place: GroupQueue, ends: Sequence[int]) -> Script[int | None]:
     """One local transaction: a group without a place in the topic gets one at the end of every queue, written down so
     that a restart does not skip ahead. None if it has places in others only: this queue was added since, and belongs to
     the group as a whole."""
@@ -152,13 +152,13 @@ def begin_at_ends(desk: Desk, place: Place, ends: Sequence[int]) -> Script[int |
     return _in_transaction(LocalTransaction(desk.adapter), body)
 
 
-def _move(place: Place, stored: int | None, to: int) -> Script[None]:
+def _move(place: GroupQueue, stored: int | None, to: int) -> Script[None]:
     moved = yield InDatabase(advance_offset(*msgspec.structs.astuple(place), expected=stored, new=to))
     if not moved:
         raise OffsetMoved(f"{place.topic}/{place.queue}: another consumer moved the offset from {stored}")
 
 
-def _with_handler(subscription: Subscription, desk: Desk, body: Callable[[Call], Script[Verdict]]) -> Script[Verdict]:
+def _with_handler(subscription: Subscription, desk: Desk, body: Callable[[Call], Script[Handling]]) -> Script[Handling]:
     """A handler of (message, conn, tx) runs in a block of its own, so what it sends is committed with the rest."""
     handler, connection = subscription.handler, desk.connection
     if subscription.new_block is not None:
@@ -190,29 +190,29 @@ def _in_transaction(local: LocalTransaction | Block, body: Callable[[], Script[T
     return value
 
 
-def _signed_effect(subscription: Subscription, message: Message, call: Call) -> Script[Verdict]:
+def _signed_effect(subscription: Subscription, message: Message, call: Call) -> Script[Handling]:
     """A prepared message is kept, the last one counting; its outcome uses it up, once."""
     group, sign, identity = subscription.group, message.header(SIGN), message.header(ID)
     if sign == "prepare":
         yield InDatabase(prepared_put(group, identity, _encode(message)))
-        return Verdict.NOTED
+        return Handling.NOTED
     # The inbox row outlives the prepared one: a prepared message that comes late (again) has no second effect.
     if not (yield InDatabase(first_time(group, identity))):
-        return Verdict.DUPLICATE
+        return Handling.DUPLICATE
     if sign == "rollback":
         yield InDatabase(prepared_drop(group, identity))
-        return Verdict.NOTED
+        return Handling.NOTED
     payload = yield InDatabase(prepared_take(group, identity))
     if payload is None and subscription.by == "offset":
         # In order: what is not here by now never comes. The group began to read behind it.
         log.warning("message %s was committed, but sent before this group began to read", identity)
-        return Verdict.NOTED
+        return Handling.NOTED
     if payload is None:
         raise NotPreparedYet(f"the outcome of {identity} is here, the message itself is not")
     prepared = _restored(_decode(payload), message)
     yield from _digest(subscription, identity, prepared)
     yield UserCode(lambda: call(prepared))
-    return Verdict.HANDLED
+    return Handling.HANDLED
 
 
 def _digest(subscription: Subscription, identity: str, message: Message) -> Script[None]:

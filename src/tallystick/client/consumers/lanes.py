@@ -10,11 +10,11 @@ from typing import Protocol, TypeVar, cast
 
 from tallystick.barrier.adapters import adapt, adapt_sync
 from tallystick.barrier.adapters.base import Adapter
-from tallystick.client.processing import ConnectionLost, Desk, HandlerAborted
-from tallystick.client.script import Script, play_async, play_sync
-from tallystick.client.settings import OpenConnection
-from tallystick.client.subscription import Subscription
-from tallystick.client.workers import Slot, Workers
+from tallystick.client.base.settings import OpenConnection
+from tallystick.client.base.workers import Slot, Workers
+from tallystick.client.consumers.effects import ConnectionLost, Desk, HandlerAborted
+from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.transactions.script import Script, play_async, play_sync
 
 T = TypeVar("T")
 

@@ -11,12 +11,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from tallystick.client.brokers import Broker
-from tallystick.client.core import ClientCore
-from tallystick.client.entry import Answered
-from tallystick.client.runtime import Runtime
-from tallystick.client.stats import Stats
-from tallystick.client.transport import BrokerUnreachable
+from tallystick.client.base.stats import Stats
+from tallystick.client.connection.brokers import BrokerPeer, Brokers
+from tallystick.client.connection.transport import BrokerUnreachable
+from tallystick.client.connection.waiting import Answered
 from tallystick.core.calls import CallOptions, OutgoingCall
 from tallystick.core.errors import (
     BrokerUnavailable,
@@ -42,32 +40,30 @@ class Sent(Struct, frozen=True):
     duplicate: bool = False
 
 
-async def send(core: ClientCore, messages: list[OutgoingMessage], level: int, gid: str | None) -> Sent:
+async def send(brokers: Brokers, messages: list[OutgoingMessage], level: int, gid: str | None, stats: Stats) -> Sent:
     """Send messages together, with the care that was asked for."""
-    runtime, timeout = core.runtime(), core.settings.timeout
     if level not in (0, 1, 2):
         raise InvalidRequest(f"level: {level!r} is none of 0, 1, 2", field="level")
     if gid is not None and level != 2:
         raise InvalidRequest("gid: only level 2 drops duplicates by gid", field="gid")
     if level == 2:
-        return await send_once(runtime, Send(messages), gid, timeout)
+        return await _send_once(brokers, Send(messages), gid)
     if level == 1:
-        return await send_confirmed(runtime, messages, timeout)
-    send_unconfirmed(runtime, messages, core.stats, timeout)
+        return await _send_confirmed(brokers, messages)
+    _send_unconfirmed(brokers, messages, stats)
     return Sent(None, [])
 
 
-async def send_calls(core: ClientCore, calls: list[OutgoingCall], options: CallOptions | None, gid: str | None) -> Sent:
+async def send_calls(brokers: Brokers, calls: list[OutgoingCall], options: CallOptions | None, gid: str | None) -> Sent:
     """Calls are always sent with the care of level 2: the broker knows each by its gid."""
     if not calls:
         raise InvalidRequest("calls: give at least one", field="calls")
-    what = Send([], calls=calls, call_options=options)
-    return await send_once(core.runtime(), what, gid, core.settings.timeout)
+    return await _send_once(brokers, Send([], calls=calls, call_options=options), gid)
 
 
-def send_unconfirmed(runtime: Runtime, messages: list[OutgoingMessage], stats: Stats, timeout: float) -> None:
+def _send_unconfirmed(brokers: Brokers, messages: list[OutgoingMessage], stats: Stats) -> None:
     """Level 0. Never raises on the broker's account; losses are counted and logged."""
-    broker = runtime.brokers.for_new()[0]
+    broker = brokers.for_new()[0]
     if broker.unconfirmed.full:
         stats.unconfirmed_dropped += len(messages)
         return
@@ -77,13 +73,13 @@ def send_unconfirmed(runtime: Runtime, messages: list[OutgoingMessage], stats: S
             stats.unconfirmed_failed += len(messages)
             log.warning("%d level 0 messages were not taken by %s", len(messages), broker.address)
 
-    broker.unconfirmed.submit(Send(messages), timeout, retry=False).add_done_callback(done)
+    broker.unconfirmed.submit(Send(messages), brokers.timeout, retry=False).add_done_callback(done)
 
 
-async def send_confirmed(runtime: Runtime, messages: list[OutgoingMessage], timeout: float) -> Sent:
+async def _send_confirmed(brokers: Brokers, messages: list[OutgoingMessage]) -> Sent:
     """Level 1: whichever broker answers. A lost answer is tried again elsewhere and may have worked here."""
-    candidates = runtime.brokers.for_new()
-    share = timeout / len(candidates)
+    candidates = brokers.for_new()
+    share = brokers.timeout / len(candidates)
     for broker in candidates[:-1]:
         try:
             return _sent(None, await broker.ops.run(broker.check(Send(messages)), share, retry=False))
@@ -95,27 +91,27 @@ async def send_confirmed(runtime: Runtime, messages: list[OutgoingMessage], time
     return _sent(None, await last.ops.run(last.check(Send(messages)), share))
 
 
-async def send_once(runtime: Runtime, what: Send, gid: str | None, timeout: float) -> Sent:
+async def _send_once(brokers: Brokers, what: Send, gid: str | None) -> Sent:
     """Level 2. Only a broker that surely has nothing may be left for another one."""
     if gid is not None:
-        broker = await runtime.brokers.of_gid(check_gid(gid))
-        return await _send_with_gid(broker, what, gid, timeout)
-    candidates = runtime.brokers.for_new()
+        broker = await brokers.of_gid(check_gid(gid))
+        return await _send_with_gid(broker, what, gid, brokers.timeout)
+    candidates = brokers.for_new()
     for broker in candidates[:-1]:
         gid = new_gid(broker.store or "")
         try:
-            return _sent(gid, await broker.ops.run(broker.check(_named(what, gid)), timeout, retry=False))
+            return _sent(gid, await broker.ops.run(broker.check(_named(what, gid)), brokers.timeout, retry=False))
         except TallystickError as error:
             if _in_doubt(error):
-                return await _send_with_gid(broker, what, gid, timeout)
+                return await _send_with_gid(broker, what, gid, brokers.timeout)
             if not error.retryable:
                 raise
             log.info("not taken by %s, trying another: %s", broker.address, error)
     last = candidates[-1]
-    return await _send_with_gid(last, what, new_gid(last.store or ""), timeout)
+    return await _send_with_gid(last, what, new_gid(last.store or ""), brokers.timeout)
 
 
-async def _send_with_gid(broker: Broker, what: Send, gid: str, timeout: float) -> Sent:
+async def _send_with_gid(broker: BrokerPeer, what: Send, gid: str, timeout: float) -> Sent:
     return _sent(gid, await broker.ops.run(broker.check(_named(what, gid)), timeout))
 
 

@@ -6,9 +6,9 @@ import asyncio
 from types import TracebackType
 from typing import Any
 
-from tallystick.client.block import Block
-from tallystick.client.calls import wait_seconds
-from tallystick.client.script import CallOnLoop, play_async, play_sync
+from tallystick.client.base.calls import wait_seconds
+from tallystick.client.transactions.block import Block
+from tallystick.client.transactions.script import CallOnLoop, play_async, play_sync
 from tallystick.core.calls import Protocol
 
 

@@ -1,0 +1,1 @@
+"""`with ts.transaction(conn)`: a local transaction and its messages, which happen together or not at all."""
