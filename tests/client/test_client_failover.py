@@ -32,8 +32,8 @@ def urls(brokers: list[BrokerProcess]) -> list[str]:
 
 def preferred(ts: Client) -> str:
     """The address that new transactions of this client go to now."""
-    assert ts._core._latest is not None
-    return ts._core._latest.brokers.for_new()[0].address
+    assert ts._core.latest is not None
+    return ts._core.latest.brokers.for_new()[0].address
 
 
 def order(ts: Client, brokers: list[BrokerProcess]) -> tuple[BrokerProcess, BrokerProcess]:

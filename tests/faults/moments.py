@@ -20,12 +20,11 @@ import aiohttp
 import msgspec
 from pymysql.constants import COMMAND
 
-from tallystick.client import runtime
-from tallystick.client.connection import questions
+from tallystick.client.connection import connection, questions
 from tallystick.client.connection.transport import Transport
 from tallystick.client.consumers import lanes
 from tallystick.client.transactions import outbox, transaction
-from tallystick.client.transactions.script import InDatabase, Local, OnBroker
+from tallystick.client.transactions.script import InDatabase, Local, UserCode
 
 # Requests that a process makes in the background, at no fixed place between the others.
 _BACKGROUND = {"answers", "renew", "offsets"}
@@ -83,7 +82,7 @@ def install(moments: Moments) -> None:
     Transport.post_batch = _post_batch(Transport.post_batch, moments)
     questions.receive = _noticing(questions.receive, lambda messages: messages, "received", moments)
     questions.fetch = _noticing(questions.fetch, lambda fetched: fetched.messages, "fetched", moments)
-    runtime.new_session = _tracing(runtime.new_session)
+    connection.new_session = _tracing(connection.new_session)
     _watch_outbox(moments)
 
 
@@ -119,17 +118,17 @@ def _name(step: Any) -> str:
         return f"local {step.value}"
     if isinstance(step, InDatabase):
         return _STATEMENTS.get(step.operation.name, "statement")
-    return "broker" if isinstance(step, OnBroker) else "handler"
+    return "handler" if isinstance(step, UserCode) else "broker"
 
 
 def _send_commit(adapter: Any) -> None:
     """Give COMMIT to the server and do not wait for its answer."""
-    connection = adapter._connection
+    driver = adapter._connection
     if adapter.dialect.name == "postgresql":
-        connection.pgconn.send_query(b"commit")
-        connection.pgconn.flush()
+        driver.pgconn.send_query(b"commit")
+        driver.pgconn.flush()
     else:
-        connection._execute_command(COMMAND.COM_QUERY, "COMMIT")
+        driver._execute_command(COMMAND.COM_QUERY, "COMMIT")
 
 
 # Requests

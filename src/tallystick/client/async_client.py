@@ -16,16 +16,17 @@ from tallystick.client.base.calls import CallOptions
 from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection, checked_settings
 from tallystick.client.base.stats import Stats
 from tallystick.client.consumers import GRACE_SECONDS
-from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.consumers.subscription import Subscription, Subscriptions
 from tallystick.client.operations import Operations
-from tallystick.client.runtime import CLOSE_SECONDS, REDRIVE_SECONDS, ClientCore
-from tallystick.client.subscribing import Subscribing
-from tallystick.client.transactions.block import Block, ModeName, PrepareOrder
+from tallystick.client.runtime import CLOSE_SECONDS, ClientCore
+from tallystick.client.transactions.block import PrepareOrder
+from tallystick.client.transactions.modes import ModeName, new_block
+from tallystick.client.transactions.outbox import REDRIVE_SECONDS
 from tallystick.client.transactions.script import play_async
 from tallystick.client.transactions.transaction import AsyncTransaction
 
 
-class AsyncClient(Operations, Subscribing):
+class AsyncClient(Operations, Subscriptions):
     """Transactions, messages and consumers, on the event loop that it is used on.
 
     `urls` is one address, several with commas between them, or a list. `group` is the producer group, whose members
@@ -53,7 +54,7 @@ class AsyncClient(Operations, Subscribing):
         barrier_table: str = BARRIER_TABLE,
         max_in_flight: int = 6,
     ) -> None:
-        settings = checked_settings(
+        self._settings = checked_settings(
             urls,
             group=group,
             member=member,
@@ -64,7 +65,7 @@ class AsyncClient(Operations, Subscribing):
             barrier_table=barrier_table,
             max_in_flight=max_in_flight,
         )
-        self._core = ClientCore(settings, database, deciders)
+        self._core = ClientCore(self._settings, database, deciders)
         self._subscriptions: list[Subscription] = []
         self._stop_asked: asyncio.Event | None = None
 
@@ -107,10 +108,11 @@ class AsyncClient(Operations, Subscribing):
         broker's word after the local commit. `call_options` says how the calls of the block are made.
         """
         adapter = adapt(connection)
-        block = Block(
-            self._core,
+        block = new_block(
+            mode,
+            self._settings,
+            lambda: self._core.runtime().producer,
             adapter,
-            mode=mode,
             prepare=prepare,
             check=check,
             gid=gid,
@@ -131,7 +133,7 @@ class AsyncClient(Operations, Subscribing):
         this database (default: all that the brokers know). Nothing is deleted if a broker cannot be asked.
         """
         ages = await self._core.plan_clean_up(older_than, groups)
-        script = cleanup.carry_out(ages, self._core.settings.barrier_table)
+        script = cleanup.carry_out(ages, self._settings.barrier_table)
         return await play_async(script, adapt(connection))
 
     # Consumers

@@ -8,7 +8,7 @@ from typing import Any
 
 from tallystick.client.base.calls import CallOptions, outgoing_call, wait_seconds
 from tallystick.client.base.message import Message, outgoing
-from tallystick.client.base.settings import CheckBack
+from tallystick.client.base.settings import CheckBack, Settings
 from tallystick.client.connection import levels, questions
 from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.connection.levels import Level, Sent
@@ -55,6 +55,7 @@ class Operations:
     """
 
     _core: ClientCore
+    _settings: Settings
 
     def _broker(self, address: str | None) -> BrokerPeer:
         """The broker that a caller names, or the one that new work goes to."""
@@ -64,14 +65,14 @@ class Operations:
     async def _on_gid(self, gid: str, op: ClientOp) -> OpResult | None:
         brokers = self._core.runtime().brokers
         broker = brokers.only or await brokers.of_gid(gid)
-        return await broker.ops.run(op, self._core.settings.timeout)
+        return await broker.ops.run(op, self._settings.timeout)
 
     async def _settle(self, messages: Message | Sequence[Message], op: Callable[[list[str]], ClientOp]) -> None:
         """One operation for each broker that the messages came from."""
         receipts: dict[str, list[str]] = {}
         for message in [messages] if isinstance(messages, Message) else messages:
             receipts.setdefault(message.broker, []).append(message.receipt)
-        brokers, timeout = self._core.runtime().brokers, self._core.settings.timeout
+        brokers, timeout = self._core.runtime().brokers, self._settings.timeout
         await asyncio.gather(*(brokers.at(address).ops.run(op(some), timeout) for address, some in receipts.items()))
 
     # Transactions, for services that keep their own truth of an outcome; `transaction()` does all of this by itself
@@ -95,7 +96,7 @@ class Operations:
 
         Messages are made with `outgoing`, calls with `outgoing_call`.
         """
-        settings = self._core.settings
+        settings = self._settings
         runtime = self._core.runtime()
         group = settings.needs_group("prepare")
         how = (check or settings.check).on_the_wire(
@@ -140,7 +141,7 @@ class Operations:
     async def transaction_state(self, gid: str) -> TransactionView:
         """What the broker knows of a transaction; `NotFound` if nothing."""
         broker = await self._core.runtime().brokers.of_gid(check_gid(gid))
-        return await questions.transaction(broker, gid, self._core.settings.timeout)
+        return await questions.transaction(broker, gid, self._settings.timeout)
 
     async def outcome(self, gid: str) -> Outcome | None:
         """The outcome of a transaction; None if it has none, or is not known here."""
@@ -161,7 +162,7 @@ class Operations:
     async def answer_checks(self, answers: Mapping[str, Answer], *, broker: str | None = None) -> None:
         """Answer what `poll_checks` of the same broker asked."""
         op = AnswerChecks(dict(answers))
-        await self._broker(broker).ops.run(op, self._core.settings.timeout)
+        await self._broker(broker).ops.run(op, self._settings.timeout)
 
     # Messages: sent without a transaction, fetched by offset, received under lease
 
@@ -200,7 +201,7 @@ class Operations:
         broker: str | None = None,
     ) -> Fetched:
         """Messages of a queue from `offset` on, in order; waits up to `wait` seconds for the first."""
-        timeout = self._core.settings.timeout
+        timeout = self._settings.timeout
         return await questions.fetch(self._broker(broker), topic, queue, offset, max, wait, timeout)
 
     async def receive(
@@ -252,7 +253,7 @@ class Operations:
 
     async def offsets(self, group: str, topic: str, *, broker: str | None = None) -> GroupView:
         """The offsets that a group stored in the broker, with the lag of each queue."""
-        return await questions.offsets(self._broker(broker), group, topic, self._core.settings.timeout)
+        return await questions.offsets(self._broker(broker), group, topic, self._settings.timeout)
 
     async def commit_offsets(
         self,
@@ -270,7 +271,7 @@ class Operations:
         """
         guard = None if expected is None else dict(expected)
         op = CommitOffsets(check_name(group, "group"), check_name(topic, "topic"), dict(offsets), guard)
-        await self._broker(broker).ops.run(op, self._core.settings.timeout)
+        await self._broker(broker).ops.run(op, self._settings.timeout)
 
     async def reset_group(
         self,
@@ -294,19 +295,19 @@ class Operations:
             None if offsets is None else dict(offsets),
             None if at is None else round(at * 1000),
         )
-        return await questions.reset_group(self._broker(broker), group, request, self._core.settings.timeout)
+        return await questions.reset_group(self._broker(broker), group, request, self._settings.timeout)
 
     async def topics(self, *, broker: str | None = None) -> list[TopicView]:
-        return await questions.topics(self._broker(broker), self._core.settings.timeout)
+        return await questions.topics(self._broker(broker), self._settings.timeout)
 
     async def topic(self, name: str, *, broker: str | None = None) -> TopicView:
-        return await questions.topic(self._broker(broker), name, self._core.settings.timeout)
+        return await questions.topic(self._broker(broker), name, self._settings.timeout)
 
     async def create_topic(self, name: str, *, queues: int | None = None, retention: float | None = None) -> TopicView:
         """Create a topic, or change it, on every broker of this client; the view of the preferred one."""
         spec = TopicSpec(queues, None if retention is None else round(retention * 1000))
         brokers = self._core.runtime().brokers
-        timeout = self._core.settings.timeout
+        timeout = self._settings.timeout
         views = await asyncio.gather(*(questions.put_topic(broker, name, spec, timeout) for broker in brokers))
         return views[0]
 
@@ -357,7 +358,7 @@ class Operations:
     async def calls(self, gid: str) -> CallsView:
         """What became of the calls of a transaction; `NotFound` if there are none."""
         broker = await self._core.runtime().brokers.of_gid(check_gid(gid))
-        return await questions.calls(broker, gid, 0.0, self._core.settings.timeout)
+        return await questions.calls(broker, gid, 0.0, self._settings.timeout)
 
 
 def _was_duplicate(result: OpResult | None) -> bool:

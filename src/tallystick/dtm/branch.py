@@ -190,5 +190,5 @@ def _one(query: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _no_broker(_: Callable[[], Awaitable[Any]]) -> NoReturn:
+def _no_broker() -> NoReturn:
     raise AssertionError("a barrier needs no broker")

@@ -9,13 +9,11 @@ from collections.abc import Awaitable, Callable
 from threading import Lock
 
 from tallystick.barrier.operations.barrier import Decision, decide_many
-from tallystick.client.base.databases import Databases, ask_decider, run_on_new
-from tallystick.client.base.settings import Settings
-from tallystick.client.base.stats import Stats
+from tallystick.client.base.databases import ask_decider, run_on_new
 from tallystick.client.base.tasks import Tasks, repeat
-from tallystick.client.base.workers import Workers
 from tallystick.client.connection import questions
-from tallystick.client.connection.brokers import BrokerPeer, Brokers
+from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.connection import Connection
 from tallystick.core.errors import TallystickError
 from tallystick.core.ops import Answer, AnswerChecks, Outcome
 from tallystick.core.wire import CheckPoll
@@ -39,21 +37,13 @@ Answers = dict[str, tuple[Answer, str]]
 class Answerer:
     """Answers for this process as one member of its producer group."""
 
-    def __init__(
-        self,
-        brokers: Brokers,
-        settings: Settings,
-        member: str,
-        databases: Databases,
-        workers: Workers,
-        stats: Stats,
-    ) -> None:
-        self._brokers = brokers
-        self._settings = settings
-        self._member = member
-        self._databases = databases
-        self._workers = workers
-        self._stats = stats
+    def __init__(self, connection: Connection) -> None:
+        self._brokers = connection.brokers
+        self._settings = connection.settings
+        self._member = connection.member
+        self._databases = connection.databases
+        self._workers = connection.workers
+        self._stats = connection.stats
         self._remembered = RememberedOutcomes()
         self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(BATCHES_PER_SOURCE))
         self._answering: set[asyncio.Task[None]] = set()

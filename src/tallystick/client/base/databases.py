@@ -64,6 +64,10 @@ class Databases:
         self.outboxes: list[Door] = [] if self.given is None else [self.given]
         """Ways into the databases whose outbox this process looks after."""
 
+    def add_outbox(self, door: Door) -> None:
+        if door not in self.outboxes:
+            self.outboxes.append(door)
+
     def knows(self, source: str) -> bool:
         return source in self._by_source
 

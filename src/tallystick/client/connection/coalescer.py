@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from tallystick.client.connection.waiting import (
     Answered,
+    Receiver,
     WaitingOp,
+    encode_op,
     request_body,
     results_of,
     separate_guilty,
@@ -103,19 +105,35 @@ class Coalescer:
 
     def submit(self, op: ClientOp, timeout: float, *, retry: bool = True) -> Answered:
         """Hand in an operation without waiting. The caller looks at `full` first if it can be held back."""
+        future: Answered = self._loop.create_future()
+        self.add(encode_op(op), future, timeout, retry)
+        return future
+
+    async def tell(
+        self, op: ClientOp, timeout: float, *, stay: float, done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Hand in an operation in any case, and wait for its answer for `stay` seconds. `done` hears of it."""
+        try:
+            future = self.submit(op, timeout)
+        except BrokerUnavailable as closed:
+            done(closed)
+            return
+        future.add_done_callback(lambda answered: done(_failure_of(answered)))
+        if stay:
+            await asyncio.wait((future,), timeout=stay)
+
+    def add(self, frame: bytes, receiver: Receiver, timeout: float, retry: bool) -> None:
+        """Hand in an operation that is encoded, and whoever is to be told its answer."""
         if self._closed:
             raise BrokerUnavailable("the client is closed; nothing was sent")
-        future: Answered = self._loop.create_future()
-        entry = WaitingOp(op, future, self._loop.time() + timeout, retry)
-        self._waiting.append(entry)
-        self._waiting_bytes += len(entry.frame)
+        self._waiting.append(WaitingOp(frame, receiver, self._loop.time() + timeout, retry))
+        self._waiting_bytes += len(frame)
         if len(self._waiting) >= self._limits.request_ops:
             self._pump()
         else:
             self._schedule_pump()
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
-        return future
 
     @property
     def full(self) -> bool:
@@ -128,7 +146,7 @@ class Coalescer:
             self._idle.clear()
             with contextlib.suppress(TimeoutError):  # what is left then is counted and failed below
                 await asyncio.wait_for(self._idle.wait(), timeout)
-        left = [entry for entry in self._all() if not entry.future.done()]
+        left = [entry for entry in self._all() if not entry.receiver.done()]
         tasks = list(self._in_flight)
         for task in tasks:
             task.cancel()
@@ -150,14 +168,13 @@ class Coalescer:
 
     def _pump(self) -> None:
         self._pump_scheduled = False
-        while self._pause is None and len(self._in_flight) < self._limits.in_flight:
+        while (self._waiting or self._split) and self._pause is None and len(self._in_flight) < self._limits.in_flight:
             batch = self._split.popleft() if self._split else self._take(self._share())
-            if not batch:
-                break
-            task = self._loop.create_task(self._send(batch))
-            self._in_flight[task] = batch
-            task.add_done_callback(self._sent)
-        if not self._busy():
+            if batch:
+                task = self._loop.create_task(self._send(batch))
+                self._in_flight[task] = batch
+                task.add_done_callback(self._sent)
+        if self._closed and not self._busy():
             self._idle.set()
 
     def _share(self) -> int:
@@ -216,7 +233,7 @@ class Coalescer:
             self._turns_left = TURNS
         if self._turns_left > 0:
             self._loop.call_soon(self._next_turn)
-        elif not self._busy():
+        elif self._closed and not self._busy():
             self._idle.set()
 
     def _tell(self, batch: list[WaitingOp], results: list[OpResult | None]) -> None:
@@ -233,8 +250,9 @@ class Coalescer:
         if not task.cancelled() and (defect := task.exception()) is not None:
             for entry in batch:
                 entry.fail(BrokerUnavailable(f"sending failed: {defect!r}"))
-        self._schedule_pump()
-        if not self._busy():
+        if self._waiting or self._split:
+            self._schedule_pump()
+        if self._closed and not self._busy():
             self._idle.set()
 
     # Failing
@@ -338,3 +356,7 @@ class Coalescer:
     def _all(self) -> Iterable[WaitingOp]:
         for batch in (self._waiting, self._later, *self._split, *self._in_flight.values()):
             yield from batch
+
+
+def _failure_of(answered: Answered) -> BaseException | None:
+    return asyncio.CancelledError() if answered.cancelled() else answered.exception()

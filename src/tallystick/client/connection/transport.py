@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import aiohttp
@@ -66,9 +66,9 @@ class Transport:
         self._session = session
         self._batch_url = URL(f"{address}/v1/batch")
 
-    async def post_batch(self, body: bytes, timeout: float) -> bytes:
+    def post_batch(self, body: bytes, timeout: float) -> Awaitable[bytes]:
         """The request that everything coalesced travels in."""
-        return await self._request("POST", self._batch_url, body, timeout)
+        return self._request("POST", self._batch_url, body, timeout)
 
     async def request(
         self,

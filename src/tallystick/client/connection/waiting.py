@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -15,6 +16,16 @@ from tallystick.core.wire import BatchResponse
 
 Answered = asyncio.Future[OpResult | None]
 
+
+class Receiver(Protocol):
+    """Who is told an answer: a future of the event loop, or a thread that waits."""
+
+    def done(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def set_result(self, result: OpResult | None, /) -> None: ...
+    def set_exception(self, failure: TallystickError, /) -> None: ...
+
+
 # The msgpack of {"ops": [...]} up to the array's length: a map of one, the key, an array with a 32 bit length.
 # Writing it by hand joins operations that were encoded (and so measured) when they were handed in.
 _OPEN = b"\x81\xa3ops\xdd"
@@ -24,18 +35,18 @@ FULL_SECONDS = 1.0
 """How long a full disk is waited for. Room that a compaction took for a moment is back by then; a disk that is really
 full stays so, and whoever waits may hold locks in a database meanwhile."""
 
-_encoder = msgspec.msgpack.Encoder()
+encode_op: Callable[[ClientOp], bytes] = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(BatchResponse)
 
 
 class WaitingOp:
-    """An operation, encoded, with the future its caller waits for."""
+    """An operation, encoded, with whoever is to be told its answer."""
 
-    __slots__ = ("deadline", "frame", "future", "last", "retry", "tries", "uncertain")
+    __slots__ = ("deadline", "frame", "last", "receiver", "retry", "tries", "uncertain")
 
-    def __init__(self, op: ClientOp, future: Answered, deadline: float, retry: bool) -> None:
-        self.frame = _encoder.encode(op)
-        self.future = future
+    def __init__(self, frame: bytes, receiver: Receiver, deadline: float, retry: bool) -> None:
+        self.frame = frame
+        self.receiver = receiver
         self.deadline = deadline
         self.retry = retry
         self.tries = 0
@@ -44,15 +55,15 @@ class WaitingOp:
 
     def worth_sending(self, now: float) -> bool:
         """Not settled and not late. A caller that left (cancelled) does not unsend what it asked for."""
-        return self.deadline > now and (not self.future.done() or self.future.cancelled())
+        return self.deadline > now and (not self.receiver.done() or self.receiver.cancelled())
 
     def succeed(self, result: OpResult | None) -> None:
-        if not self.future.done():
-            self.future.set_result(result)
+        if not self.receiver.done():
+            self.receiver.set_result(result)
 
     def fail(self, error: TallystickError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+        if not self.receiver.done():
+            self.receiver.set_exception(error)
 
     def note(self, error: TallystickError, now: float) -> None:
         """Remember the failure, and that the broker may have acted: no later refusal makes that certain again."""

@@ -21,7 +21,9 @@ from tallystick.client.base.message import Message
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.local import LocalTransaction
+from tallystick.client.transactions.modes import new_block
 from tallystick.client.transactions.prepared import ID, SIGN, SIGNS
+from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import InDatabase, Script, UserCode
 from tallystick.client.transactions.transaction import TransactionBase
 from tallystick.core.errors import InvalidRequest, OffsetMoved, OutcomeUnknown, TallystickError
@@ -88,7 +90,7 @@ def handle_plainly(subscription: Subscription, message: Message) -> Script[Handl
     return Handling.HANDLED
 
 
-def handle_by_inbox(subscription: Subscription, message: Message, desk: Desk) -> Script[Handling]:
+def handle_by_inbox(subscription: Subscription, message: Message, desk: Desk, producer: Producer) -> Script[Handling]:
     """One local transaction: the inbox row, the effect, and what the handler sends."""
 
     def body(call: Call) -> Script[Handling]:
@@ -100,11 +102,11 @@ def handle_by_inbox(subscription: Subscription, message: Message, desk: Desk) ->
         yield UserCode(lambda: call(message))
         return Handling.HANDLED
 
-    return _with_handler(subscription, desk, body)
+    return _with_handler(subscription, desk, producer, body)
 
 
 def handle_by_offset(
-    subscription: Subscription, message: Message, desk: Desk, place: GroupQueue, stored: int | None
+    subscription: Subscription, message: Message, desk: Desk, producer: Producer, place: GroupQueue, stored: int | None
 ) -> Script[Handling]:
     """One local transaction: the group's offset moves past the message, the effect, and what the handler sends."""
 
@@ -117,7 +119,7 @@ def handle_by_offset(
         yield UserCode(lambda: call(message))
         return Handling.HANDLED
 
-    return _with_handler(subscription, desk, body)
+    return _with_handler(subscription, desk, producer, body)
 
 
 def move_offset(desk: Desk, place: GroupQueue, stored: int | None, to: int) -> Script[None]:
@@ -158,11 +160,13 @@ def _move(place: GroupQueue, stored: int | None, to: int) -> Script[None]:
         raise OffsetMoved(f"{place.topic}/{place.queue}: another consumer moved the offset from {stored}")
 
 
-def _with_handler(subscription: Subscription, desk: Desk, body: Callable[[Call], Script[Handling]]) -> Script[Handling]:
+def _with_handler(
+    subscription: Subscription, desk: Desk, producer: Producer, body: Callable[[Call], Script[Handling]]
+) -> Script[Handling]:
     """A handler of (message, conn, tx) runs in a block of its own, so what it sends is committed with the rest."""
     handler, connection = subscription.handler, desk.connection
-    if subscription.new_block is not None:
-        block = subscription.new_block(desk.adapter)
+    if subscription.sends:
+        block = new_block(subscription.mode, producer.connection.settings, lambda: producer, desk.adapter)
         tx = TransactionBase(block)
         return _in_transaction(block, lambda: body(lambda message: handler(message, connection, tx)))
     local = LocalTransaction(desk.adapter)

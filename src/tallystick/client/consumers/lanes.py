@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
 from tallystick.barrier.adapters import adapt, adapt_sync
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.client.base.settings import OpenConnection
 from tallystick.client.base.workers import Slot, Workers
+from tallystick.client.connection.portal import FromThreads
 from tallystick.client.consumers.effects import ConnectionLost, Desk, HandlerAborted
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions.script import Script, play_async, play_sync
@@ -46,7 +48,8 @@ class ThreadLane:
     def __init__(self, open_connection: OpenConnection | None, concurrency: int, name: str) -> None:
         self._open = open_connection
         self._workers = Workers(f"tallystick-{name}", concurrency)
-        self._loop = asyncio.get_running_loop()
+        # For handlers that send: the broker's side of their block.
+        self._way = FromThreads(asyncio.get_running_loop(), threading.current_thread())
 
     async def play(self, make_script: MakeScript[T]) -> T:
         return await asyncio.wrap_future(self._workers.submit(lambda slot: self._play(slot, make_script)))
@@ -54,9 +57,9 @@ class ThreadLane:
     def _play(self, slot: Slot, make_script: MakeScript[T]) -> T:
         try:
             if self._open is None:
-                return play_sync(make_script(_NO_DESK), None, self._on_loop)
+                return play_sync(make_script(_NO_DESK), None, lambda: self._way)
             desk = self._connected(slot, self._open)
-            return play_sync(make_script(desk), desk.adapter, self._on_loop)
+            return play_sync(make_script(desk), desk.adapter, lambda: self._way)
         except ConnectionLost:
             slot.forget()
             raise
@@ -64,14 +67,6 @@ class ThreadLane:
             raise
         except BaseException as failure:
             raise _aborted(failure) from failure
-
-    def _on_loop(self, call: Callable[[], Awaitable[T]]) -> T:
-        """For handlers that send: the broker's side of their block."""
-
-        async def enter() -> T:
-            return await call()
-
-        return asyncio.run_coroutine_threadsafe(enter(), self._loop).result()
 
     def _connected(self, slot: Slot, open_connection: OpenConnection) -> Desk:
         if slot.kept is None:

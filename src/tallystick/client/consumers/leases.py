@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct
 
 from tallystick.client.base.message import Message
-from tallystick.client.base.settings import Settings
-from tallystick.client.base.stats import Stats
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import questions
-from tallystick.client.connection.brokers import BrokerPeer, Brokers
+from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.connection import Connection
 from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, handle_by_inbox, handle_plainly
 from tallystick.client.consumers.lanes import lane_for
 from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import Script
 from tallystick.core.errors import NotFound, StaleLease, TallystickError
 from tallystick.core.ops import Ack, ClientOp, Nack, Renew
@@ -40,22 +40,15 @@ class _Held(Struct):
 class LeaseConsumer:
     """One subscription on all brokers, by leases."""
 
-    def __init__(
-        self,
-        subscription: Subscription,
-        brokers: Brokers,
-        member: str,
-        settings: Settings,
-        stats: Stats,
-        turn: asyncio.Lock,
-    ) -> None:
+    def __init__(self, subscription: Subscription, connection: Connection, producer: Producer) -> None:
         self._subscription = subscription
-        self._brokers = brokers
-        self._member = member
-        self._timeout = settings.timeout
-        self._stats = stats
+        self._producer = producer
+        self._brokers = connection.brokers
+        self._member = connection.member
+        self._timeout = connection.settings.timeout
+        self._stats = connection.stats
         self._loop = asyncio.get_running_loop()
-        self._lane = lane_for(subscription, turn)
+        self._lane = lane_for(subscription, connection.turn)
         self._receiving = Tasks()
         self._handling = Tasks()
         self._held: dict[str, _Held] = {}
@@ -151,7 +144,7 @@ class LeaseConsumer:
             raise _Stopped
         if self._subscription.exactly_once is None:
             return handle_plainly(self._subscription, message)
-        return handle_by_inbox(self._subscription, message, desk)
+        return handle_by_inbox(self._subscription, message, desk, self._producer)
 
     def _failed(self, message: Message, failure: Exception) -> ClientOp:
         subscription = self._subscription

@@ -9,11 +9,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from tallystick.client.base.message import Message
-from tallystick.client.base.settings import Settings
-from tallystick.client.base.stats import Stats
 from tallystick.client.base.tasks import RETRY, Tasks, repeat
 from tallystick.client.connection import questions
-from tallystick.client.connection.brokers import BrokerPeer, Brokers
+from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.connection import Connection
 from tallystick.client.connection.questions import Fetched
 from tallystick.client.connection.waiting import Answered
 from tallystick.client.consumers.effects import (
@@ -26,6 +25,7 @@ from tallystick.client.consumers.effects import (
 )
 from tallystick.client.consumers.lanes import lane_for
 from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.transactions.producer import Producer
 from tallystick.core.errors import NotFound, OffsetMoved, OffsetOutOfRange
 from tallystick.core.ops import CommitOffsets
 
@@ -44,14 +44,13 @@ STEP_BACK_SECONDS = 0.2
 class OffsetConsumer:
     """One subscription on all brokers, one reader a queue."""
 
-    def __init__(
-        self, subscription: Subscription, brokers: Brokers, settings: Settings, stats: Stats, turn: asyncio.Lock
-    ) -> None:
+    def __init__(self, subscription: Subscription, connection: Connection, producer: Producer) -> None:
         self._subscription = subscription
-        self._brokers = brokers
-        self._timeout = settings.timeout
-        self._stats = stats
-        self._lane = lane_for(subscription, turn)
+        self._producer = producer
+        self._brokers = connection.brokers
+        self._timeout = connection.settings.timeout
+        self._stats = connection.stats
+        self._lane = lane_for(subscription, connection.turn)
         self._looking = Tasks()
         self._reading = Tasks()
         self._queues: set[tuple[str, int]] = set()
@@ -125,6 +124,7 @@ class _Reader:
     def __init__(self, consumer: OffsetConsumer, broker: BrokerPeer, queue: int, attempt: int) -> None:
         self._consumer = consumer
         self._subscription = consumer._subscription
+        self._producer = consumer._producer
         self._lane = consumer._lane
         self._stats = consumer._stats
         self._timeout = consumer._timeout
@@ -187,7 +187,7 @@ class _Reader:
         stored = self._stored
         try:
             verdict = await self._lane.play(
-                lambda desk: handle_by_offset(self._subscription, message, desk, place, stored)
+                lambda desk: handle_by_offset(self._subscription, message, desk, self._producer, place, stored)
             )
         except OffsetMoved:
             raise

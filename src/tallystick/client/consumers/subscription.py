@@ -1,19 +1,20 @@
-"""A handler and how its messages are to be delivered to it."""
+"""Handlers, and how messages are to be delivered to them."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from msgspec import Struct
 
-from tallystick.barrier.adapters.base import Adapter
-from tallystick.client.base.settings import OpenConnection
+from tallystick.client.base.settings import OpenConnection, Settings
 from tallystick.client.connection.questions import Start
-from tallystick.client.transactions.block import Block
+from tallystick.client.transactions.modes import ModeName
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
+
+H = TypeVar("H", bound="Handler")
 
 Handler = Callable[..., Any]
 _WITH_TRANSACTION = 3
@@ -44,22 +45,19 @@ class Subscription(Struct, frozen=True, kw_only=True):
     on_trimmed: Literal["stop", "skip"] = "stop"
     with_connection: bool = False
     digest: bool = False
-    new_block: Callable[[Adapter], Block] | None = None
-    """For a handler of (message, conn, tx): the block of one message."""
+    sends: bool = False
+    """Whether the handler is one of (message, conn, tx), which runs in a block of `mode`."""
+    mode: ModeName = "check-back"
 
     @property
     def name(self) -> str:
         return f"{self.group} on {self.topic}"
 
 
-def checked_subscription(
-    *, asynchronous: bool, new_block: Callable[[Adapter], Block] | None = None, **given: Any
-) -> Subscription:
+def checked_subscription(*, asynchronous: bool, **given: Any) -> Subscription:
     """A subscription whose parts fit together, or an error that says which do not."""
     places = _places(given["handler"])
-    subscription = Subscription(
-        **given, with_connection=places > 1, new_block=new_block if places == _WITH_TRANSACTION else None
-    )
+    subscription = Subscription(**given, with_connection=places > 1, sends=places == _WITH_TRANSACTION)
     check_name(subscription.topic, "topic")
     check_name(subscription.group, "group")
     _check_numbers(subscription)
@@ -106,3 +104,67 @@ def _check_delivery(subscription: Subscription) -> None:
                 "max_attempts: a queue read in order cannot leave a message behind; handle it in the handler",
                 field="max_attempts",
             )
+
+
+class Subscriptions:
+    """`@ts.subscribe(...)`, the same for both clients: collects handlers until the client is started."""
+
+    _settings: Settings
+    _subscriptions: list[Subscription]
+    _asynchronous: ClassVar[bool]
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        exactly_once: OpenConnection | None = None,
+        by: By = "inbox",
+        concurrency: int = 4,
+        prefetch: int = 32,
+        ordered: bool = False,
+        tags: Sequence[str] | None = None,
+        max_attempts: int | None = None,
+        invisible: float = 30.0,
+        start: Start = "earliest",
+        on_trimmed: Literal["stop", "skip"] = "stop",
+        digest: bool = False,
+        mode: ModeName = "check-back",
+    ) -> Callable[[H], H]:
+        """Have a function called for each message of a topic: `(message)`, or `(message, conn)` with `exactly_once`.
+
+        A handler of `(message, conn, tx)` sends, with `tx.send` and `tx.call`, what is to happen if and only if its
+        effect does; `mode` is that of its block, as for `transaction`.
+
+        `exactly_once` opens a connection to the handler's database; the handler runs in a transaction there, which is
+        committed with an inbox row (`by="inbox"`: leases, in parallel) or with the queue's offset (`by="offset"`: in
+        order). The handler must not commit by itself. An exception rolls back, and the message comes again; with
+        `max_attempts` it goes to the group's dead-letter topic after so many. `group` is the client's own if not given.
+        With `digest` a SHA-256 of each value is kept beside the effect, for `tallystick spark reconcile --digests`.
+        """
+
+        def register(handler: H) -> H:
+            subscription = checked_subscription(
+                asynchronous=self._asynchronous,
+                topic=topic,
+                group=group or self._settings.needs_group("subscribe"),
+                handler=handler,
+                exactly_once=exactly_once,
+                by=by,
+                concurrency=concurrency,
+                prefetch=prefetch,
+                ordered=ordered,
+                tags=tags,
+                max_attempts=max_attempts,
+                invisible=invisible,
+                start=start,
+                on_trimmed=on_trimmed,
+                digest=digest,
+                mode=mode,
+            )
+            if subscription.sends and mode == "check-back":
+                self._settings.needs_group("a handler that sends")
+            self._subscriptions.append(subscription)
+            return handler
+
+        return register

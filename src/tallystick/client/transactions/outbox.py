@@ -6,18 +6,17 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
 
 from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
-from tallystick.client.base.databases import DatabaseBusy, Databases, Door, run_on_new
-from tallystick.client.base.stats import Stats
+from tallystick.client.base.databases import DatabaseBusy, Door, run_on_new
 from tallystick.client.base.tasks import Tasks, repeat
-from tallystick.client.base.workers import Workers
-from tallystick.client.connection.brokers import BrokerPeer, Brokers
-from tallystick.client.transactions.producer import Pinned, Producer
+from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.connection import Connection
 from tallystick.core.calls import CallOptions, OutgoingCall
 from tallystick.core.errors import TallystickError
 from tallystick.core.message import OutgoingMessage
@@ -33,26 +32,15 @@ DELETE_SOON_SECONDS = 0.02
 RETENTION_MARGIN_MS = 60_000
 WARNED_ROWS = 10_000
 NO_TABLE_SECONDS = 60.0
+REDRIVE_SECONDS = 2.0
 
 
 class Outbox:
     """Sends outbox rows, of this process and of those that died."""
 
-    def __init__(
-        self,
-        brokers: Brokers,
-        producer: Producer,
-        databases: Databases,
-        workers: Workers,
-        stats: Stats,
-        timeout: float,
-    ) -> None:
-        self._brokers = brokers
-        self._producer = producer
-        self._databases = databases
-        self._workers = workers
-        self._stats = stats
-        self._timeout = timeout
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._stats = connection.stats
         self._tasks = Tasks()
         self._driven: set[Door] = set()
         self._confirmed: defaultdict[Door, list[str]] = defaultdict(list)
@@ -61,19 +49,19 @@ class Outbox:
 
     # After a block of this process
 
-    async def send(self, source: str, pinned: Pinned, op: Send, *, wait: bool) -> None:
-        """Send a committed row. Never raises: whatever goes wrong, the row is there and will be re-driven."""
-        door = self._databases.door(source)
+    def row_sent(self, source: str, gid: str) -> Callable[[BaseException | None], None]:
+        """What follows the answer to a row that was sent by its own block."""
+        door = self._connection.databases.door(source)
 
         def done(error: BaseException | None) -> None:
-            if error is None:
-                self._stats.outbox_sent += 1
-                if door is not None:
-                    self._delete_soon(door, pinned.gid)
-            else:
-                log.warning("outbox row %s is left to the re-driver: %s", pinned.gid, error)
+            if error is not None:
+                log.warning("outbox row %s is left to the re-driver: %s", gid, error)
+                return
+            self._stats.outbox_sent += 1
+            if door is not None:
+                self._delete_soon(door, gid)
 
-        await self._producer.deliver(pinned, op, wait=wait, done=done)
+        return done
 
     def _delete_soon(self, door: Door, gid: str) -> None:
         # Off the block's way and many at once: a delete is a durable write in the service's database.
@@ -88,38 +76,49 @@ class Outbox:
         confirmed, self._confirmed = self._confirmed, defaultdict(list)
         for door, gids in confirmed.items():
             try:
-                await run_on_new(self._workers, door, outbox_delete(gids))
+                await run_on_new(self._connection.workers, door, outbox_delete(gids))
             except Exception as failure:
                 # Left to the re-driver: it sends them again, the broker drops them, and they are deleted then.
                 log.warning("%d confirmed outbox rows could not be deleted yet: %s", len(gids), failure)
 
     # For processes that died
 
-    def drive(self, door: Door, every: float) -> None:
+    def drives(self, source: str) -> bool:
+        return self._connection.databases.door(source) in self._driven
+
+    async def drive_source(self, source: str) -> None:
+        """Look after the rows of a database that this process knows."""
+        door = self._connection.databases.door(source)
+        if door is not None:
+            self.drive(door)
+
+    def drive(self, door: Door, every: float | None = None) -> None:
         """Look after the rows of a database from now on; a second call for the same one does nothing."""
         if door in self._driven:
             return
         self._driven.add(door)
+        self._connection.databases.add_outbox(door)
+        pause = REDRIVE_SECONDS if every is None else every
 
         async def once() -> float:
             try:
                 sent = await self._drive_once(door)
             except DatabaseBusy as busy:
                 log.debug("re-driving the outbox: %s", busy)
-                return every
+                return pause
             except TablesMissing as missing:
                 log.info("no outbox to re-drive: %s", missing)
                 return NO_TABLE_SECONDS
-            return 0.0 if sent == CLAIM_ROWS else every
+            return 0.0 if sent == CLAIM_ROWS else pause
 
         self._tasks.start(repeat("re-driving the outbox", once))
 
     async def _drive_once(self, door: Door) -> int:
         claim = outbox_claim(older_than=LEFT_BEHIND_SECONDS, limit=CLAIM_ROWS)
-        sent = await self._send_rows(await run_on_new(self._workers, door, claim))
+        sent = await self._send_rows(await run_on_new(self._connection.workers, door, claim))
         if sent:
             self._stats.outbox_sent += len(sent)
-            await run_on_new(self._workers, door, outbox_delete(sent))
+            await run_on_new(self._connection.workers, door, outbox_delete(sent))
         return len(sent)
 
     async def _send_rows(self, rows: list[OutboxRow]) -> list[str]:
@@ -127,13 +126,13 @@ class Outbox:
         return [row.gid for row, ok in zip(rows, sent, strict=True) if ok]
 
     async def _send_row(self, row: OutboxRow) -> bool:
-        broker = await self._brokers.of_row(row.gid, row.broker)
+        broker = await self._connection.brokers.of_row(row.gid, row.broker)
         try:
             op, born_at = decode_row(row.payload, row.gid)
             if await self._too_old(broker, born_at):
                 self._leave_to_operator(row)
                 return False
-            await broker.ops.run(op, self._timeout, retry=False)
+            await broker.ops.run(op, self._connection.settings.timeout, retry=False)
         except (TallystickError, msgspec.MsgspecError) as error:
             # One row that nobody takes holds up no other.
             if isinstance(error, TallystickError) and error.retryable:

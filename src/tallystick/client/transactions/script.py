@@ -2,6 +2,9 @@
 
 A script is a generator: it yields what is to be done and gets back the result, or has the failure thrown into it.
 What a step means is decided here, whether the caller waits on a thread or on an event loop.
+
+`Ask` and `Tell` are the border between a transaction and the connection: an operation goes out, an answer comes back.
+How it gets there is the connection's own business.
 """
 
 from __future__ import annotations
@@ -15,14 +18,42 @@ from typing import Any, TypeVar, cast
 from tallystick.barrier.adapters.base import Adapter, SyncAdapter
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
+from tallystick.client.connection.coalescer import Coalescer
+from tallystick.client.connection.portal import FromThreads
+from tallystick.core.ops import ClientOp
 
 T = TypeVar("T")
 
-CallOnLoop = Callable[[Callable[[], Awaitable[Any]]], Any]
+FindWay = Callable[[], FromThreads]
+"""Finds the way from a thread onto the client's event loop, when a step needs it."""
 
 
 @dataclass(frozen=True, slots=True)
-class OnBroker:
+class Ask:
+    """An operation for one broker; its answer is waited for."""
+
+    ops: Coalescer
+    op: ClientOp
+    timeout: float
+    retry: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """An operation that one broker is to hear in any case: it is retried in the background, and never raises.
+
+    The script stays for the answer for `stay` seconds; `done` is called with the failure, or None, whenever it comes.
+    """
+
+    ops: Coalescer
+    op: ClientOp
+    timeout: float
+    done: Callable[[BaseException | None], None]
+    stay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OnLoop:
     """A coroutine function of the client; it runs on the client's event loop."""
 
     call: Callable[[], Awaitable[Any]]
@@ -50,18 +81,18 @@ class Local(Enum):
     ROLLBACK = "rollback"
 
 
-Step = OnBroker | InDatabase | UserCode | Local
+Step = Ask | Tell | OnLoop | InDatabase | UserCode | Local
 Script = Generator[Step, Any, T]
 
 
-def play_sync(script: Script[T], adapter: Adapter | None, call_on_loop: CallOnLoop) -> T:
+def play_sync(script: Script[T], adapter: Adapter | None, way: FindWay) -> T:
     """Play a script on the caller's thread. Without an adapter it must not touch a database."""
     database = cast(SyncAdapter, adapter)
     try:
         step = next(script)
         while True:
             try:
-                result = _do_sync(step, database, call_on_loop)
+                result = _do_sync(step, database, way)
             except BaseException as failure:
                 step = script.throw(failure)
             else:
@@ -86,11 +117,20 @@ async def play_async(script: Script[T], given: Adapter | None) -> T:
         return cast(T, end.value)
 
 
-def _do_sync(step: Step, adapter: SyncAdapter, call_on_loop: CallOnLoop) -> Any:
+def nothing() -> Script[None]:
+    """A script without a step."""
+    yield from ()
+
+
+def _do_sync(step: Step, adapter: SyncAdapter, way: FindWay) -> Any:
     if isinstance(step, InDatabase):
         return run_sync(adapter, step.operation)
-    if isinstance(step, OnBroker):
-        return call_on_loop(step.call)
+    if isinstance(step, Ask):
+        return way().ask(step.ops, step.op, step.timeout, retry=step.retry)
+    if isinstance(step, Tell):
+        return way().tell(step.ops, step.op, step.timeout, stay=step.stay, done=step.done)
+    if isinstance(step, OnLoop):
+        return way().call(step.call)
     if isinstance(step, UserCode):
         return step.call()
     return getattr(adapter, step.value)()
@@ -101,7 +141,11 @@ async def _do_async(step: Step, adapter: Adapter) -> Any:
         if adapter.is_async:
             return await run_async(adapter, step.operation)
         return run_sync(adapter, step.operation)
-    if isinstance(step, OnBroker):
+    if isinstance(step, Ask):
+        return await step.ops.run(step.op, step.timeout, retry=step.retry)
+    if isinstance(step, Tell):
+        return await step.ops.tell(step.op, step.timeout, stay=step.stay, done=step.done)
+    if isinstance(step, OnLoop):
         return await step.call()
     result = step.call() if isinstance(step, UserCode) else getattr(adapter, step.value)()
     return await result if inspect.isawaitable(result) else result

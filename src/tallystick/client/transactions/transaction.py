@@ -8,7 +8,7 @@ from typing import Any
 
 from tallystick.client.base.calls import wait_seconds
 from tallystick.client.transactions.block import Block
-from tallystick.client.transactions.script import CallOnLoop, play_async, play_sync
+from tallystick.client.transactions.script import FindWay, play_async, play_sync
 from tallystick.core.calls import Protocol
 
 
@@ -60,13 +60,13 @@ class TransactionBase:
 class Transaction(TransactionBase):
     """A block on the caller's thread, with the caller's synchronous connection."""
 
-    def __init__(self, block: Block, call_on_loop: CallOnLoop) -> None:
+    def __init__(self, block: Block, way: FindWay) -> None:
         super().__init__(block)
-        self._call_on_loop = call_on_loop
+        self._way = way
 
     def prepare(self) -> None:
         """With `prepare='early'`: send what was added to the broker as half messages, then begin locally."""
-        play_sync(self._block.prepare_early(), self._block.adapter, self._call_on_loop)
+        play_sync(self._block.prepare_early(), self._block.adapter, self._way)
 
     def commit(self, *, wait: bool | float = False) -> None:
         """Commit now, locally and at the broker; leaving the block adds nothing.
@@ -75,18 +75,18 @@ class Transaction(TransactionBase):
         done then: the transaction is committed all the same, and the broker goes on with them.
         """
         seconds = wait_seconds(wait)
-        play_sync(self._block.commit(), self._block.adapter, self._call_on_loop)
+        play_sync(self._block.commit(), self._block.adapter, self._way)
         if seconds:
-            self._call_on_loop(lambda: self._block.wait_for_calls(seconds))
+            self._way().call(lambda: self._block.wait_for_calls(seconds))
 
     def __enter__(self) -> Transaction:
-        play_sync(self._block.begin(), self._block.adapter, self._call_on_loop)
+        play_sync(self._block.begin(), self._block.adapter, self._way)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        play_sync(self._block.leave(error), self._block.adapter, self._call_on_loop)
+        play_sync(self._block.leave(error), self._block.adapter, self._way)
 
 
 class AsyncTransaction(TransactionBase):
