@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 from pymysql.constants import COMMAND
 
-from tallystick.client.connection import connection, questions
+from tallystick.client.connection import loop, questions
 from tallystick.client.connection.transport import Transport
 from tallystick.client.consumers import lanes
 from tallystick.client.transactions import outbox, transaction
@@ -82,7 +82,7 @@ def install(moments: Moments) -> None:
     Transport.post_batch = _post_batch(Transport.post_batch, moments)
     questions.receive = _noticing(questions.receive, lambda messages: messages, "received", moments)
     questions.fetch = _noticing(questions.fetch, lambda fetched: fetched.messages, "fetched", moments)
-    connection.new_session = _tracing(connection.new_session)
+    loop.new_session = _tracing(loop.new_session)
     _watch_outbox(moments)
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 from tallystick.client.base.calls import CallOptions, outgoing_call, wait_seconds
 from tallystick.client.base.message import Message, outgoing
-from tallystick.client.base.settings import CheckBack, Settings
+from tallystick.client.base.settings import CheckBack, Settings, parse_address
 from tallystick.client.connection import levels, questions
 from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.connection.levels import Level, Sent
 from tallystick.client.connection.questions import Fetched, Start, wait_for_calls
-from tallystick.client.connection.transport import parse_address
 from tallystick.client.runtime import ClientCore
 from tallystick.core.calls import CallsView, OutgoingCall, Protocol
 from tallystick.core.errors import NotFound

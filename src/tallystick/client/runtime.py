@@ -12,7 +12,7 @@ from tallystick.client.base import forks
 from tallystick.client.base.databases import Databases, Door
 from tallystick.client.base.settings import Decider, OpenConnection, Settings
 from tallystick.client.base.stats import Stats
-from tallystick.client.connection.connection import Connection
+from tallystick.client.connection.loop import LoopConnection
 from tallystick.client.consumers import Consumers
 from tallystick.client.transactions.outbox import Outbox
 from tallystick.client.transactions.producer import Producer
@@ -22,7 +22,7 @@ from tallystick.core.ids import new_gid
 CLOSE_SECONDS = 5.0
 
 
-class Runtime(Connection):
+class Runtime(LoopConnection):
     """A connection, and all the work that is done over it."""
 
     def __init__(self, settings: Settings, databases: Databases, stats: Stats) -> None:

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.operations.barrier import Decision, decide
+from tallystick.client.answering.deciders import ask_decider
 from tallystick.client.async_client import AsyncClient
-from tallystick.client.base.databases import Door, ask_decider
+from tallystick.client.base.databases import Door
 from tallystick.client.base.settings import Decider, Settings
 from tallystick.client.client import Client
 from tallystick.client.connection.portal import FromThreads

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from threading import Lock
 
 from tallystick.barrier.operations.barrier import Decision, decide_many
-from tallystick.client.base.databases import ask_decider, run_on_new
+from tallystick.client.answering.deciders import RememberedOutcomes, ask_decider
+from tallystick.client.base.databases import run_on_new
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import questions
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.client.connection.connection import Connection
+from tallystick.client.connection.loop import LoopConnection
 from tallystick.core.errors import TallystickError
-from tallystick.core.ops import Answer, AnswerChecks, Outcome
+from tallystick.core.ops import Answer, AnswerChecks
 from tallystick.core.wire import CheckPoll
 
 log = logging.getLogger("tallystick.client")
@@ -37,7 +37,7 @@ Answers = dict[str, tuple[Answer, str]]
 class Answerer:
     """Answers for this process as one member of its producer group."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: LoopConnection) -> None:
         self._brokers = connection.brokers
         self._settings = connection.settings
         self._member = connection.member
@@ -149,26 +149,3 @@ class Answerer:
 
 def _all_unknown(gids: list[str], reason: str) -> Answers:
     return dict.fromkeys(gids, ("unknown", reason))
-
-
-class RememberedOutcomes:
-    """The last `most` outcomes, by gid: they are final. Safe to use from several threads."""
-
-    def __init__(self, most: int = 10_000) -> None:
-        self._most = most
-        self._outcomes: OrderedDict[str, Outcome] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, gid: str) -> Outcome | None:
-        with self._lock:
-            outcome = self._outcomes.get(gid)
-            if outcome is not None:
-                self._outcomes.move_to_end(gid)
-            return outcome
-
-    def put(self, gid: str, outcome: Outcome) -> None:
-        with self._lock:
-            self._outcomes[gid] = outcome
-            self._outcomes.move_to_end(gid)
-            if len(self._outcomes) > self._most:
-                self._outcomes.popitem(last=False)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from tallystick.barrier.adapters import adapt_async, adapt_sync, own_opener
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
-from tallystick.barrier.errors import BarrierError, TablesMissing, WrongDatabase
+from tallystick.barrier.errors import TablesMissing, WrongDatabase
 from tallystick.barrier.faults import Contention, driver_error
-from tallystick.barrier.operations.barrier import Decision
 from tallystick.barrier.operations.identity import Whereabouts, ensure_identity, require_here
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
@@ -166,32 +165,6 @@ async def run_on_new(workers: Workers, door: Door, operation: Operation[T]) -> T
         door,
         lambda adapter: run_sync(adapter, operation),
         lambda adapter: run_async(adapter, operation),
-    )
-
-
-async def ask_decider(workers: Workers, decider: Decider, gids: Sequence[str]) -> dict[str, Decision]:
-    """What a decider says of each: on a thread, or here if it is asynchronous."""
-    if inspect.iscoroutinefunction(decider.decide):
-        return {gid: _checked(decider, await decider.decide(gid)) for gid in gids}
-    return await asyncio.wrap_future(workers.submit(lambda _: {gid: decide_sync(decider, gid) for gid in gids}))
-
-
-def decide_sync(decider: Decider, gid: str) -> Decision:
-    """What a decider says, where nothing can be awaited."""
-    decision = decider.decide(gid)
-    if inspect.iscoroutine(decision):
-        decision.close()
-    return _checked(decider, decision)
-
-
-def _checked(decider: Decider, said: object) -> Decision:
-    """Nothing but these words is an answer; least of all something that happens to be true."""
-    for decision in get_args(Decision):
-        if said == decision:
-            return cast(Decision, decision)
-    raise BarrierError(
-        f"{type(decider).__name__}.decide() returned {said!r:.200}, not one of {', '.join(get_args(Decision))}; "
-        "an asynchronous decider needs an asynchronous handler"
     )
 
 

@@ -104,32 +104,30 @@ def outgoing(
         key,
         headers,
         tag,
-        _milliseconds(deliver_at, "deliver_at"),
+        0 if deliver_at is None else _milliseconds(deliver_at, "deliver_at"),
         now_ms,
-        _milliseconds(delay, "delay"),
+        0 if delay is None else _milliseconds(delay, "delay"),
     )
     if delay is not None and deliver_at is not None:
         raise InvalidRequest("give delay or deliver_at, not both", field="deliver_at")
     if message.delay_ms > MAX_DELAY_DAYS * 24 * 3600 * 1000:
         raise InvalidRequest(f"delay: at most {MAX_DELAY_DAYS} days; give deliver_at", field="delay")
-    _check_text(key, "key", _KEY_CHARACTERS)
-    _check_text(tag, "tag", _TAG_CHARACTERS)
+    if key is not None:
+        _check_text(key, "key", _KEY_CHARACTERS)
+    if tag is not None:
+        _check_text(tag, "tag", _TAG_CHARACTERS)
     if headers:
         check_headers(headers)
     return message
 
 
-def _milliseconds(seconds: float | None, field: str) -> int:
-    if seconds is None:
-        return 0
+def _milliseconds(seconds: float, field: str) -> int:
     if not 0 <= seconds < math.inf:
         raise InvalidRequest(f"{field}: {seconds} is not a time in seconds; it must not be negative", field=field)
     return round(seconds * 1000)
 
 
-def _check_text(text: str | None, field: str, most: int) -> None:
-    if text is None:
-        return
+def _check_text(text: str, field: str, most: int) -> None:
     if not isinstance(text, str):
         raise InvalidRequest(f"{field}: {type(text).__name__} is not text; use str({field})", field=field)
     if len(text) > most:

@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from tallystick.core.errors import BrokerUnavailable, InvalidRequest, TallystickError, error_from_code
+from tallystick.core.errors import BrokerUnavailable, TallystickError, error_from_code
 from tallystick.core.wire import MSGPACK, Problem
 
 CONNECT_SECONDS = 5.0
@@ -33,16 +33,6 @@ class BrokerUnreachable(BrokerUnavailable):
     """The broker could not be reached; nothing was sent."""
 
     code = "unreachable"
-
-
-def parse_address(address: str) -> str:
-    """A broker's address in its one spelling: scheme, host and port, no slash at the end."""
-    url = URL(address.strip() if "://" in address else f"http://{address.strip()}")
-    if url.scheme not in ("http", "https") or not url.host:
-        raise InvalidRequest(
-            f"{address!r} is not a broker address; give one such as http://127.0.0.1:7440", field="urls"
-        )
-    return str(url).rstrip("/")
 
 
 def new_session() -> aiohttp.ClientSession:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tallystick.client.connection.connection import Connection
+from tallystick.client.connection.loop import LoopConnection
 from tallystick.client.consumers.leases import LeaseConsumer
 from tallystick.client.consumers.offsets import OffsetConsumer
 from tallystick.client.consumers.subscription import Subscription
@@ -18,7 +18,7 @@ GRACE_SECONDS = 30.0
 class Consumers:
     """The running consumers on one event loop, started and stopped together."""
 
-    def __init__(self, connection: Connection, producer: Producer) -> None:
+    def __init__(self, connection: LoopConnection, producer: Producer) -> None:
         self._connection = connection
         self._producer = producer
         self._running: dict[int, LeaseConsumer | OffsetConsumer] = {}

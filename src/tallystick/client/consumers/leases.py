@@ -12,7 +12,7 @@ from tallystick.client.base.message import Message
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import questions
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.client.connection.connection import Connection
+from tallystick.client.connection.loop import LoopConnection
 from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, handle_by_inbox, handle_plainly
 from tallystick.client.consumers.lanes import lane_for
 from tallystick.client.consumers.subscription import Subscription
@@ -40,7 +40,7 @@ class _Held(Struct):
 class LeaseConsumer:
     """One subscription on all brokers, by leases."""
 
-    def __init__(self, subscription: Subscription, connection: Connection, producer: Producer) -> None:
+    def __init__(self, subscription: Subscription, connection: LoopConnection, producer: Producer) -> None:
         self._subscription = subscription
         self._producer = producer
         self._brokers = connection.brokers

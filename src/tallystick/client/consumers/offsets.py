@@ -12,7 +12,7 @@ from tallystick.client.base.message import Message
 from tallystick.client.base.tasks import RETRY, Tasks, repeat
 from tallystick.client.connection import questions
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.client.connection.connection import Connection
+from tallystick.client.connection.loop import LoopConnection
 from tallystick.client.connection.questions import Fetched
 from tallystick.client.connection.waiting import Answered
 from tallystick.client.consumers.effects import (
@@ -44,7 +44,7 @@ STEP_BACK_SECONDS = 0.2
 class OffsetConsumer:
     """One subscription on all brokers, one reader a queue."""
 
-    def __init__(self, subscription: Subscription, connection: Connection, producer: Producer) -> None:
+    def __init__(self, subscription: Subscription, connection: LoopConnection, producer: Producer) -> None:
         self._subscription = subscription
         self._producer = producer
         self._brokers = connection.brokers

@@ -68,7 +68,7 @@ class LocalTransaction:
         return here
 
     def _refuse_in_child(self) -> None:
-        if self._is_of_the_parent:
+        if self._process != os.getpid():
             raise UnsupportedConnection(
                 "the process was forked inside the block: the block, its transaction and its connection are the "
                 "parent's, which ends them. Fork before the block, or leave the child with os._exit()"
@@ -89,13 +89,9 @@ class LocalTransaction:
 
     def give_up(self) -> Script[None]:
         """Roll back; nothing to do if it was never begun."""
-        if self._token and not self._is_of_the_parent:
+        if self._token and self._process == os.getpid():
             self._forget()
             yield Local.ROLLBACK
-
-    @property
-    def _is_of_the_parent(self) -> bool:
-        return self._process != os.getpid()
 
     def _forget(self) -> None:
         found = _open.get(id(self._raw))

@@ -16,7 +16,7 @@ from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox
 from tallystick.client.base.databases import DatabaseBusy, Door, run_on_new
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.client.connection.connection import Connection
+from tallystick.client.connection.loop import LoopConnection
 from tallystick.core.calls import CallOptions, OutgoingCall
 from tallystick.core.errors import TallystickError
 from tallystick.core.message import OutgoingMessage
@@ -38,7 +38,7 @@ REDRIVE_SECONDS = 2.0
 class Outbox:
     """Sends outbox rows, of this process and of those that died."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: LoopConnection) -> None:
         self._connection = connection
         self._stats = connection.stats
         self._tasks = Tasks()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.client.connection.connection import Connection
+from tallystick.client.connection.loop import LoopConnection
 from tallystick.client.transactions.outbox import Outbox
 from tallystick.client.transactions.script import Ask, OnLoop, Script, Tell
 from tallystick.core.errors import BrokerUnavailable, NotFound, TallystickError
@@ -30,7 +30,7 @@ class Pinned(Struct, frozen=True):
 class Producer:
     """Prepares, commits and rolls back on the right broker. Belongs to one connection, and so to one event loop."""
 
-    def __init__(self, connection: Connection, outbox: Outbox, answer_checks: Callable[[], None]) -> None:
+    def __init__(self, connection: LoopConnection, outbox: Outbox, answer_checks: Callable[[], None]) -> None:
         self.connection = connection
         self.outbox = outbox
         self.answering = False  # whether this process answers check-backs of its group

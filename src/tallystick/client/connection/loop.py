@@ -24,7 +24,7 @@ T = TypeVar("T")
 DATABASE_THREADS = 8
 
 
-class Connection:
+class LoopConnection:
     """Made on the event loop that it belongs to. Its coroutines are used on no other."""
 
     def __init__(self, settings: Settings, databases: Databases, stats: Stats) -> None:
