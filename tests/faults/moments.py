@@ -20,10 +20,11 @@ import aiohttp
 import msgspec
 from pymysql.constants import COMMAND
 
-from tallystick.client.connection import loop, questions
+from tallystick.client import connection, transactions
+from tallystick.client.connection import questions
 from tallystick.client.connection.transport import Transport
 from tallystick.client.consumers import lanes
-from tallystick.client.transactions import outbox, transaction
+from tallystick.client.transactions import outbox
 from tallystick.client.transactions.script import InDatabase, Local, UserCode
 
 # Requests that a process makes in the background, at no fixed place between the others.
@@ -77,12 +78,12 @@ class Moments:
 
 def install(moments: Moments) -> None:
     """Have the client of this process pass through `moments`."""
-    for module, play in ((transaction, "play_sync"), (transaction, "play_async"), (lanes, "play_sync")):
+    for module, play in ((transactions, "play_sync"), (transactions, "play_async"), (lanes, "play_sync")):
         setattr(module, play, _watching(getattr(module, play), moments))
     Transport.post_batch = _post_batch(Transport.post_batch, moments)
     questions.receive = _noticing(questions.receive, lambda messages: messages, "received", moments)
     questions.fetch = _noticing(questions.fetch, lambda fetched: fetched.messages, "fetched", moments)
-    loop.new_session = _tracing(loop.new_session)
+    connection.new_session = _tracing(connection.new_session)
     _watch_outbox(moments)
 
 

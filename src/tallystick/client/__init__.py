@@ -8,7 +8,7 @@ from tallystick.client.base.stats import Stats
 from tallystick.client.client import Client
 from tallystick.client.connection.levels import Sent
 from tallystick.client.connection.questions import Fetched
-from tallystick.client.transactions.transaction import AsyncTransaction, Transaction
+from tallystick.client.transactions import AsyncTransaction, Transaction
 
 __all__ = [
     "AsyncClient",

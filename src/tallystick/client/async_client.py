@@ -19,11 +19,11 @@ from tallystick.client.consumers import GRACE_SECONDS
 from tallystick.client.consumers.subscription import Subscription, Subscriptions
 from tallystick.client.operations import Operations
 from tallystick.client.runtime import CLOSE_SECONDS, ClientCore
+from tallystick.client.transactions import AsyncTransaction
 from tallystick.client.transactions.block import PrepareOrder
 from tallystick.client.transactions.modes import ModeName, new_block
 from tallystick.client.transactions.outbox import REDRIVE_SECONDS
 from tallystick.client.transactions.script import play_async
-from tallystick.client.transactions.transaction import AsyncTransaction
 
 
 class AsyncClient(Operations, Subscriptions):

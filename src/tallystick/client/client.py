@@ -24,11 +24,11 @@ from tallystick.client.connection.portal import Portal
 from tallystick.client.consumers import GRACE_SECONDS
 from tallystick.client.consumers.subscription import Subscription, Subscriptions
 from tallystick.client.runtime import CLOSE_SECONDS
+from tallystick.client.transactions import Transaction
 from tallystick.client.transactions.block import PrepareOrder
 from tallystick.client.transactions.modes import ModeName, new_block
 from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import play_sync
-from tallystick.client.transactions.transaction import Transaction
 
 log = logging.getLogger("tallystick.client")
 

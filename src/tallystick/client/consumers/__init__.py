@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tallystick.client.connection.loop import LoopConnection
+from tallystick.client.connection import LoopConnection
 from tallystick.client.consumers.leases import LeaseConsumer
 from tallystick.client.consumers.offsets import OffsetConsumer
 from tallystick.client.consumers.subscription import Subscription

@@ -19,13 +19,13 @@ from tallystick.barrier.operations.inbox import advance_offset, first_time, keep
 from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
 from tallystick.client.base.message import Message
 from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.transactions import TransactionBase
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.modes import new_block
 from tallystick.client.transactions.prepared import ID, SIGN, SIGNS
 from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import InDatabase, Script, UserCode
-from tallystick.client.transactions.transaction import TransactionBase
 from tallystick.core.errors import InvalidRequest, OffsetMoved, OutcomeUnknown, TallystickError
 
 log = logging.getLogger("tallystick.client")

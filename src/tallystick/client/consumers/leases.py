@@ -10,9 +10,8 @@ from msgspec import Struct
 
 from tallystick.client.base.message import Message
 from tallystick.client.base.tasks import Tasks, repeat
-from tallystick.client.connection import questions
+from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.client.connection.loop import LoopConnection
 from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, handle_by_inbox, handle_plainly
 from tallystick.client.consumers.lanes import lane_for
 from tallystick.client.consumers.subscription import Subscription

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 from tallystick.client.base.message import Message
 from tallystick.client.base.tasks import RETRY, Tasks, repeat
-from tallystick.client.connection import questions
+from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.client.connection.loop import LoopConnection
 from tallystick.client.connection.questions import Fetched
 from tallystick.client.connection.waiting import Answered
 from tallystick.client.consumers.effects import (

@@ -15,8 +15,8 @@ from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
 from tallystick.client.base.databases import DatabaseBusy, Door, run_on_new
 from tallystick.client.base.tasks import Tasks, repeat
+from tallystick.client.connection import LoopConnection
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.client.connection.loop import LoopConnection
 from tallystick.core.calls import CallOptions, OutgoingCall
 from tallystick.core.errors import TallystickError
 from tallystick.core.message import OutgoingMessage

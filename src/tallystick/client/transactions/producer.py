@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from tallystick.client.connection import LoopConnection
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.client.connection.loop import LoopConnection
 from tallystick.client.transactions.outbox import Outbox
 from tallystick.client.transactions.script import Ask, OnLoop, Script, Tell
 from tallystick.core.errors import BrokerUnavailable, NotFound, TallystickError
