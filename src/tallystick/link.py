@@ -1,6 +1,8 @@
-"""A plain connection to a broker: one request at a time, with nothing to import but the standard library.
+"""A plain connection to a broker: one request at a time, made on the caller's own thread.
 
-The command line and Spark's processes use it. A service uses `tallystick.Client`, which coalesces and fails over.
+The command line and Spark's processes use it. A service uses `tallystick.Client`, which coalesces and fails over; its
+transport needs an event loop, aiohttp and the time to import them. A command that is over in a moment and a worker of
+Spark's that reads Arrow as it comes want none of that, so this one stands on `http.client` and on `core`.
 """
 
 from __future__ import annotations

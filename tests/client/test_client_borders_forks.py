@@ -14,16 +14,14 @@ pytestmark = pytest.mark.postgresql
 CHECK_BACKS = """
 import os, sys, time
 import sqlalchemy, tallystick
-from tallystick.client.producer import Producer
+from tallystick.client.transactions.modes import CheckBackBlock
+from tallystick.client.transactions.script import nothing
 
 url, database, topic, group = sys.argv[1:]
 engine = sqlalchemy.create_engine(database)
 ts = tallystick.Client(url, group=group)
 used = []
 sqlalchemy.event.listen(engine, "checkout", lambda connection, *_: used.append(connection))
-
-
-async def lost(*_, **__): ...
 
 
 def block(engine, number):
@@ -36,7 +34,7 @@ def block(engine, number):
 block(engine, 0)  # from here on the client knows a way into the database, by way of this engine
 with engine.connect() as connection:
     shared = connection.connection.driver_connection  # it lies in the pool when the process is forked
-Producer.commit = lost  # and the broker has to ask for every outcome
+CheckBackBlock.after_commit = lambda *_: nothing()  # and the broker has to ask for every outcome
 child = os.fork()
 used.clear()
 if child == 0:

@@ -13,7 +13,7 @@ from client_support import Bank, eventually, lossy_proxy, messages_in, pay, valu
 import tallystick
 from brokers import BrokerProcess
 from tallystick import CheckBack, errors
-from tallystick.client.message import outgoing
+from tallystick.client.base.message import outgoing
 
 COMMIT = b"commit"
 PAID = 1

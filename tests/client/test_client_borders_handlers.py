@@ -14,7 +14,8 @@ from test_client_borders_ended import ENDS, lose_a_deadlock
 import tallystick
 from brokers import BrokerProcess
 from tallystick import AsyncClient, errors
-from tallystick.client.producer import Producer
+from tallystick.client.transactions.modes import CheckBackBlock
+from tallystick.client.transactions.script import nothing
 
 bys = pytest.mark.parametrize("by", ["inbox", "offset"])
 
@@ -70,9 +71,7 @@ def test_a_handler_consumes_changes_and_produces_as_one(
 def test_a_commit_that_the_broker_never_hears_of_is_found_by_the_check_back(
     broker: BrokerProcess, bank: Bank, kind: str, topic: str, group: str, by: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def lost(*_: Any, **__: Any) -> None: ...
-
-    monkeypatch.setattr(Producer, "commit", lost)
+    monkeypatch.setattr(CheckBackBlock, "after_commit", lambda *_: nothing())
     with opener(bank, kind) as open_connection, tallystick.Client(broker.url, group=group) as ts:
 
         @ts.subscribe(topic, exactly_once=open_connection, by=by)

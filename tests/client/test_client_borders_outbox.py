@@ -13,7 +13,7 @@ from client_support import Bank, eventually, messages_in, values_in
 import tallystick
 from brokers import BrokerProcess
 from tallystick import OutcomeUnknown
-from tallystick.client import outbox
+from tallystick.client.transactions import outbox
 
 GONE = {
     "sqlite": sqlite3.OperationalError("disk I/O error"),

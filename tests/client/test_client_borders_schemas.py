@@ -18,7 +18,8 @@ from servers import Server
 from tallystick import CheckBack
 from tallystick.barrier import WrongDatabase, adapt_sync, create_tables, decide, run_sync
 from tallystick.client import handlers
-from tallystick.client.producer import Producer
+from tallystick.client.transactions.modes import CheckBackBlock
+from tallystick.client.transactions.script import nothing
 
 QUICK = {"check_after": "200ms", "check_interval": "200ms"}
 
@@ -67,10 +68,7 @@ def tenants(request: pytest.FixtureRequest) -> Tenants:
 @pytest.fixture
 def commits_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker never hears of a commit, so it is the check-back that speaks."""
-
-    async def lost(*_: Any, **__: Any) -> None: ...
-
-    monkeypatch.setattr(Producer, "commit", lost)
+    monkeypatch.setattr(CheckBackBlock, "after_commit", lambda *_: nothing())
 
 
 needs_check_back = pytest.mark.usefixtures("commits_are_lost")

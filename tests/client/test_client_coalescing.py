@@ -14,8 +14,8 @@ from client_support import lossy_proxy, messages_in, values_in
 
 from brokers import BrokerProcess, running_broker
 from tallystick import AsyncClient, errors, outgoing
-from tallystick.client.coalescer import Coalescer, CoalescerLimits
-from tallystick.client.transport import BrokerUnreachable, Transport, new_session
+from tallystick.client.connection.coalescer import Coalescer, CoalescerLimits
+from tallystick.client.connection.transport import BrokerUnreachable, Transport, new_session
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Commit, Prepare, Send
 

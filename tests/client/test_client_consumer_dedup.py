@@ -13,8 +13,8 @@ from client_support import Bank, eventually, lossy_proxy, messages_in, pay
 import tallystick
 from brokers import BrokerProcess
 from tallystick import Client, Message, errors
-from tallystick.client import outbox
-from tallystick.client.signs import ID, SIGN, outcome, outcome_gid, prepared
+from tallystick.client.transactions import outbox
+from tallystick.client.transactions.prepared import ID, SIGN, outcome, outcome_gid, prepared
 
 ways = pytest.mark.parametrize("by", ["inbox", "offset"])
 

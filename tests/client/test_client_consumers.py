@@ -19,7 +19,7 @@ import tallystick
 from brokers import BrokerProcess
 from servers import Server
 from tallystick import AsyncClient, Client, Message, errors
-from tallystick.client import subscription
+from tallystick.client.consumers import subscription
 
 ways = pytest.mark.parametrize("by", ["inbox", "offset"])
 

@@ -12,7 +12,7 @@ from client_support import Bank, LossyProxy, eventually, lossy_proxy, messages_i
 import tallystick
 from brokers import BrokerProcess, running_broker
 from tallystick import AsyncClient, Client, Message, errors, outgoing
-from tallystick.client.brokers import Broker
+from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.core.ids import store_of_gid
 
 pytestmark = pytest.mark.fault
@@ -32,8 +32,8 @@ def urls(brokers: list[BrokerProcess]) -> list[str]:
 
 def preferred(ts: Client) -> str:
     """The address that new transactions of this client go to now."""
-    assert ts._core._latest is not None
-    return ts._core._latest.brokers.for_new()[0].address
+    assert ts._core.latest is not None
+    return ts._core.latest.brokers.for_new()[0].address
 
 
 def order(ts: Client, brokers: list[BrokerProcess]) -> tuple[BrokerProcess, BrokerProcess]:
@@ -202,7 +202,7 @@ def test_a_subscription_listens_to_all_brokers(pair: list[BrokerProcess], bank: 
 
 async def test_a_dead_broker_does_not_hold_up_the_others(pair: list[BrokerProcess], topic: str) -> None:
     async with AsyncClient(urls(pair), timeout=5) as ts:
-        brokers: list[Broker] = list(ts._core.runtime().brokers)
+        brokers: list[BrokerPeer] = list(ts._core.runtime().brokers)
         dead = next(broker for broker in pair if broker.url == brokers[0].address)
         dead.kill9()
         sent = await asyncio.gather(*(ts.send(topic, number) for number in range(200)))

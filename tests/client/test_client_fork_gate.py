@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from brokers import running_broker
-from tallystick.client.forks import _Gate
+from tallystick.client.base.forks import _Gate
 
 SLOW_WRITER = """
 import os, sqlite3, sys, time

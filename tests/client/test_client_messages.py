@@ -123,8 +123,8 @@ def test_many_threads_share_a_client(broker: BrokerProcess, topic: str) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert ts._core._latest is not None
-        assert ts._core._latest.brokers.for_new()[0].ops.requests < 400
+        assert ts._core.latest is not None
+        assert ts._core.latest.brokers.for_new()[0].ops.requests < 400
     assert values_in(broker.url, topic) == sorted(worker * 100 + turn for worker in range(8) for turn in range(50))
 
 

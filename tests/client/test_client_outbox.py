@@ -15,7 +15,7 @@ import tallystick
 from brokers import BrokerProcess, running_broker
 from tallystick import errors
 from tallystick.barrier import adapt_sync, outbox_put, run_sync
-from tallystick.client import outbox
+from tallystick.client.transactions import outbox
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def left(bank: Bank) -> list[str]:
     return [row[0] for row in bank.rows("select gid from tallystick_outbox")]
 
 
-def put_row(bank: Bank, gid: str, address: str, messages: list[tallystick.client.message.OutgoingMessage]) -> None:
+def put_row(bank: Bank, gid: str, address: str, messages: list[tallystick.client.base.message.OutgoingMessage]) -> None:
     """What a process leaves that dies right after its local commit."""
     with bank.connection() as connection:
         adapter = adapt_sync(connection)

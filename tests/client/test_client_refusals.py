@@ -12,7 +12,7 @@ from client_support import Bank, lossy_proxy, messages_in, pay
 import tallystick
 from brokers import BrokerProcess, running_broker
 from tallystick import AsyncClient, Client, errors
-from tallystick.client.transport import BrokerUnreachable
+from tallystick.client.connection.transport import BrokerUnreachable
 
 NEVER_ENOUGH = 2**60
 

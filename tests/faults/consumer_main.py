@@ -16,7 +16,7 @@ from places import Place, opened
 from reporting import Report, report_log
 
 import tallystick
-from tallystick.client import reading
+from tallystick.client.connection import questions
 
 INSERT = "insert into effect values (%s, %s)"
 QUIET_SECONDS = 0.3
@@ -63,7 +63,7 @@ def _subscribe(client: tallystick.Client, case: dict[str, Any]) -> None:
 
 
 def _report_received(report: Report) -> None:
-    receive = reading.receive
+    receive = questions.receive
 
     async def reported(broker: Any, group: str, request: Any) -> list[Any]:
         messages = await receive(broker, group, request)
@@ -71,7 +71,7 @@ def _report_received(report: Report) -> None:
             report.write(received=[message.text for message in messages])
         return messages
 
-    reading.receive = reported
+    questions.receive = reported
 
 
 def _stop_when_quiet(moments: Moments) -> None:

@@ -20,9 +20,12 @@ import aiohttp
 import msgspec
 from pymysql.constants import COMMAND
 
-from tallystick.client import lanes, outbox, reading, runtime, transaction
-from tallystick.client.script import InDatabase, Local, OnBroker
-from tallystick.client.transport import Transport
+from tallystick.client import connection, transactions
+from tallystick.client.connection import questions
+from tallystick.client.connection.transport import Transport
+from tallystick.client.consumers import lanes
+from tallystick.client.transactions import outbox
+from tallystick.client.transactions.script import InDatabase, Local, UserCode
 
 # Requests that a process makes in the background, at no fixed place between the others.
 _BACKGROUND = {"answers", "renew", "offsets"}
@@ -75,12 +78,12 @@ class Moments:
 
 def install(moments: Moments) -> None:
     """Have the client of this process pass through `moments`."""
-    for module, play in ((transaction, "play_sync"), (transaction, "play_async"), (lanes, "play_sync")):
+    for module, play in ((transactions, "play_sync"), (transactions, "play_async"), (lanes, "play_sync")):
         setattr(module, play, _watching(getattr(module, play), moments))
     Transport.post_batch = _post_batch(Transport.post_batch, moments)
-    reading.receive = _noticing(reading.receive, lambda messages: messages, "received", moments)
-    reading.fetch = _noticing(reading.fetch, lambda fetched: fetched.messages, "fetched", moments)
-    runtime.new_session = _tracing(runtime.new_session)
+    questions.receive = _noticing(questions.receive, lambda messages: messages, "received", moments)
+    questions.fetch = _noticing(questions.fetch, lambda fetched: fetched.messages, "fetched", moments)
+    connection.new_session = _tracing(connection.new_session)
     _watch_outbox(moments)
 
 
@@ -116,17 +119,17 @@ def _name(step: Any) -> str:
         return f"local {step.value}"
     if isinstance(step, InDatabase):
         return _STATEMENTS.get(step.operation.name, "statement")
-    return "broker" if isinstance(step, OnBroker) else "handler"
+    return "handler" if isinstance(step, UserCode) else "broker"
 
 
 def _send_commit(adapter: Any) -> None:
     """Give COMMIT to the server and do not wait for its answer."""
-    connection = adapter._connection
+    driver = adapter._connection
     if adapter.dialect.name == "postgresql":
-        connection.pgconn.send_query(b"commit")
-        connection.pgconn.flush()
+        driver.pgconn.send_query(b"commit")
+        driver.pgconn.flush()
     else:
-        connection._execute_command(COMMAND.COM_QUERY, "COMMIT")
+        driver._execute_command(COMMAND.COM_QUERY, "COMMIT")
 
 
 # Requests

@@ -1,14 +1,14 @@
 """The client that services use to send and receive messages."""
 
 from tallystick.client.async_client import AsyncClient
-from tallystick.client.calls import CallOptions, CallsNotFinished, outgoing_call
+from tallystick.client.base.calls import CallOptions, CallsNotFinished, outgoing_call
+from tallystick.client.base.message import Message, outgoing
+from tallystick.client.base.settings import CheckBack
+from tallystick.client.base.stats import Stats
 from tallystick.client.client import Client
-from tallystick.client.message import Message, outgoing
-from tallystick.client.reading import Fetched
-from tallystick.client.sending import Sent
-from tallystick.client.settings import CheckBack
-from tallystick.client.stats import Stats
-from tallystick.client.transaction import AsyncTransaction, Transaction
+from tallystick.client.connection.levels import Sent
+from tallystick.client.connection.questions import Fetched
+from tallystick.client.transactions import AsyncTransaction, Transaction
 
 __all__ = [
     "AsyncClient",

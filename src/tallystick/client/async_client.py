@@ -12,22 +12,21 @@ from typing import Any
 from tallystick.barrier.adapters import adapt
 from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.client import cleanup
-from tallystick.client.api_calls import CallsApi
-from tallystick.client.api_messages import MessagesApi
-from tallystick.client.api_transactions import TransactionsApi
-from tallystick.client.block import Block, ModeName, PrepareOrder
-from tallystick.client.calls import CallOptions
-from tallystick.client.consuming import GRACE_SECONDS
-from tallystick.client.core import CLOSE_SECONDS, REDRIVE_SECONDS, ClientCore
-from tallystick.client.script import play_async
-from tallystick.client.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection, checked_settings
-from tallystick.client.stats import Stats
-from tallystick.client.subscribing import Subscribing
-from tallystick.client.subscription import Subscription
-from tallystick.client.transaction import AsyncTransaction
+from tallystick.client.base.calls import CallOptions
+from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection, checked_settings
+from tallystick.client.base.stats import Stats
+from tallystick.client.consumers import GRACE_SECONDS
+from tallystick.client.consumers.subscription import Subscription, Subscriptions
+from tallystick.client.operations import Operations
+from tallystick.client.runtime import CLOSE_SECONDS, ClientCore
+from tallystick.client.transactions import AsyncTransaction
+from tallystick.client.transactions.block import PrepareOrder
+from tallystick.client.transactions.modes import ModeName, new_block
+from tallystick.client.transactions.outbox import REDRIVE_SECONDS
+from tallystick.client.transactions.script import play_async
 
 
-class AsyncClient(TransactionsApi, MessagesApi, CallsApi, Subscribing):
+class AsyncClient(Operations, Subscriptions):
     """Transactions, messages and consumers, on the event loop that it is used on.
 
     `urls` is one address, several with commas between them, or a list. `group` is the producer group, whose members
@@ -55,7 +54,7 @@ class AsyncClient(TransactionsApi, MessagesApi, CallsApi, Subscribing):
         barrier_table: str = BARRIER_TABLE,
         max_in_flight: int = 6,
     ) -> None:
-        settings = checked_settings(
+        self._settings = checked_settings(
             urls,
             group=group,
             member=member,
@@ -66,7 +65,7 @@ class AsyncClient(TransactionsApi, MessagesApi, CallsApi, Subscribing):
             barrier_table=barrier_table,
             max_in_flight=max_in_flight,
         )
-        self._core = ClientCore(settings, database, deciders)
+        self._core = ClientCore(self._settings, database, deciders)
         self._subscriptions: list[Subscription] = []
         self._stop_asked: asyncio.Event | None = None
 
@@ -87,10 +86,6 @@ class AsyncClient(TransactionsApi, MessagesApi, CallsApi, Subscribing):
     def stats(self) -> Stats:
         """Counts of what happened without being raised."""
         return self._core.stats
-
-    def new_gid(self) -> str:
-        """A new gid. It names the store of the broker that new transactions go to, once that is known."""
-        return self._core.new_gid()
 
     # The service's own database
 
@@ -113,10 +108,11 @@ class AsyncClient(TransactionsApi, MessagesApi, CallsApi, Subscribing):
         broker's word after the local commit. `call_options` says how the calls of the block are made.
         """
         adapter = adapt(connection)
-        block = Block(
-            self._core,
+        block = new_block(
+            mode,
+            self._settings,
+            lambda: self._core.runtime().producer,
             adapter,
-            mode=mode,
             prepare=prepare,
             check=check,
             gid=gid,
@@ -137,7 +133,7 @@ class AsyncClient(TransactionsApi, MessagesApi, CallsApi, Subscribing):
         this database (default: all that the brokers know). Nothing is deleted if a broker cannot be asked.
         """
         ages = await self._core.plan_clean_up(older_than, groups)
-        script = cleanup.carry_out(ages, self._core.settings.barrier_table)
+        script = cleanup.carry_out(ages, self._settings.barrier_table)
         return await play_async(script, adapt(connection))
 
     # Consumers

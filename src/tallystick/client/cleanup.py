@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.clean import CleanKind, clean
-from tallystick.client import reading
-from tallystick.client.brokers import Broker, Brokers
-from tallystick.client.script import InDatabase, Script
+from tallystick.client.connection import questions
+from tallystick.client.connection.brokers import BrokerPeer, Brokers
+from tallystick.client.transactions.script import InDatabase, Script
 from tallystick.core.errors import InvalidRequest, TallystickError
 from tallystick.core.wire import BrokerInfo, GroupView
 
@@ -23,7 +23,7 @@ log = logging.getLogger("tallystick.client")
 MARGIN_SECONDS = 60.0
 
 
-class Plan(Struct, frozen=True):
+class CleanupAges(Struct, frozen=True):
     """The age in seconds from which rows of each kind may go."""
 
     barrier: float
@@ -31,7 +31,7 @@ class Plan(Struct, frozen=True):
     prepared: float
 
 
-async def plan(brokers: Brokers, older_than: float, groups: Sequence[str] | None, timeout: float) -> Plan:
+async def plan(brokers: Brokers, older_than: float, groups: Sequence[str] | None, timeout: float) -> CleanupAges:
     """Ask every broker what it may still need. One that cannot be asked may need anything."""
     if older_than < 0:
         raise InvalidRequest("older_than: an age in seconds, not negative", field="older_than")
@@ -40,13 +40,13 @@ async def plan(brokers: Brokers, older_than: float, groups: Sequence[str] | None
     inbox = max(older_than, *(need.inbox for need in needs))
     prepared = max(older_than, *(need.prepared for need in needs))
     log.info("clean-up: barrier rows older than %.0f s, inbox rows older than %.0f s", barrier, inbox)
-    return Plan(barrier, inbox, prepared)
+    return CleanupAges(barrier, inbox, prepared)
 
 
-async def _needs(broker: Broker, groups: Sequence[str] | None, timeout: float) -> Plan:
+async def _needs(broker: BrokerPeer, groups: Sequence[str] | None, timeout: float) -> CleanupAges:
     try:
         info = await broker.info(timeout)
-        views = await reading.groups(broker, timeout)
+        views = await questions.groups(broker, timeout)
     except TallystickError as error:
         raise TallystickError(
             f"nothing was cleaned: {broker.address} cannot be asked which transactions it still has open ({error}); "
@@ -56,7 +56,7 @@ async def _needs(broker: Broker, groups: Sequence[str] | None, timeout: float) -
     pending = _age(info, info.oldest_pending_at)
     unsettled = max((_age(info, oldest) for oldest in _oldest(views, groups)), default=0.0)
     needed = max(remembered, unsettled)
-    return Plan(max(remembered, pending), needed, needed)
+    return CleanupAges(max(remembered, pending), needed, needed)
 
 
 def _oldest(views: list[GroupView], groups: Sequence[str] | None) -> list[int | None]:
@@ -68,7 +68,7 @@ def _age(info: BrokerInfo, at: int | None) -> float:
     return 0.0 if at is None else max(0.0, (info.now_ms - at) / 1000) + MARGIN_SECONDS
 
 
-def carry_out(ages: Plan, barrier_table: str) -> Script[dict[str, int]]:
+def carry_out(ages: CleanupAges, barrier_table: str) -> Script[dict[str, int]]:
     """Delete by the plan; how many rows of each kind went."""
     deleted: dict[str, int] = {}
     kinds: tuple[tuple[CleanKind, float, str | None], ...] = (

@@ -14,19 +14,21 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tallystick.barrier.adapters import adapt_sync
 from tallystick.barrier.names import BARRIER_TABLE
-from tallystick.client import cleanup, forks
+from tallystick.client import cleanup
 from tallystick.client.async_client import AsyncClient
-from tallystick.client.block import Block, ModeName, PrepareOrder
-from tallystick.client.calls import CallOptions
-from tallystick.client.consuming import GRACE_SECONDS
-from tallystick.client.core import CLOSE_SECONDS
-from tallystick.client.portal import Portal
-from tallystick.client.script import play_sync
-from tallystick.client.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection
-from tallystick.client.stats import Stats
-from tallystick.client.subscribing import Subscribing
-from tallystick.client.subscription import Subscription
-from tallystick.client.transaction import Transaction
+from tallystick.client.base import forks
+from tallystick.client.base.calls import CallOptions
+from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection
+from tallystick.client.base.stats import Stats
+from tallystick.client.connection.portal import Portal
+from tallystick.client.consumers import GRACE_SECONDS
+from tallystick.client.consumers.subscription import Subscription, Subscriptions
+from tallystick.client.runtime import CLOSE_SECONDS
+from tallystick.client.transactions import Transaction
+from tallystick.client.transactions.block import PrepareOrder
+from tallystick.client.transactions.modes import ModeName, new_block
+from tallystick.client.transactions.producer import Producer
+from tallystick.client.transactions.script import play_sync
 
 log = logging.getLogger("tallystick.client")
 
@@ -50,7 +52,7 @@ def synchronous(
     return call
 
 
-class Client(Subscribing):
+class Client(Subscriptions):
     """Transactions, messages and consumers, for any number of threads and in prefork servers.
 
     `urls` is one address, several with commas between them, or a list. `group` is the producer group, whose members
@@ -94,6 +96,7 @@ class Client(Subscribing):
             max_in_flight=max_in_flight,
         )
         self._core = self._client._core
+        self._settings = self._core.settings
         self._subscriptions: list[Subscription] = self._client._subscriptions
         self._portal: Portal | None = None
         self._lock = threading.Lock()
@@ -105,12 +108,21 @@ class Client(Subscribing):
 
     # Life
 
-    def _call(self, function: Callable[[], Awaitable[T]]) -> T:
+    def _way(self) -> Portal:
+        """Onto the client's own event loop."""
         portal = self._portal
         if portal is None:
             with self._lock:
                 portal = self._portal = self._portal or Portal()
-        return portal.call(function)
+        return portal
+
+    def _call(self, function: Callable[[], Awaitable[T]]) -> T:
+        return self._way().call(function)
+
+    def _producer(self) -> Producer:
+        """That of the client's own event loop, made at its first use."""
+        runtime = self._core.latest or self._call(self._core.start)
+        return runtime.producer
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's loop and sockets alone; the first use makes new ones."""
@@ -168,18 +180,18 @@ class Client(Subscribing):
         calls `tx.prepare()` after its sends and before its changes. With `wait=False` it does not stay for the
         broker's word after the local commit. `call_options` says how the calls of the block are made.
         """
-        adapter = adapt_sync(connection)
-        block = Block(
-            self._core,
-            adapter,
-            mode=mode,
+        block = new_block(
+            mode,
+            self._settings,
+            self._producer,
+            adapt_sync(connection),
             prepare=prepare,
             check=check,
             gid=gid,
             wait=wait,
             call_options=call_options,
         )
-        return Transaction(block, self._call)
+        return Transaction(block, self._way)
 
     def clean(self, connection: Any, *, older_than: float, groups: Sequence[str] | None = None) -> dict[str, int]:
         """Delete barrier, inbox and prepared rows older than `older_than` seconds; how many of each.
@@ -189,8 +201,8 @@ class Client(Subscribing):
         this database (default: all that the brokers know). Nothing is deleted if a broker cannot be asked.
         """
         ages = self._call(lambda: self._core.plan_clean_up(older_than, groups))
-        script = cleanup.carry_out(ages, self._core.settings.barrier_table)
-        return play_sync(script, adapt_sync(connection), self._call)
+        script = cleanup.carry_out(ages, self._settings.barrier_table)
+        return play_sync(script, adapt_sync(connection), self._way)
 
     redrive = synchronous(AsyncClient.redrive)
 

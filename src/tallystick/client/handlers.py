@@ -25,10 +25,10 @@ from tallystick.barrier.names import BARRIER_TABLE, checked_table
 from tallystick.barrier.operations.barrier import Decision, decide
 from tallystick.barrier.runner import run_sync
 from tallystick.barrier.statement import Operation
-from tallystick.client.databases import Door, ask_decider, decide_sync, run_on_new
-from tallystick.client.remembered import RememberedOutcomes
-from tallystick.client.settings import Decider, OpenConnection
-from tallystick.client.workers import Workers
+from tallystick.client.answering.deciders import RememberedOutcomes, ask_decider, decide_sync
+from tallystick.client.base.databases import Door, run_on_new
+from tallystick.client.base.settings import Decider, OpenConnection
+from tallystick.client.base.workers import Workers
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid
 from tallystick.core.wire import SOURCE_HEADER

@@ -1,51 +1,109 @@
-"""What belongs to one event loop of one process: connections, background work, threads."""
+"""What `Client` and `AsyncClient` have in common: what survives a fork, and what works on one event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections.abc import Mapping, Sequence
 
-from tallystick.client.brokers import Brokers
-from tallystick.client.checkback import Answerer
-from tallystick.client.consuming import Consumers
-from tallystick.client.databases import Databases
-from tallystick.client.outbox import Outbox
-from tallystick.client.producer import Producer
-from tallystick.client.settings import Settings
-from tallystick.client.stats import Stats
-from tallystick.client.transport import new_session, shut_session
-from tallystick.client.workers import Workers
-from tallystick.core.ids import new_member_id
+from tallystick.barrier.adapters import own_opener
+from tallystick.client import cleanup
+from tallystick.client.answering import Answerer
+from tallystick.client.base import forks
+from tallystick.client.base.databases import Databases, Door
+from tallystick.client.base.settings import Decider, OpenConnection, Settings
+from tallystick.client.base.stats import Stats
+from tallystick.client.connection import LoopConnection
+from tallystick.client.consumers import Consumers
+from tallystick.client.transactions.outbox import Outbox
+from tallystick.client.transactions.producer import Producer
+from tallystick.core.errors import TallystickError
+from tallystick.core.ids import new_gid
 
-log = logging.getLogger("tallystick.client")
-
-# Enough for two hanging questions in each of several databases, while the outbox of another is still driven.
-DATABASE_THREADS = 8
+CLOSE_SECONDS = 5.0
 
 
-class Runtime:
-    """Made on the event loop that it belongs to, and used on no other."""
+class Runtime(LoopConnection):
+    """A connection, and all the work that is done over it."""
 
     def __init__(self, settings: Settings, databases: Databases, stats: Stats) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.member = settings.member or new_member_id()
-        self.session = new_session()
-        self.brokers = Brokers(settings, self.session, self.member)
-        self.producer = Producer(self.brokers, settings, stats)
-        self.workers = Workers("tallystick-database", DATABASE_THREADS)
-        self.answerer = Answerer(self.brokers, settings, self.member, databases, self.workers, stats)
-        self.outbox = Outbox(self.brokers, self.producer, databases, self.workers, stats, settings.timeout)
-        # Whose turn it is, among blocks and handlers, to use a synchronous connection on this loop.
-        self.turn = asyncio.Lock()
-        self.consumers = Consumers(self.brokers, self.member, settings, stats, self.turn)
+        super().__init__(settings, databases, stats)
+        self.answerer = Answerer(self)
+        self.outbox = Outbox(self)
+        self.producer = Producer(self, self.outbox, self.answerer.start)
+        self.consumers = Consumers(self, self.producer)
+        # What needs no transaction of this process: for others of the group, and for those that died.
+        if settings.group is not None and databases:
+            self.producer.answer_checks()
+        for door in list(databases.outboxes):
+            self.outbox.drive(door)
 
     async def close(self, timeout: float) -> None:
         """Flush what waits, for at most about `timeout` seconds, and let everything go."""
         await self.consumers.stop(timeout)
         await self.answerer.stop()
-        given_up = await self.brokers.close(timeout)
-        if given_up:
-            log.warning("closed with %d operations unanswered; their outcome is left to the check-back", given_up)
+        await self.send_the_rest(timeout)
         await self.outbox.stop(timeout)
-        await shut_session(self.session)
-        self.workers.stop()
+        await self.let_go()
+
+
+class ClientCore:
+    """Settings, known databases and counts; and the runtime of each event loop that the client is used on."""
+
+    def __init__(
+        self, settings: Settings, database: OpenConnection | None, deciders: Mapping[str, Decider] | None = None
+    ) -> None:
+        self.settings = settings
+        self.databases = Databases(database, deciders)
+        self.stats = Stats()
+        self.closed = False
+        self.latest: Runtime | None = None
+        self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
+        forks.watch(self)
+
+    def runtime(self) -> Runtime:
+        """The runtime of the running loop, made at its first use."""
+        loop = asyncio.get_running_loop()
+        latest = self.latest
+        if latest is not None and latest.loop is loop:
+            return latest
+        if self.closed:
+            raise TallystickError("the client is closed; make a new one")
+        self.latest = self._runtimes.get(loop) or self._new_runtime(loop)
+        return self.latest
+
+    def _new_runtime(self, loop: asyncio.AbstractEventLoop) -> Runtime:
+        self._runtimes = {old: runtime for old, runtime in self._runtimes.items() if not old.is_closed()}
+        runtime = self._runtimes[loop] = Runtime(self.settings, self.databases, self.stats)
+        return runtime
+
+    async def start(self) -> Runtime:
+        return self.runtime()
+
+    async def close(self, timeout: float) -> None:
+        """Close the runtime of the running loop."""
+        runtime = self._runtimes.pop(asyncio.get_running_loop(), None)
+        self.latest = None
+        self.closed = True
+        if runtime is not None:
+            await runtime.close(timeout)
+
+    def after_fork(self) -> None:
+        for runtime in list(self._runtimes.values()):
+            forks.never_destroy(runtime)
+            forks.never_destroy(runtime.loop)
+        self.latest = None
+        self._runtimes = {}
+
+    def new_gid(self) -> str:
+        latest = self.latest
+        return latest.brokers.new_gid() if latest is not None else new_gid()
+
+    async def redrive(self, open_connection: OpenConnection, every: float | None) -> None:
+        self.runtime().outbox.drive(Door(own_opener(open_connection)), every)
+
+    async def plan_clean_up(self, older_than: float, groups: Sequence[str] | None) -> cleanup.CleanupAges:
+        return await cleanup.plan(self.runtime().brokers, older_than, groups, self.settings.timeout)
+
+    async def given_source(self) -> str | None:
+        """The name of the database that the client was told of at its start; None if there is none."""
+        return await self.databases.given_source(self.runtime().workers, self.settings.barrier_table)

@@ -14,9 +14,9 @@ from tallystick.barrier.operations.barrier import Decision, decide, mark_committ
 from tallystick.barrier.operations.branch import branch_once
 from tallystick.barrier.operations.identity import whereabouts
 from tallystick.barrier.statement import Operation
-from tallystick.client.databases import Door
-from tallystick.client.local import LocalTransaction
-from tallystick.client.script import InDatabase, Local, Script, UserCode, play_async, play_sync
+from tallystick.client.base.databases import Door
+from tallystick.client.transactions.local import LocalTransaction
+from tallystick.client.transactions.script import InDatabase, Local, Script, UserCode, play_async, play_sync
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid
 from tallystick.dtm.errors import Duplicated, Failure, Ongoing
@@ -190,5 +190,5 @@ def _one(query: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _no_broker(_: Callable[[], Awaitable[Any]]) -> NoReturn:
+def _no_broker() -> NoReturn:
     raise AssertionError("a barrier needs no broker")

@@ -10,13 +10,14 @@ import msgspec
 
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import AlreadyDecided
-from tallystick.barrier.operations.barrier import Decision, decide
+from tallystick.barrier.operations.barrier import Decision
 from tallystick.barrier.operations.identity import whereabouts
-from tallystick.client import AsyncClient, CallOptions, CallsNotFinished, CheckBack, outgoing_call
-from tallystick.client.block import Block
-from tallystick.client.calls import wait_seconds
-from tallystick.client.databases import Door, ask_decider, run_on_new
-from tallystick.client.script import InDatabase, OnBroker, Script, UserCode
+from tallystick.client import CallOptions, CallsNotFinished, CheckBack, outgoing_call
+from tallystick.client.base.calls import wait_seconds
+from tallystick.client.base.databases import Door
+from tallystick.client.seam import ClientSeam
+from tallystick.client.transactions.block import Block
+from tallystick.client.transactions.script import InDatabase, OnLoop, Script, UserCode
 from tallystick.core.calls import TOPIC_SCHEME, OutgoingCall
 from tallystick.core.errors import InvalidRequest, OutcomeUnknown, TallystickError, TransactionFailed
 from tallystick.dtm.branch import Barrier
@@ -28,7 +29,7 @@ GROUP = "dtm"
 """The producer group of messages that were made with the address of a broker and nothing else."""
 
 
-class Options(TypedDict, total=False):
+class MsgOptions(TypedDict, total=False):
     """What may be said of a message; what is not said is the broker's own setting."""
 
     timeout_to_fail: float
@@ -43,22 +44,22 @@ class Options(TypedDict, total=False):
     """The one of the client's deciders that knows the outcome, where the business is in Redis or MongoDB."""
 
 
-class Message:
+class TwoPhaseMessage:
     """A gid, calls and options."""
 
-    def __init__(self, api: AsyncClient, gid: str | None, *, answers: bool, options: Options) -> None:
-        self.gid = api.new_gid() if gid is None else gid
+    def __init__(self, seam: ClientSeam, gid: str | None, *, answers: bool, options: MsgOptions) -> None:
+        self._api = seam.operations
+        self.gid = self._api.new_gid() if gid is None else gid
         self._own_gid = gid is not None
         self.timeout_to_fail = options.get("timeout_to_fail")
         self.retry_interval = options.get("retry_interval")
         self.request_timeout = options.get("request_timeout")
         self.branch_headers = options.get("branch_headers")
-        self._api = api
-        self._core = api._core
-        self._table = api._core.settings.barrier_table
+        self._seam = seam
+        self._table = seam.settings.barrier_table
         self._answers = answers
         self._source = options.get("decider")
-        self._decider = None if self._source is None else self._core.databases.decider(self._source)
+        self._decider = None if self._source is None else seam.decider(self._source)
         if self._source is not None and self._decider is None:
             raise InvalidRequest(f"decider: the client has none of the name {self._source!r}", field="decider")
         self._steps: list[tuple[str, Any]] = []
@@ -121,13 +122,13 @@ class Message:
                 "as in Msg(tallystick.Client(url, group='bank-a'))",
                 field="query_prepared",
             )
-        own = self._core.settings.check
+        own = self._seam.settings.check
         return own if self.timeout_to_fail is None else msgspec.structs.replace(own, after=self.timeout_to_fail)
 
     async def _prepare(self, query_prepared: str | None) -> str | None:
         """Returns the name of the database that a check-back would look into, if the client answers by itself."""
         check = self._check(query_prepared)
-        source = (self._source or await self._core.given_source()) if check.by_group else None
+        source = (self._source or await self._seam.given_source()) if check.by_group else None
         if check.by_group and source is None:
             raise InvalidRequest(
                 "query_prepared: nobody could answer a check-back, because the client does not know the database yet. "
@@ -157,7 +158,7 @@ class Message:
     # Prepare, business, submit
 
     def _do_and_submit(self, query_prepared: str | None, barrier: Barrier, business: Callable[[], Any]) -> Script[Any]:
-        barrier.needed_source = yield OnBroker(lambda: self._prepare(query_prepared))
+        barrier.needed_source = yield OnLoop(lambda: self._prepare(query_prepared))
         try:
             value = yield UserCode(business)
         except Exception as error:
@@ -166,10 +167,10 @@ class Message:
             if isinstance(error, Failure) and not barrier.may_be_committed and not self._own_gid:
                 yield from self._tell("rolled_back")
             else:
-                door = barrier.door or self._core.databases.given
+                door = barrier.door or self._seam.given_door
                 yield from self._tell((yield from self._find_out(door)))
             raise
-        yield OnBroker(self._submit_what_is_done)
+        yield OnLoop(self._submit_what_is_done)
         return value
 
     async def _submit_what_is_done(self) -> None:
@@ -184,10 +185,8 @@ class Message:
             log.warning("the submit of %s is left to the check-back: %s", self.gid, error)
 
     def _block(self, query_prepared: str | None, adapter: Adapter) -> Block:
-        block = Block(
-            self._core,
+        block = self._seam.new_block(
             adapter,
-            mode="check-back",
             prepare="early",
             check=self._check(query_prepared),
             gid=self.gid,
@@ -222,22 +221,16 @@ class Message:
 
     def _find_out(self, door: Door | None) -> Script[Decision]:
         """What the barrier says of the local transaction, over a connection of its own; `running`: nobody knows."""
-        if door is None and self._decider is None:
+        truth = door or self._decider
+        if truth is None:
             log.warning("what became of %s is left to the check-back", self.gid)
             return "running"
         try:
-            decision: Decision = yield OnBroker(lambda: self._truth(door))
+            decision: Decision = yield OnLoop(lambda: self._seam.decide(self.gid, truth))
         except Exception as failure:
             log.warning("what became of %s is left to the check-back: %s", self.gid, failure)
             return "running"
         return decision
-
-    async def _truth(self, door: Door | None) -> Decision:
-        workers = self._core.runtime().workers
-        if door is not None:
-            return await run_on_new(workers, door, decide(self.gid, table=self._table))
-        assert self._decider is not None  # noqa: S101  one of the two is there
-        return (await ask_decider(workers, self._decider, [self.gid]))[self.gid]
 
     def _tell(self, decision: Decision) -> Script[None]:
         """Tell the broker an outcome that is certain. Should it not hear, it will ask."""
@@ -248,7 +241,7 @@ class Message:
         if decision == "running":
             return
         try:
-            yield OnBroker(tell[decision])
+            yield OnLoop(tell[decision])
         except Exception as failure:
             log.warning("the outcome of %s, %s, is left to the check-back: %s", self.gid, decision, failure)
 

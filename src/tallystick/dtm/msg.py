@@ -12,9 +12,9 @@ from typing import Any, TypeVar, Unpack
 
 from tallystick.barrier.adapters import adapt, adapt_sync
 from tallystick.client import AsyncClient, Client
-from tallystick.client.script import play_async, play_sync
+from tallystick.client.seam import seam_of
 from tallystick.dtm.branch import AsyncBranchBarrier, BranchBarrier
-from tallystick.dtm.message import GROUP, Message, Options
+from tallystick.dtm.message import GROUP, MsgOptions, TwoPhaseMessage
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ _clients: dict[str, Client] = {}
 _lock = threading.Lock()
 
 
-class Msg(Message):
+class Msg(TwoPhaseMessage):
     """Calls that are made if and only if the business of this service is committed.
 
     `client` is a `tallystick.Client`, or the address of a broker. With an address every message names a
@@ -34,25 +34,25 @@ class Msg(Message):
     client's deciders that knows the outcome where the business is in Redis or MongoDB.
     """
 
-    def __init__(self, client: Client | str, gid: str | None = None, **options: Unpack[Options]) -> None:
-        self._client = _shared_client(client) if isinstance(client, str) else client
+    def __init__(self, client: Client | str, gid: str | None = None, **options: Unpack[MsgOptions]) -> None:
+        seam = seam_of(_shared_client(client) if isinstance(client, str) else client)
         # An address alone makes no group: all that use one would be asked for each other's databases.
-        super().__init__(self._client._client, gid, answers=not isinstance(client, str), options=options)
+        super().__init__(seam, gid, answers=not isinstance(client, str), options=options)
 
     def prepare(self, query_prepared: str | None = None) -> None:
         """Have the broker keep the calls until the outcome is known; see `do_and_submit` for `query_prepared`."""
-        self._client._call(lambda: self._prepare(query_prepared))
+        self._seam.call(lambda: self._prepare(query_prepared))
 
     def submit(self) -> None:
         """The outcome is `committed`: have the calls made. Without `prepare`, the calls are simply sent.
 
         With `set_wait_result` this raises `CallsNotFinished` unless all of them are done at once.
         """
-        self._client._call(self._submit)
+        self._seam.call(self._submit)
 
     def abort(self) -> None:
         """The outcome is `rolled_back`: the calls are never made."""
-        self._client._call(self._abort)
+        self._seam.call(self._abort)
 
     def do_and_submit(self, query_prepared: str | None, business: Callable[[BranchBarrier], T]) -> T:
         """Prepare, run `business(bb)`, and submit; what it returns is returned.
@@ -64,7 +64,7 @@ class Msg(Message):
         """
         barrier = BranchBarrier("msg", self.gid, "00", "msg", table=self._table)
         script = self._do_and_submit(query_prepared, barrier, lambda: business(barrier))
-        value: T = play_sync(script, None, self._client._call)
+        value: T = self._seam.play_sync(script, None)
         return value
 
     def do_and_submit_db(self, query_prepared: str | None, connection: Any, business: Callable[[Any], T]) -> T:
@@ -74,16 +74,16 @@ class Msg(Message):
         `query_prepared` may be None for a client with a group.
         """
         block = self._block(query_prepared, adapt_sync(connection))
-        value: T = play_sync(self._do_in_block(block, lambda: business(connection)), block.adapter, self._client._call)
-        self._client._call(lambda: self._wait_for_calls(block))
+        value: T = self._seam.play_sync(self._do_in_block(block, lambda: business(connection)), block.adapter)
+        self._seam.call(lambda: self._wait_for_calls(block))
         return value
 
 
-class AsyncMsg(Message):
+class AsyncMsg(TwoPhaseMessage):
     """The same with a `tallystick.AsyncClient`, on its event loop."""
 
-    def __init__(self, client: AsyncClient, gid: str | None = None, **options: Unpack[Options]) -> None:
-        super().__init__(client, gid, answers=True, options=options)
+    def __init__(self, client: AsyncClient, gid: str | None = None, **options: Unpack[MsgOptions]) -> None:
+        super().__init__(seam_of(client), gid, answers=True, options=options)
 
     async def prepare(self, query_prepared: str | None = None) -> None:
         """As `Msg.prepare`."""
@@ -102,7 +102,9 @@ class AsyncMsg(Message):
     ) -> T:
         """As `Msg.do_and_submit`; the business may be asynchronous."""
         barrier = AsyncBranchBarrier("msg", self.gid, "00", "msg", table=self._table)
-        value: T = await play_async(self._do_and_submit(query_prepared, barrier, lambda: business(barrier)), None)
+        value: T = await self._seam.play_async(
+            self._do_and_submit(query_prepared, barrier, lambda: business(barrier)), None
+        )
         return value
 
     async def do_and_submit_db(
@@ -111,12 +113,7 @@ class AsyncMsg(Message):
         """As `Msg.do_and_submit_db`; the business may be asynchronous."""
         block = self._block(query_prepared, adapt(connection))
         script = self._do_in_block(block, lambda: business(connection))
-        value: T
-        if block.adapter.is_async:
-            value = await play_async(script, block.adapter)
-        else:
-            async with self._core.runtime().turn:
-                value = await play_async(script, block.adapter)
+        value: T = await self._seam.play_async(script, block.adapter)
         await self._wait_for_calls(block)
         return value
 

@@ -11,7 +11,7 @@ from border_letters import Postman
 from border_model import broken_blocks, broken_letter, broken_outcomes
 from border_play import Play
 
-from tallystick.client.signs import ID, SIGN
+from tallystick.client.transactions.prepared import ID, SIGN
 from tallystick.core.errors import NotFound
 
 LOOK_SECONDS = 0.02

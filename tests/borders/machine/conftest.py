@@ -13,8 +13,7 @@ from border_kinds import Kind, MariaKind, PostgresKind, SessionKind, SqliteKind
 
 from brokers import BrokerProcess, running_broker
 from servers import mariadb, postgres
-from tallystick.client import outbox
-from tallystick.client.core import ClientCore
+from tallystick.client.transactions import outbox
 
 __all__ = ["mariadb", "postgres"]
 
@@ -41,7 +40,7 @@ def broker() -> Iterator[BrokerProcess]:
 def impatient_and_quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Outbox rows that a process has left are looked for at once, not after seconds; nothing is logged of it all."""
     monkeypatch.setattr(outbox, "LEFT_BEHIND_SECONDS", 0.3)
-    monkeypatch.setattr(ClientCore._drive, "__defaults__", (0.1,))
+    monkeypatch.setattr(outbox, "REDRIVE_SECONDS", 0.1)
     loggers = [logging.getLogger(name) for name in ("tallystick.client", "psycopg")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

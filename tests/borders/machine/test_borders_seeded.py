@@ -18,16 +18,18 @@ from brokers import BrokerProcess
 from tallystick.barrier.adapters import sqlalchemy
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations import barrier, identity
-from tallystick.client import databases, local
-from tallystick.client.block import Block
-from tallystick.client.local import LocalTransaction
-from tallystick.client.script import InDatabase, Script
+from tallystick.client.base import databases
+from tallystick.client.transactions import local
+from tallystick.client.transactions.block import Block
+from tallystick.client.transactions.local import LocalTransaction
+from tallystick.client.transactions.script import InDatabase, Script
+from tallystick.client.transactions.script import nothing as no_steps
 from tallystick.core.errors import TransactionFailed
 
 
 def nothing(*_: Any, **__: Any) -> Script[None]:
     """In the place of a check."""
-    yield from ()
+    return no_steps()
 
 
 def untied_here(_: LocalTransaction, table: str) -> Script[Any]:
@@ -44,7 +46,7 @@ def stop_as_before(block: Block, decided: AlreadyDecided) -> Script[None]:
     """A gid that has an outcome is an error like any other."""
     yield from block.local.give_up()
     if block.pinned is not None:
-        yield from block._mode.withdraw(block, block.pinned)
+        yield from block.withdraw(block.pinned)
     raise TransactionFailed(decided.detail)
 
 

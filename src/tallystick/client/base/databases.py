@@ -1,0 +1,240 @@
+"""The service's own databases: how the client opens a connection of its own to each, and uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from tallystick.barrier.adapters import adapt_async, adapt_sync, own_opener
+from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
+from tallystick.barrier.errors import TablesMissing, WrongDatabase
+from tallystick.barrier.faults import Contention, driver_error
+from tallystick.barrier.operations.identity import Whereabouts, ensure_identity, require_here
+from tallystick.barrier.runner import run_async, run_sync
+from tallystick.barrier.statement import Operation
+from tallystick.client.base.settings import Decider, OpenConnection
+from tallystick.client.base.workers import Workers
+from tallystick.core.errors import TallystickError
+from tallystick.core.names import check_name
+
+log = logging.getLogger("tallystick.client")
+
+T = TypeVar("T")
+A = TypeVar("A", SyncAdapter, AsyncAdapter)
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """A way into a database: what opens a connection, and where that is to look for the tables ("": where it does)."""
+
+    open: OpenConnection
+    path: str = ""
+
+    @classmethod
+    def into(cls, adapter: Adapter, here: Whereabouts) -> Door | None:
+        """A way to where a connection is now; None where there can be only this one."""
+        opener = adapter.opener()
+        return None if opener is None else cls(opener, here.path)
+
+    def lead(self, adapter: A) -> A:
+        if self.path:
+            adapter.dialect = adapter.dialect.leading_to(self.path)
+        return adapter
+
+
+class Databases:
+    """Doors by `source`, the name under which a prepare mentions the database that holds its barrier row.
+
+    Filled by the transactions of this process. The database given at the start is opened once, when another process
+    asks for a source that is not known here, to learn its own.
+    """
+
+    def __init__(self, given: OpenConnection | None, deciders: Mapping[str, Decider] | None = None) -> None:
+        self._deciders = {check_name(source, "deciders"): decider for source, decider in (deciders or {}).items()}
+        self.given = None if given is None else Door(own_opener(given))
+        self._given_source: str | None = None
+        self._by_source: dict[str, Door] = {}
+        self.outboxes: list[Door] = [] if self.given is None else [self.given]
+        """Ways into the databases whose outbox this process looks after."""
+
+    def add_outbox(self, door: Door) -> None:
+        if door not in self.outboxes:
+            self.outboxes.append(door)
+
+    def knows(self, source: str) -> bool:
+        return source in self._by_source
+
+    def door(self, source: str) -> Door | None:
+        return self._by_source.get(source)
+
+    def decider(self, source: str) -> Decider | None:
+        """What answers for a source that is no SQL database."""
+        return self._deciders.get(source)
+
+    async def learn(self, workers: Workers, address: str, here: Whereabouts, door: Door | None, table: str) -> str:
+        """Remember how to reach the barrier that a block has found; its source, "" if there is no other way in.
+
+        A way in that leads somewhere else is none: what it would answer is never true.
+        """
+        for way in (door, self.given):
+            if way is None:
+                continue
+            if not here.identity:
+                here = await _named(workers, way, here, table)
+            source = here.source(address)
+            try:
+                await run_on_new(workers, way, require_here(source, table=table))
+            except (WrongDatabase, TablesMissing) as wrong:
+                log.warning("not a way into %s: %s", source, wrong)
+                continue
+            except Exception as failure:
+                # Not now; every answer makes sure again before it is given.
+                log.warning("the way into %s could not be tried: %s", source, failure)
+            self._by_source[source] = way
+            return source
+        return ""
+
+    async def find(self, source: str, workers: Workers, table: str) -> Door | None:
+        """The way into a database that another process named; None if this process has not heard of it.
+
+        Never another one in its stead: its barrier has no row of the transaction, and would call that a rollback.
+        """
+        if not source:
+            return self.given  # prepared by hand, by somebody who knows of only one
+        if source in self._by_source:
+            return self._by_source[source]
+        if self.given is not None and await self.given_source(workers, table) == source:
+            return self.given
+        return self._beside(source)
+
+    def _beside(self, source: str) -> Door | None:
+        """A way into another schema of a database that is known; whether it is the right one is seen there."""
+        address, _, name = source.rpartition("#")
+        schema = unquote(name.rpartition("/")[0])
+        ways = {**self._by_source, **({self._given_source: self.given} if self.given and self._given_source else {})}
+        for known, door in ways.items():
+            if schema and known.rpartition("#")[0] == address:
+                quoted = schema.replace('"', '""')
+                return Door(door.open, f'"{quoted}"' if address.startswith("postgresql") else schema)
+        return None
+
+    async def given_source(self, workers: Workers, table: str) -> str | None:
+        """The name of the database that the client was told of at its start; None if there is none."""
+        if self._given_source is None and self.given is not None:
+            self._given_source = await source_of(workers, self.given, table)
+        return self._given_source
+
+    def __bool__(self) -> bool:
+        return bool(self._by_source or self._deciders or self.given)
+
+
+async def _named(workers: Workers, door: Door, here: Whereabouts, table: str) -> Whereabouts:
+    """The same place with an identity, which a table that others made does not have from the start."""
+    try:
+        found = await run_on_new(workers, door, ensure_identity(table=table))
+    except Exception as failure:
+        log.warning("the barrier table %s could not be given an identity: %s", table, failure)
+        return here
+    return found if found.schema == here.schema else here
+
+
+class DatabaseBusy(TallystickError):
+    """Another transaction was in the way in the service's own database; try again in a moment."""
+
+    code = "database_busy"
+    retryable = True
+
+
+class _Opening:
+    """A connection that must be waited for on the event loop."""
+
+    def __init__(self, awaitable: Awaitable[Any]) -> None:
+        self.awaitable = awaitable
+
+
+async def run_on_new(workers: Workers, door: Door, operation: Operation[T]) -> T:
+    """Run an operation on a connection of its own: on a thread for a synchronous driver, here for the others."""
+    return await _on_new(
+        workers,
+        door,
+        lambda adapter: run_sync(adapter, operation),
+        lambda adapter: run_async(adapter, operation),
+    )
+
+
+async def source_of(workers: Workers, door: Door, table: str) -> str:
+    """The name of the database behind a door. SQLAlchemy knows its address only while a transaction is open."""
+
+    def look(adapter: SyncAdapter) -> str:
+        here = run_sync(adapter, ensure_identity(table=table))
+        adapter.begin()
+        try:
+            return here.source(adapter.address)
+        finally:
+            adapter.rollback()
+
+    async def look_async(adapter: AsyncAdapter) -> str:
+        here = await run_async(adapter, ensure_identity(table=table))
+        await adapter.begin()
+        try:
+            return here.source(adapter.address)
+        finally:
+            await adapter.rollback()
+
+    return await _on_new(workers, door, look, look_async)
+
+
+async def _on_new(
+    workers: Workers,
+    door: Door,
+    use: Callable[[SyncAdapter], T],
+    use_async: Callable[[AsyncAdapter], Awaitable[T]],
+) -> T:
+    def open_and_use() -> T | _Opening:
+        connection = door.open()
+        if inspect.isawaitable(connection):
+            return _Opening(connection)
+        adapter = door.lead(adapt_sync(connection))
+        try:
+            return use(adapter)
+        except Exception as failure:
+            _raise_if_busy(adapter, failure)
+            raise
+        finally:
+            adapter.close()
+
+    opened = workers.submit(lambda _: open_and_use())
+    try:
+        result = await asyncio.wrap_future(opened)
+    except asyncio.CancelledError:
+        opened.add_done_callback(_discard)
+        raise
+    if not isinstance(result, _Opening):
+        return result
+    adapter = door.lead(adapt_async(await result.awaitable))
+    try:
+        return await use_async(adapter)
+    except Exception as failure:
+        _raise_if_busy(adapter, failure)
+        raise
+    finally:
+        await adapter.close()
+
+
+def _discard(opened: Future[Any]) -> None:
+    """Nobody is left to wait for the connection: do not even begin to open it."""
+    if not opened.cancelled() and opened.exception() is None and isinstance(opened.result(), _Opening):
+        awaitable = opened.result().awaitable
+        if inspect.iscoroutine(awaitable):
+            awaitable.close()
+
+
+def _raise_if_busy(adapter: Adapter, failure: Exception) -> None:
+    if adapter.dialect.meaning(driver_error(failure)) is Contention:
+        raise DatabaseBusy(str(failure)) from failure

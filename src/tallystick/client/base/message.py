@@ -1,0 +1,200 @@
+"""Messages as users hand them in and get them out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.core.errors import InvalidRequest
+from tallystick.core.message import MAX_DELAY_DAYS, Chunk, OutgoingMessage, StoredMessage
+from tallystick.core.names import check_name
+from tallystick.core.wire import Delivery
+
+_json = msgspec.json.Encoder()
+_KEY_CHARACTERS = 1024
+_TAG_CHARACTERS = 128
+
+checked_topic = lru_cache(maxsize=4096)(lambda topic: check_name(topic, "topic"))
+"""Topic names repeat in every call; each is looked at once."""
+
+
+class Message(Struct, gc=False):
+    """A message that was fetched or received.
+
+    `id` names it wherever it is delivered again. `attempt` counts deliveries to the group, from 1; `receipt` is
+    what `ack` and `nack` need (both are empty for a fetched message).
+    """
+
+    topic: str
+    queue: int
+    offset: int
+    value: bytes
+    key: str | None
+    headers: dict[str, str] | None
+    tag: str | None
+    gid: str
+    sequence: int
+    born_at: int
+    stored_at: int
+    store: str
+    broker: str
+    group: str = ""
+    receipt: str = ""
+    attempt: int = 0
+    lease_until: int = 0
+
+    @property
+    def id(self) -> str:
+        if self.gid:
+            return f"{self.gid}/{self.sequence}"
+        return f"{self.store}/{self.topic}/{self.queue}/{self.offset}"
+
+    @property
+    def text(self) -> str:
+        """The value as text."""
+        return self.value.decode("utf-8")
+
+    def json(self) -> Any:
+        """The value as what its JSON stands for."""
+        return msgspec.json.decode(self.value)
+
+    def header(self, name: str, default: str = "") -> str:
+        return self.headers.get(name, default) if self.headers else default
+
+
+def encode_value(value: Any) -> bytes:
+    """Bytes as they are, text as UTF-8, anything else as JSON."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    try:
+        return _json.encode(value)
+    except (TypeError, ValueError, msgspec.MsgspecError) as failure:
+        raise InvalidRequest(f"value: cannot be made JSON ({failure}); give bytes or text", field="value") from failure
+
+
+def outgoing(
+    topic: str,
+    value: Any,
+    *,
+    key: str | None = None,
+    headers: dict[str, str] | None = None,
+    tag: str | None = None,
+    delay: float | None = None,
+    deliver_at: float | None = None,
+) -> OutgoingMessage:
+    """A message to send. `delay` is seconds from when the broker has it, by the broker's clock, `deliver_at` seconds
+    since the epoch; at most one of them.
+
+    Names are checked here; sizes where the broker's own limits are known.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    message = OutgoingMessage(
+        checked_topic(topic),
+        encode_value(value),
+        key,
+        headers,
+        tag,
+        0 if deliver_at is None else _milliseconds(deliver_at, "deliver_at"),
+        now_ms,
+        0 if delay is None else _milliseconds(delay, "delay"),
+    )
+    if delay is not None and deliver_at is not None:
+        raise InvalidRequest("give delay or deliver_at, not both", field="deliver_at")
+    if message.delay_ms > MAX_DELAY_DAYS * 24 * 3600 * 1000:
+        raise InvalidRequest(f"delay: at most {MAX_DELAY_DAYS} days; give deliver_at", field="delay")
+    if key is not None:
+        _check_text(key, "key", _KEY_CHARACTERS)
+    if tag is not None:
+        _check_text(tag, "tag", _TAG_CHARACTERS)
+    if headers:
+        check_headers(headers)
+    return message
+
+
+def _milliseconds(seconds: float, field: str) -> int:
+    if not 0 <= seconds < math.inf:
+        raise InvalidRequest(f"{field}: {seconds} is not a time in seconds; it must not be negative", field=field)
+    return round(seconds * 1000)
+
+
+def _check_text(text: str, field: str, most: int) -> None:
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{field}: {type(text).__name__} is not text; use str({field})", field=field)
+    if len(text) > most:
+        raise InvalidRequest(f"{field}: {len(text)} characters, the limit is {most}", field=field)
+
+
+def check_headers(headers: dict[str, str]) -> None:
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidRequest(f"headers: {name!r} and its value must be text", field="headers")
+        if not 1 <= len(name) <= 128 or len(value) > 8192:
+            raise InvalidRequest(
+                f"headers: {name[:40]!r}: a name has 1 to 128 characters and a value at most 8192",
+                field="headers",
+            )
+
+
+def from_delivery(delivery: Delivery, group: str, store: str, broker: str) -> Message:
+    message = _from_stored(delivery.message, store, broker)
+    message.group = group
+    message.receipt = delivery.receipt
+    message.attempt = delivery.attempt
+    message.lease_until = delivery.lease_until
+    return message
+
+
+def _from_stored(stored: StoredMessage, store: str, broker: str) -> Message:
+    return Message(
+        stored.topic,
+        stored.queue,
+        stored.offset,
+        stored.value,
+        stored.key,
+        stored.headers,
+        stored.tag,
+        stored.gid,
+        stored.sequence,
+        stored.born_at,
+        stored.stored_at,
+        store,
+        broker,
+    )
+
+
+def from_chunks(
+    chunks: Iterable[Chunk], topic: str, queue: int, start: int, most: int, store: str, broker: str
+) -> list[Message]:
+    """The messages of chunks from offset `start` on, at most `most`, without a step through stored messages."""
+    found: list[Message] = []
+    for chunk in chunks:
+        first = max(0, start - chunk.base)
+        found += [
+            Message(
+                topic,
+                queue,
+                chunk.base + index,
+                chunk.values[index],
+                chunk.keys[index],
+                chunk.headers[index],
+                chunk.tags[index],
+                chunk.gids[index],
+                chunk.sequences[index],
+                chunk.born_at[index],
+                chunk.stored_at,
+                store,
+                broker,
+            )
+            for index in range(first, min(len(chunk.values), first + most - len(found)))
+        ]
+    return found

@@ -1,0 +1,58 @@
+"""What belongs to one event loop of one process: its brokers, its threads, and what the client was told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TypeVar
+
+from tallystick.barrier.operations.identity import Whereabouts
+from tallystick.barrier.statement import Operation
+from tallystick.client.base.databases import Databases, Door, run_on_new
+from tallystick.client.base.settings import Settings
+from tallystick.client.base.stats import Stats
+from tallystick.client.base.workers import Workers
+from tallystick.client.connection.brokers import Brokers
+from tallystick.client.connection.transport import new_session, shut_session
+from tallystick.core.ids import new_member_id
+
+log = logging.getLogger("tallystick.client")
+
+T = TypeVar("T")
+
+# Enough for two hanging questions in each of several databases, while the outbox of another is still driven.
+DATABASE_THREADS = 8
+
+
+class LoopConnection:
+    """Made on the event loop that it belongs to. Its coroutines are used on no other."""
+
+    def __init__(self, settings: Settings, databases: Databases, stats: Stats) -> None:
+        self.settings = settings
+        self.databases = databases
+        self.stats = stats
+        self.loop = asyncio.get_running_loop()
+        self.member = settings.member or new_member_id()
+        self.session = new_session()
+        self.brokers = Brokers(settings, self.session, self.member)
+        self.workers = Workers("tallystick-database", DATABASE_THREADS)
+        # Whose turn it is, among blocks and handlers, to use a synchronous connection on this loop.
+        self.turn = asyncio.Lock()
+
+    async def learn(self, address: str, here: Whereabouts, door: Door | None) -> str:
+        """Remember a way into the barrier that a block has found; its source, "" if there is none."""
+        return await self.databases.learn(self.workers, address, here, door, self.settings.barrier_table)
+
+    async def run(self, door: Door, operation: Operation[T]) -> T:
+        """Run an operation of the barrier on a connection of its own."""
+        return await run_on_new(self.workers, door, operation)
+
+    async def send_the_rest(self, timeout: float) -> None:
+        """Flush what waits, for at most about `timeout` seconds."""
+        given_up = await self.brokers.close(timeout)
+        if given_up:
+            log.warning("closed with %d operations unanswered; their outcome is left to the check-back", given_up)
+
+    async def let_go(self) -> None:
+        await shut_session(self.session)
+        self.workers.stop()

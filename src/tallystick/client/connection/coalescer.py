@@ -1,0 +1,365 @@
+"""Many callers, few requests: send while nothing is in flight, gather while something is.
+
+All operations are idempotent by gid or receipt, so what a broken connection left in doubt is sent again to the
+same broker until its caller's time is up. One caller's mistake never fails another caller's operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+
+from tallystick.client.connection.waiting import (
+    Answered,
+    Receiver,
+    WaitingOp,
+    encode_op,
+    request_body,
+    results_of,
+    separate_guilty,
+    without_position,
+)
+from tallystick.core.backoff import Backoff
+from tallystick.core.errors import BrokerUnavailable, Busy, TallystickError, error_from_code
+from tallystick.core.limits import MIB
+from tallystick.core.ops import ClientOp, OpResult
+
+Post = Callable[[bytes, float], Awaitable[bytes]]
+
+SWEEP_SECONDS = 0.1
+TURNS = 5
+"""Turns of the event loop that a request takes from the first caller to the socket."""
+WORTH_SHARING = 128
+
+
+class CoalescerLimits:
+    """How much travels together, and how much may wait.
+
+    Several requests of moderate size beat one large one: while the broker works on the first, the next is made here.
+    With one at a time the two sides only ever wait for each other.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_flight: int = 6,
+        request_ops: int = 192,
+        request_bytes: int = MIB,
+        waiting_ops: int = 50_000,
+        waiting_bytes: int = 64 * MIB,
+    ) -> None:
+        self.in_flight = in_flight
+        self.request_ops = request_ops
+        self.request_bytes = request_bytes
+        self.waiting_ops = waiting_ops
+        self.waiting_bytes = waiting_bytes
+
+
+class Coalescer:
+    """The way of operations to one broker. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        address: str,
+        post: Post,
+        *,
+        limits: CoalescerLimits | None = None,
+        request_timeout: float = 10.0,
+        backoff: Backoff | None = None,
+        on_health: Callable[[bool], None] = lambda healthy: None,
+    ) -> None:
+        self.address = address
+        self.requests = 0  # how many were sent, for tests and measurements
+        self._post = post
+        self._limits = limits or CoalescerLimits()
+        self._request_timeout = request_timeout
+        self._backoff = backoff or Backoff(first_ms=50, cap_ms=2_000)
+        self._on_health = on_health
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[WaitingOp] = deque()
+        self._waiting_bytes = 0
+        self._split: deque[list[WaitingOp]] = deque()  # parts of refused requests, sent before anything new
+        self._later: list[WaitingOp] = []  # refused one by one for now; back in line when `_later_timer` fires
+        self._later_timer: asyncio.TimerHandle | None = None
+        self._in_flight: dict[asyncio.Task[None], list[WaitingOp]] = {}
+        self._answered: deque[tuple[list[WaitingOp], list[OpResult | None]]] = deque()
+        self._turns_left = 0
+        self._pump_scheduled = False
+        self._pause: asyncio.TimerHandle | None = None
+        self._failures = 0
+        self._last_failure: TallystickError | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._room = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._closed = False
+
+    # What callers use
+
+    async def run(self, op: ClientOp, timeout: float, *, retry: bool = True) -> OpResult | None:
+        """Hand in an operation, once there is room for it, and wait for its result."""
+        if self.full:
+            timeout = await self._wait_for_room(timeout)
+        return await self.submit(op, timeout, retry=retry)
+
+    def submit(self, op: ClientOp, timeout: float, *, retry: bool = True) -> Answered:
+        """Hand in an operation without waiting. The caller looks at `full` first if it can be held back."""
+        future: Answered = self._loop.create_future()
+        self.add(encode_op(op), future, timeout, retry)
+        return future
+
+    async def tell(
+        self, op: ClientOp, timeout: float, *, stay: float, done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Hand in an operation in any case, and wait for its answer for `stay` seconds. `done` hears of it."""
+        try:
+            future = self.submit(op, timeout)
+        except BrokerUnavailable as closed:
+            done(closed)
+            return
+        future.add_done_callback(lambda answered: done(_failure_of(answered)))
+        if stay:
+            await asyncio.wait((future,), timeout=stay)
+
+    def add(self, frame: bytes, receiver: Receiver, timeout: float, retry: bool) -> None:
+        """Hand in an operation that is encoded, and whoever is to be told its answer."""
+        if self._closed:
+            raise BrokerUnavailable("the client is closed; nothing was sent")
+        self._waiting.append(WaitingOp(frame, receiver, self._loop.time() + timeout, retry))
+        self._waiting_bytes += len(frame)
+        if len(self._waiting) >= self._limits.request_ops:
+            self._pump()
+        else:
+            self._schedule_pump()
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    @property
+    def full(self) -> bool:
+        return len(self._waiting) >= self._limits.waiting_ops or self._waiting_bytes >= self._limits.waiting_bytes
+
+    async def close(self, timeout: float) -> int:
+        """Send what waits, for at most `timeout` seconds; the number of operations that were given up."""
+        self._closed = True
+        if self._busy():
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):  # what is left then is counted and failed below
+                await asyncio.wait_for(self._idle.wait(), timeout)
+        left = [entry for entry in self._all() if not entry.receiver.done()]
+        tasks = list(self._in_flight)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for entry in left:
+            entry.fail(BrokerUnavailable(f"the client was closed before {self.address} answered"))
+        for timer in (self._later_timer, self._pause, self._sweeper):
+            if timer is not None:
+                timer.cancel()
+        return len(left)
+
+    # Sending
+
+    def _schedule_pump(self) -> None:
+        # Not at once: every task that is ready in this turn of the loop gets its operation into the same request.
+        if not self._pump_scheduled and self._pause is None and len(self._in_flight) < self._limits.in_flight:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        while (self._waiting or self._split) and self._pause is None and len(self._in_flight) < self._limits.in_flight:
+            batch = self._split.popleft() if self._split else self._take(self._share())
+            if batch:
+                task = self._loop.create_task(self._send(batch))
+                self._in_flight[task] = batch
+                task.add_done_callback(self._sent)
+        if self._closed and not self._busy():
+            self._idle.set()
+
+    def _share(self) -> int:
+        """How many operations the next request takes: all, or, where they are many, an equal share for each request
+        that may be in flight. So the broker works on one while this process makes or reads another."""
+        free = self._limits.in_flight - len(self._in_flight)
+        share = -(-len(self._waiting) // free)
+        return min(self._limits.request_ops, max(share, WORTH_SHARING))
+
+    def _take(self, most: int) -> list[WaitingOp]:
+        """The longest waiting operations that fit into one request; a large one may fill it alone."""
+        now = self._loop.time()
+        batch: list[WaitingOp] = []
+        size = 0
+        waiting = self._waiting
+        while waiting and len(batch) < most:
+            length = len(waiting[0].frame)
+            if batch and size + length > self._limits.request_bytes:
+                break
+            entry = waiting.popleft()
+            self._waiting_bytes -= length
+            if entry.worth_sending(now):
+                batch.append(entry)
+                size += length
+            else:
+                entry.fail(entry.overdue(self.address, self._last_failure))
+        if not self.full:
+            self._room.set()
+        return batch
+
+    async def _send(self, batch: list[WaitingOp]) -> None:
+        self.requests += 1
+        try:
+            content = await self._post(request_body(batch), self._request_timeout)
+            results = results_of(content, len(batch))
+        except TallystickError as error:
+            self._request_failed(batch, error)
+            return
+        self._failures = 0
+        self._last_failure = None
+        self._on_health(True)
+        if len(self._in_flight) == 1 and self._turns_left == 0:
+            self._tell(batch, results)  # no other answer can be near
+            return
+        self._answered.append((batch, results))
+        if self._turns_left == 0:
+            self._next_turn()
+
+    def _next_turn(self) -> None:
+        """Tell one request's callers, and give what they ask for next the time to be on its way before the next.
+
+        Answers often come together, because the broker made them durable together. All told at once, their callers
+        would all be heard before the first new request left, and the broker would stand idle meanwhile.
+        """
+        if self._turns_left > 0:
+            self._turns_left -= 1
+        if self._turns_left == 0 and self._answered:
+            self._tell(*self._answered.popleft())
+            self._turns_left = TURNS
+        if self._turns_left > 0:
+            self._loop.call_soon(self._next_turn)
+        elif self._closed and not self._busy():
+            self._idle.set()
+
+    def _tell(self, batch: list[WaitingOp], results: list[OpResult | None]) -> None:
+        for entry, result in zip(batch, results, strict=True):
+            if result is None or result.error is None:
+                entry.succeed(result)
+            else:
+                refusal = error_from_code(result.error, result.detail, result.field)
+                refusal.extra["stale"] = result.stale
+                self._op_failed(entry, refusal)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        batch = self._in_flight.pop(task)
+        if not task.cancelled() and (defect := task.exception()) is not None:
+            for entry in batch:
+                entry.fail(BrokerUnavailable(f"sending failed: {defect!r}"))
+        if self._waiting or self._split:
+            self._schedule_pump()
+        if self._closed and not self._busy():
+            self._idle.set()
+
+    # Failing
+
+    def _op_failed(self, entry: WaitingOp, error: TallystickError) -> None:
+        now = self._loop.time()
+        entry.note(error, now)
+        if not (error.retryable and entry.retry):
+            entry.fail(error)
+            return
+        if not entry.worth_sending(now):
+            entry.fail(entry.overdue(self.address, error))
+            return
+        self._later.append(entry)
+        if self._later_timer is None:
+            wait = self._backoff.wait_ms(entry.tries) / 1000
+            self._later_timer = self._loop.call_later(wait, self._line_up_again)
+
+    def _line_up_again(self) -> None:
+        self._later_timer = None
+        self._put_back(self._later)
+        self._later = []
+        self._schedule_pump()
+
+    def _request_failed(self, batch: list[WaitingOp], error: TallystickError) -> None:
+        if error.retryable:
+            self._broker_failed(batch, error)
+        elif len(batch) == 1:
+            batch[0].fail(without_position(error))
+        else:
+            self._split.extend(separate_guilty(batch, error))
+
+    def _broker_failed(self, batch: list[WaitingOp], error: TallystickError) -> None:
+        """Nobody's own mistake: those who want it are sent again, to this broker and no other, after a pause."""
+        self._failures += 1
+        self._last_failure = error
+        self._on_health(False)
+        again: list[WaitingOp] = []
+        now = self._loop.time()
+        for entry in batch:
+            entry.note(error, now)
+            if not entry.retry:
+                entry.fail(error)
+            elif entry.worth_sending(now):
+                again.append(entry)
+            else:
+                entry.fail(entry.overdue(self.address, error))
+        self._put_back(again)
+        if self._pause is None:
+            wait = error.extra.get("retry_after") or self._backoff.wait_ms(self._failures) / 1000
+            self._pause = self._loop.call_later(wait, self._resume)
+
+    def _resume(self) -> None:
+        self._pause = None
+        self._schedule_pump()
+
+    def _put_back(self, entries: list[WaitingOp]) -> None:
+        self._waiting.extendleft(reversed(entries))
+        self._waiting_bytes += sum(len(entry.frame) for entry in entries)
+
+    # Time and room
+
+    def _sweep(self) -> None:
+        """Fail those whose time is up. One timer for all: one for each operation would cost more than sending it."""
+        self._sweeper = None
+        now = self._loop.time()
+        for batch in self._in_flight.values():
+            self._fail_overdue(batch, now, sent=True)
+        for held in (*self._split, self._later):
+            self._fail_overdue(held, now, sent=False)
+        if self._fail_overdue(self._waiting, now, sent=False):
+            self._waiting = deque(entry for entry in self._waiting if entry.deadline > now)
+            self._waiting_bytes = sum(len(entry.frame) for entry in self._waiting)
+            self._room.set()
+        if self._busy():
+            self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _fail_overdue(self, entries: Iterable[WaitingOp], now: float, *, sent: bool) -> bool:
+        late = [entry for entry in entries if entry.deadline <= now]
+        for entry in late:
+            entry.uncertain = entry.uncertain or sent
+            entry.fail(entry.overdue(self.address, self._last_failure))
+        return bool(late)
+
+    async def _wait_for_room(self, timeout: float) -> float:
+        """Wait until an operation may be handed in; how much of the time is left."""
+        deadline = self._loop.time() + timeout
+        while self.full:
+            self._room.clear()
+            try:
+                await asyncio.wait_for(self._room.wait(), deadline - self._loop.time())
+            except TimeoutError:
+                raise Busy(
+                    f"{len(self._waiting)} operations wait for {self.address} already; this one was not sent"
+                ) from None
+        return deadline - self._loop.time()
+
+    def _busy(self) -> bool:
+        return bool(self._waiting or self._in_flight or self._split or self._later or self._answered)
+
+    def _all(self) -> Iterable[WaitingOp]:
+        for batch in (self._waiting, self._later, *self._split, *self._in_flight.values()):
+            yield from batch
+
+
+def _failure_of(answered: Answered) -> BaseException | None:
+    return asyncio.CancelledError() if answered.cancelled() else answered.exception()

@@ -1,0 +1,128 @@
+"""Messages without a transaction, at three levels of care.
+
+Level 0 is queued and never waited for. Level 1 is confirmed and retried, so it may arrive twice. Level 2 carries a gid
+by which the broker drops what it has seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from msgspec import Struct
+
+from tallystick.client.base.stats import Stats
+from tallystick.client.connection.brokers import BrokerPeer, Brokers
+from tallystick.client.connection.transport import BrokerUnreachable
+from tallystick.client.connection.waiting import Answered
+from tallystick.core.calls import CallOptions, OutgoingCall
+from tallystick.core.errors import (
+    BrokerUnavailable,
+    InvalidRequest,
+    StorageFailed,
+    TallystickError,
+)
+from tallystick.core.ids import new_gid
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.names import check_gid
+from tallystick.core.ops import OpResult, Position, Send
+
+log = logging.getLogger("tallystick.client")
+
+Level = Literal[0, 1, 2]
+
+
+class Sent(Struct, frozen=True):
+    """Where messages ended up. `duplicate`: the broker had this gid before, nothing was added."""
+
+    gid: str | None
+    positions: list[Position]
+    duplicate: bool = False
+
+
+async def send(brokers: Brokers, messages: list[OutgoingMessage], level: int, gid: str | None, stats: Stats) -> Sent:
+    """Send messages together, with the care that was asked for."""
+    if level not in (0, 1, 2):
+        raise InvalidRequest(f"level: {level!r} is none of 0, 1, 2", field="level")
+    if gid is not None and level != 2:
+        raise InvalidRequest("gid: only level 2 drops duplicates by gid", field="gid")
+    if level == 2:
+        return await _send_once(brokers, Send(messages), gid)
+    if level == 1:
+        return await _send_confirmed(brokers, messages)
+    _send_unconfirmed(brokers, messages, stats)
+    return Sent(None, [])
+
+
+async def send_calls(brokers: Brokers, calls: list[OutgoingCall], options: CallOptions | None, gid: str | None) -> Sent:
+    """Calls are always sent with the care of level 2: the broker knows each by its gid."""
+    if not calls:
+        raise InvalidRequest("calls: give at least one", field="calls")
+    return await _send_once(brokers, Send([], calls=calls, call_options=options), gid)
+
+
+def _send_unconfirmed(brokers: Brokers, messages: list[OutgoingMessage], stats: Stats) -> None:
+    """Level 0. Never raises on the broker's account; losses are counted and logged."""
+    broker = brokers.for_new()[0]
+    if broker.unconfirmed.full:
+        stats.unconfirmed_dropped += len(messages)
+        return
+
+    def done(answered: Answered) -> None:
+        if answered.cancelled() or answered.exception() is not None:
+            stats.unconfirmed_failed += len(messages)
+            log.warning("%d level 0 messages were not taken by %s", len(messages), broker.address)
+
+    broker.unconfirmed.submit(Send(messages), brokers.timeout, retry=False).add_done_callback(done)
+
+
+async def _send_confirmed(brokers: Brokers, messages: list[OutgoingMessage]) -> Sent:
+    """Level 1: whichever broker answers. A lost answer is tried again elsewhere and may have worked here."""
+    candidates = brokers.for_new()
+    share = brokers.timeout / len(candidates)
+    for broker in candidates[:-1]:
+        try:
+            return _sent(None, await broker.ops.run(broker.check(Send(messages)), share, retry=False))
+        except TallystickError as error:
+            if not error.retryable:
+                raise
+            log.info("level 1 message not taken by %s, trying another: %s", broker.address, error)
+    last = candidates[-1]
+    return _sent(None, await last.ops.run(last.check(Send(messages)), share))
+
+
+async def _send_once(brokers: Brokers, what: Send, gid: str | None) -> Sent:
+    """Level 2. Only a broker that surely has nothing may be left for another one."""
+    if gid is not None:
+        broker = await brokers.of_gid(check_gid(gid))
+        return await _send_with_gid(broker, what, gid, brokers.timeout)
+    candidates = brokers.for_new()
+    for broker in candidates[:-1]:
+        gid = new_gid(broker.store or "")
+        try:
+            return _sent(gid, await broker.ops.run(broker.check(_named(what, gid)), brokers.timeout, retry=False))
+        except TallystickError as error:
+            if _in_doubt(error):
+                return await _send_with_gid(broker, what, gid, brokers.timeout)
+            if not error.retryable:
+                raise
+            log.info("not taken by %s, trying another: %s", broker.address, error)
+    last = candidates[-1]
+    return await _send_with_gid(last, what, new_gid(last.store or ""), brokers.timeout)
+
+
+async def _send_with_gid(broker: BrokerPeer, what: Send, gid: str, timeout: float) -> Sent:
+    return _sent(gid, await broker.ops.run(broker.check(_named(what, gid)), timeout))
+
+
+def _named(what: Send, gid: str) -> Send:
+    return Send(what.messages, gid, what.calls, what.call_options)
+
+
+def _in_doubt(error: TallystickError) -> bool:
+    unsure = isinstance(error, BrokerUnavailable | StorageFailed)
+    return unsure and not isinstance(error, BrokerUnreachable)
+
+
+def _sent(gid: str | None, result: OpResult | None) -> Sent:
+    return Sent(gid, result.positions, result.duplicate) if result is not None else Sent(gid, [])

@@ -1,0 +1,185 @@
+"""The way onto an event loop for threads that wait, and a loop on a thread of its own for callers that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar, cast
+
+from tallystick.client.connection.coalescer import Coalescer
+from tallystick.client.connection.waiting import encode_op
+from tallystick.core.errors import BrokerUnavailable, TallystickError
+from tallystick.core.ops import ClientOp, OpResult
+
+log = logging.getLogger("tallystick.client")
+
+T = TypeVar("T")
+
+LOOP_GONE_SECONDS = 5.0
+"""How long after its time an answer is waited for: the loop tells everybody in time, unless it has ended."""
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class _Waited:
+    """What a thread waits for, on a plain lock: a block waits twice, and futures would cost more."""
+
+    def __init__(self, done: Callable[[BaseException | None], None] | None = None) -> None:
+        self._on_done = done
+        self._result: Any = None
+        self._failure: BaseException | None = None
+        self._is_settled = False
+        self._settled = threading.Lock()
+        self._settled.acquire()
+
+    # On the loop
+
+    def enter(self, ops: Coalescer, frame: bytes, timeout: float, retry: bool) -> None:
+        """Have an operation sent, and be told its answer."""
+        try:
+            ops.add(frame, self, timeout, retry)
+        except BrokerUnavailable as closed:
+            self.set_exception(closed)
+
+    async def run(self, function: Callable[[], Awaitable[Any]]) -> None:
+        try:
+            self.set_result(await function())
+        except asyncio.CancelledError:
+            self.set_exception(CancelledError())
+            raise
+        except BaseException as failure:
+            self.set_exception(failure)  # raised where it is waited for: on the loop, some of them would end it
+
+    def done(self) -> bool:
+        return self._is_settled
+
+    def cancelled(self) -> bool:
+        return False
+
+    def set_result(self, result: Any) -> None:
+        self._result = result
+        self._settle()
+
+    def set_exception(self, failure: BaseException) -> None:
+        self._failure = failure
+        self._settle()
+
+    def _settle(self) -> None:
+        self._is_settled = True
+        if self._on_done is not None:
+            try:
+                self._on_done(self._failure)
+            except Exception:
+                log.exception("what follows an answer failed")  # and must not keep others from theirs
+        self._settled.release()
+
+    # On the thread
+
+    def wait(self, seconds: float = -1) -> bool:
+        """Whether it came in time. Waited for once."""
+        return self._settled.acquire(timeout=seconds)
+
+    def outcome(self) -> Any:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return self._result
+
+
+class FromThreads:
+    """The way onto an event loop that belongs to another thread.
+
+    `ask` and `tell` are all that a block wants of a connection: hand in an operation, get its answer.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        self.loop = loop
+        self._thread = thread
+
+    def call(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run `function` on the loop and wait for what it returns."""
+        self._refuse_own_thread()
+        waited = _Waited()
+        tasks: list[asyncio.Task[None]] = []
+        self.loop.call_soon_threadsafe(lambda: tasks.append(self.loop.create_task(waited.run(function))))
+        try:
+            waited.wait()
+        except BaseException:  # the waiting was interrupted
+            self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            raise
+        return cast(T, waited.outcome())
+
+    def ask(self, ops: Coalescer, op: ClientOp, timeout: float, *, retry: bool = True) -> OpResult | None:
+        """Send an operation and wait for its answer. Whoever is interrupted meanwhile does not unsend it."""
+        if ops.full:
+            return self.call(lambda: ops.run(op, timeout, retry=retry))
+        self._refuse_own_thread()
+        waited = _Waited()
+        self._enter(waited, ops, op, timeout, retry)
+        if not waited.wait(timeout + LOOP_GONE_SECONDS):
+            raise BrokerUnavailable(f"no answer from {ops.address} in time, it may have acted: the client was closed")
+        return cast(OpResult | None, waited.outcome())
+
+    def tell(
+        self, ops: Coalescer, op: ClientOp, timeout: float, *, stay: float, done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Send an operation in any case, and wait for its answer for `stay` seconds. `done` hears of it, on the loop.
+
+        Never raises, not even when the client is closed.
+        """
+        waited = _Waited(done)
+        self._enter(waited, ops, op, timeout, retry=True)
+        if stay:
+            waited.wait(stay)
+
+    def _enter(self, waited: _Waited, ops: Coalescer, op: ClientOp, timeout: float, retry: bool) -> None:
+        try:
+            self.loop.call_soon_threadsafe(waited.enter, ops, encode_op(op), timeout, retry)
+        except RuntimeError:  # the loop is closed
+            waited.set_exception(BrokerUnavailable("the client is closed; nothing was sent"))
+
+    def _refuse_own_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise TallystickError(
+                "a synchronous call from the client's own event loop would wait for itself; use AsyncClient there"
+            )
+
+
+class Portal(FromThreads):
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        # A daemon: a program that forgets to close its client still ends. What it queued is flushed at exit.
+        thread = threading.Thread(target=self._run, name="tallystick-client", daemon=True)
+        super().__init__(new_loop(), thread)
+        thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def stop(self) -> None:
+        """End the loop; whoever still waits is told that their call was cancelled."""
+        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+
+async def _cancel_the_rest() -> None:
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()

@@ -1,0 +1,128 @@
+"""One operation waiting for its answer, and the request that carries many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tallystick.client.connection.transport import BrokerUnreachable
+from tallystick.core.errors import BrokerUnavailable, StorageFailed, StorageFull, TallystickError
+from tallystick.core.ops import ClientOp, OpResult
+from tallystick.core.wire import BatchResponse
+
+Answered = asyncio.Future[OpResult | None]
+
+
+class Receiver(Protocol):
+    """Who is told an answer: a future of the event loop, or a thread that waits."""
+
+    def done(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def set_result(self, result: OpResult | None, /) -> None: ...
+    def set_exception(self, failure: TallystickError, /) -> None: ...
+
+
+# The msgpack of {"ops": [...]} up to the array's length: a map of one, the key, an array with a 32 bit length.
+# Writing it by hand joins operations that were encoded (and so measured) when they were handed in.
+_OPEN = b"\x81\xa3ops\xdd"
+_GUILTY = re.compile(r"^\W*ops\[(\d+)\]\W*(.*)$", re.DOTALL)
+
+FULL_SECONDS = 1.0
+"""How long a full disk is waited for. Room that a compaction took for a moment is back by then; a disk that is really
+full stays so, and whoever waits may hold locks in a database meanwhile."""
+
+encode_op: Callable[[ClientOp], bytes] = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(BatchResponse)
+
+
+class WaitingOp:
+    """An operation, encoded, with whoever is to be told its answer."""
+
+    __slots__ = ("deadline", "frame", "last", "receiver", "retry", "tries", "uncertain")
+
+    def __init__(self, frame: bytes, receiver: Receiver, deadline: float, retry: bool) -> None:
+        self.frame = frame
+        self.receiver = receiver
+        self.deadline = deadline
+        self.retry = retry
+        self.tries = 0
+        self.last: TallystickError | None = None
+        self.uncertain = False
+
+    def worth_sending(self, now: float) -> bool:
+        """Not settled and not late. A caller that left (cancelled) does not unsend what it asked for."""
+        return self.deadline > now and (not self.receiver.done() or self.receiver.cancelled())
+
+    def succeed(self, result: OpResult | None) -> None:
+        if not self.receiver.done():
+            self.receiver.set_result(result)
+
+    def fail(self, error: TallystickError) -> None:
+        if not self.receiver.done():
+            self.receiver.set_exception(error)
+
+    def note(self, error: TallystickError, now: float) -> None:
+        """Remember the failure, and that the broker may have acted: no later refusal makes that certain again."""
+        self.tries += 1
+        self.last = error
+        if isinstance(error, StorageFailed) or (
+            isinstance(error, BrokerUnavailable) and not isinstance(error, BrokerUnreachable)
+        ):
+            self.uncertain = True
+        if isinstance(error, StorageFull):
+            self.deadline = min(self.deadline, now + FULL_SECONDS)
+
+    def overdue(self, address: str, last: TallystickError | None) -> TallystickError:
+        """The error for a caller whose time is up: what the broker said, if it said anything. `last` is what it said
+        to others, for an operation that was never sent."""
+        last = self.last or last
+        if last is not None and self._was_refused(last):
+            words = f"{last.detail} (the last of {max(1, self.tries)} answers of {address})"
+            return type(last)(words, field=last.field)
+        reason = f"; the last failure: {last}" if last is not None else ""
+        if self.uncertain:
+            return BrokerUnavailable(f"no answer from {address} in time, it may have acted{reason}")
+        return BrokerUnreachable(f"{address} did not take the operation in time, it has not acted{reason}")
+
+    def _was_refused(self, last: TallystickError) -> bool:
+        """Whether the broker's own word is the whole truth: not if an answer before it was lost, unless that word
+        says itself that it may have acted."""
+        said = not isinstance(last, BrokerUnavailable)
+        return said and (not self.uncertain or isinstance(last, StorageFailed))
+
+
+def request_body(entries: Sequence[WaitingOp]) -> bytes:
+    return b"".join((_OPEN, len(entries).to_bytes(4, "big"), *[entry.frame for entry in entries]))
+
+
+def results_of(content: bytes, expected: int) -> list[OpResult | None]:
+    """The results of a batch; anything but one for each operation is no answer at all."""
+    try:
+        results = _decoder.decode(content).results
+    except msgspec.MsgspecError as failure:
+        raise BrokerUnavailable(f"the broker's answer cannot be read: {failure}") from failure
+    if len(results) != expected:
+        raise BrokerUnavailable(f"the broker answered {len(results)} of {expected} operations")
+    return results
+
+
+def separate_guilty(entries: list[WaitingOp], error: TallystickError) -> list[list[WaitingOp]]:
+    """Smaller requests for a refused one: the operation that the error names alone, or else two halves."""
+    named = _GUILTY.match(error.field or "")
+    index = int(named.group(1)) if named else len(entries)
+    if index < len(entries):
+        return [[entries[index]], entries[:index] + entries[index + 1 :]]
+    middle = len(entries) // 2
+    return [entries[:middle], entries[middle:]]
+
+
+def without_position(error: TallystickError) -> TallystickError:
+    """The error as its caller sees it: the caller knows of one operation, not of its place in a request."""
+    named = _GUILTY.match(error.field or "")
+    if named:
+        error.field = named.group(2) or None
+    return error

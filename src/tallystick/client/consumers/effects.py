@@ -1,0 +1,234 @@
+"""What happens to one message: its effect, and what makes the effect happen once.
+
+Everything between the begin and the commit is one local transaction in the consumer's own database. A crash anywhere
+leaves either all of it or nothing, and the message comes again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.barrier.adapters.base import Adapter
+from tallystick.barrier.operations.inbox import advance_offset, first_time, keep_digest, read_offset
+from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
+from tallystick.client.base.message import Message
+from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.transactions import TransactionBase
+from tallystick.client.transactions.block import Block
+from tallystick.client.transactions.local import LocalTransaction
+from tallystick.client.transactions.modes import new_block
+from tallystick.client.transactions.prepared import ID, SIGN, SIGNS
+from tallystick.client.transactions.producer import Producer
+from tallystick.client.transactions.script import InDatabase, Script, UserCode
+from tallystick.core.errors import InvalidRequest, OffsetMoved, OutcomeUnknown, TallystickError
+
+log = logging.getLogger("tallystick.client")
+
+T = TypeVar("T")
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Message).decode
+
+
+class GroupQueue(Struct, frozen=True):
+    """A queue as one consumer group reads it. Each store numbers the offsets of its queues for itself."""
+
+    group: str
+    store: str
+    topic: str
+    queue: int
+
+
+class Desk(NamedTuple):
+    """A handler's connection, as it sees it and as we do."""
+
+    connection: Any
+    adapter: Adapter
+
+
+Call = Callable[[Message], Any]
+"""The handler, with all but the message filled in."""
+
+
+class Handling(Enum):
+    HANDLED = "handled"
+    DUPLICATE = "duplicate"
+    NOTED = "noted"  # a prepared message or its withdrawal: kept or dropped, no effect yet
+
+
+class NotPreparedYet(TallystickError):
+    """The outcome came before the message that it is about; it has to wait."""
+
+    code = "not_prepared_yet"
+
+
+class HandlerAborted(TallystickError):
+    """The handler raised something that would end a program (SystemExit, a cancellation); it counts as a failure."""
+
+    code = "handler_aborted"
+
+
+class ConnectionLost(TallystickError):
+    """The consumer's database connection is not usable any more."""
+
+    code = "connection_lost"
+
+
+def handle_plainly(subscription: Subscription, message: Message) -> Script[Handling]:
+    """Without a database of the consumer's: the effect may happen again if the acknowledgement is lost."""
+    if message.header(SIGN) in SIGNS:
+        raise InvalidRequest(
+            f"message {message.id} waits for its outcome, which only a subscription with exactly_once= can follow"
+        )
+    yield UserCode(lambda: subscription.handler(message))
+    return Handling.HANDLED
+
+
+def handle_by_inbox(subscription: Subscription, message: Message, desk: Desk, producer: Producer) -> Script[Handling]:
+    """One local transaction: the inbox row, the effect, and what the handler sends."""
+
+    def body(call: Call) -> Script[Handling]:
+        if message.header(SIGN) in SIGNS:
+            return (yield from _signed_effect(subscription, message, call))
+        if not (yield InDatabase(first_time(subscription.group, message.id))):
+            return Handling.DUPLICATE
+        yield from _digest(subscription, message.id, message)
+        yield UserCode(lambda: call(message))
+        return Handling.HANDLED
+
+    return _with_handler(subscription, desk, producer, body)
+
+
+def handle_by_offset(
+    subscription: Subscription, message: Message, desk: Desk, producer: Producer, place: GroupQueue, stored: int | None
+) -> Script[Handling]:
+    """One local transaction: the group's offset moves past the message, the effect, and what the handler sends."""
+
+    def body(call: Call) -> Script[Handling]:
+        # First, because it locks the row: another consumer of this queue waits here and then finds it moved.
+        yield from _move(place, stored, message.offset + 1)
+        if message.header(SIGN) in SIGNS:
+            return (yield from _signed_effect(subscription, message, call))
+        yield from _digest(subscription, message.id, message)
+        yield UserCode(lambda: call(message))
+        return Handling.HANDLED
+
+    return _with_handler(subscription, desk, producer, body)
+
+
+def move_offset(desk: Desk, place: GroupQueue, stored: int | None, to: int) -> Script[None]:
+    """One local transaction: the group's offset moves, nothing else happens."""
+    return _in_transaction(LocalTransaction(desk.adapter), lambda: _move(place, stored, to))
+
+
+def stored_offset(desk: Desk, place: GroupQueue) -> Script[int | None]:
+    """Where the group goes on reading; None before its first message."""
+
+    def body() -> Script[int | None]:
+        return (yield InDatabase(read_offset(*msgspec.structs.astuple(place))))  # type: ignore[no-any-return]
+
+    return _in_transaction(LocalTransaction(desk.adapter), body)
+
+
+def begin_at_ends(desk: Desk, place: GroupQueue, ends: Sequence[int]) -> Script[int | None]:
+    """One local transaction: a group without a place in the topic gets one at the end of every queue, written down so
+    that a restart does not skip ahead. None if it has places in others only: this queue was added since, and belongs to
+    the group as a whole."""
+
+    def body() -> Script[int | None]:
+        queues = [msgspec.structs.replace(place, queue=queue) for queue in range(len(ends))]
+        for one in (place, *queues):  # its own first: the reader of another queue may just have begun for all
+            stored = yield InDatabase(read_offset(*msgspec.structs.astuple(one)))
+            if stored is not None:
+                return stored if one == place else None
+        for one, end in zip(queues, ends, strict=True):
+            yield from _move(one, None, end)
+        return ends[place.queue]
+
+    return _in_transaction(LocalTransaction(desk.adapter), body)
+
+
+def _move(place: GroupQueue, stored: int | None, to: int) -> Script[None]:
+    moved = yield InDatabase(advance_offset(*msgspec.structs.astuple(place), expected=stored, new=to))
+    if not moved:
+        raise OffsetMoved(f"{place.topic}/{place.queue}: another consumer moved the offset from {stored}")
+
+
+def _with_handler(
+    subscription: Subscription, desk: Desk, producer: Producer, body: Callable[[Call], Script[Handling]]
+) -> Script[Handling]:
+    """A handler of (message, conn, tx) runs in a block of its own, so what it sends is committed with the rest."""
+    handler, connection = subscription.handler, desk.connection
+    if subscription.sends:
+        block = new_block(subscription.mode, producer.connection.settings, lambda: producer, desk.adapter)
+        tx = TransactionBase(block)
+        return _in_transaction(block, lambda: body(lambda message: handler(message, connection, tx)))
+    local = LocalTransaction(desk.adapter)
+    if subscription.with_connection:
+        return _in_transaction(local, lambda: body(lambda message: handler(message, connection)))
+    return _in_transaction(local, lambda: body(handler))
+
+
+def _in_transaction(local: LocalTransaction | Block, body: Callable[[], Script[T]]) -> Script[T]:
+    try:
+        yield from local.begin()
+    except Exception as failure:
+        raise ConnectionLost(f"no transaction can begin: {failure}") from failure
+    try:
+        value = yield from body()
+        yield from local.end()
+    except OutcomeUnknown as unknown:
+        raise ConnectionLost(str(unknown)) from unknown
+    except BaseException as failure:
+        try:
+            yield from local.leave(failure)
+        except Exception as broken:
+            raise ConnectionLost(f"{failure}; and no rollback: {broken}") from failure
+        raise
+    return value
+
+
+def _signed_effect(subscription: Subscription, message: Message, call: Call) -> Script[Handling]:
+    """A prepared message is kept, the last one counting; its outcome uses it up, once."""
+    group, sign, identity = subscription.group, message.header(SIGN), message.header(ID)
+    if sign == "prepare":
+        yield InDatabase(prepared_put(group, identity, _encode(message)))
+        return Handling.NOTED
+    # The inbox row outlives the prepared one: a prepared message that comes late (again) has no second effect.
+    if not (yield InDatabase(first_time(group, identity))):
+        return Handling.DUPLICATE
+    if sign == "rollback":
+        yield InDatabase(prepared_drop(group, identity))
+        return Handling.NOTED
+    payload = yield InDatabase(prepared_take(group, identity))
+    if payload is None and subscription.by == "offset":
+        # In order: what is not here by now never comes. The group began to read behind it.
+        log.warning("message %s was committed, but sent before this group began to read", identity)
+        return Handling.NOTED
+    if payload is None:
+        raise NotPreparedYet(f"the outcome of {identity} is here, the message itself is not")
+    prepared = _restored(_decode(payload), message)
+    yield from _digest(subscription, identity, prepared)
+    yield UserCode(lambda: call(prepared))
+    return Handling.HANDLED
+
+
+def _digest(subscription: Subscription, identity: str, message: Message) -> Script[None]:
+    """Keep what the handler is given, if that was asked for: before it runs, so that it cannot have changed it."""
+    if subscription.digest:
+        yield InDatabase(keep_digest(subscription.group, identity, message.value))
+
+
+def _restored(prepared: Message, outcome: Message) -> Message:
+    """The message as its sender wrote it, delivered by its outcome."""
+    headers = {name: value for name, value in (prepared.headers or {}).items() if name not in (SIGN, ID)}
+    key = None if prepared.key == outcome.header(ID) else prepared.key
+    return msgspec.structs.replace(
+        prepared, headers=headers or None, key=key, attempt=outcome.attempt, receipt=outcome.receipt
+    )

@@ -1,0 +1,154 @@
+"""Where handlers run: on threads of their own, or on the event loop; each with its own database connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeVar, cast
+
+from tallystick.barrier.adapters import adapt, adapt_sync
+from tallystick.barrier.adapters.base import Adapter
+from tallystick.client.base.settings import OpenConnection
+from tallystick.client.base.workers import Slot, Workers
+from tallystick.client.connection.portal import FromThreads
+from tallystick.client.consumers.effects import ConnectionLost, Desk, HandlerAborted
+from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.transactions.script import Script, play_async, play_sync
+
+T = TypeVar("T")
+
+CLOSE_LOOKS, CLOSE_LOOK_SECONDS = 500, 0.01
+
+MakeScript = Callable[[Desk], Script[T]]
+"""Makes the script of one message for the connection that it is given; one that needs none must not look at it."""
+
+_NO_DESK = Desk(None, cast(Adapter, None))
+
+
+class Lane(Protocol):
+    """Plays scripts, at most `concurrency` at a time."""
+
+    async def play(self, make_script: MakeScript[T]) -> T: ...
+    async def close(self) -> None: ...
+
+
+def lane_for(subscription: Subscription, turn: asyncio.Lock) -> Lane:
+    """A lane for the subscription's handler; `turn` is whose turn it is to use a synchronous connection on the loop."""
+    if inspect.iscoroutinefunction(subscription.handler):
+        return LoopLane(subscription.exactly_once, subscription.concurrency, turn)
+    return ThreadLane(subscription.exactly_once, subscription.concurrency, subscription.name)
+
+
+class ThreadLane:
+    """Plain functions run on threads; each thread opens one connection and keeps it while it works."""
+
+    def __init__(self, open_connection: OpenConnection | None, concurrency: int, name: str) -> None:
+        self._open = open_connection
+        self._workers = Workers(f"tallystick-{name}", concurrency)
+        # For handlers that send: the broker's side of their block.
+        self._way = FromThreads(asyncio.get_running_loop(), threading.current_thread())
+
+    async def play(self, make_script: MakeScript[T]) -> T:
+        return await asyncio.wrap_future(self._workers.submit(lambda slot: self._play(slot, make_script)))
+
+    def _play(self, slot: Slot, make_script: MakeScript[T]) -> T:
+        try:
+            if self._open is None:
+                return play_sync(make_script(_NO_DESK), None, lambda: self._way)
+            desk = self._connected(slot, self._open)
+            return play_sync(make_script(desk), desk.adapter, lambda: self._way)
+        except ConnectionLost:
+            slot.forget()
+            raise
+        except Exception:
+            raise
+        except BaseException as failure:
+            raise _aborted(failure) from failure
+
+    def _connected(self, slot: Slot, open_connection: OpenConnection) -> Desk:
+        if slot.kept is None:
+            connection = open_connection()
+            adapter = adapt_sync(connection)
+            slot.keep(Desk(connection, adapter), adapter.close)
+        kept: Desk = slot.kept
+        return kept
+
+    async def close(self) -> None:
+        self._workers.stop()
+        # Threads close their own connections. Looked at, not joined: the loop must not stand still meanwhile.
+        for _ in range(CLOSE_LOOKS):
+            if not self._workers.alive:
+                break
+            await asyncio.sleep(CLOSE_LOOK_SECONDS)
+
+
+class LoopLane:
+    """Coroutine functions run on the loop.
+
+    A synchronous connection may be used there, by one handler at a time: two could wait for each other's locks on the
+    one thread that would have to release them.
+    """
+
+    def __init__(self, open_connection: OpenConnection | None, concurrency: int, turn: asyncio.Lock) -> None:
+        self._open = open_connection
+        self._slots = asyncio.Semaphore(concurrency)
+        self._turn = turn
+        self._idle: list[Desk] = []
+
+    async def play(self, make_script: MakeScript[T]) -> T:
+        async with self._slots:
+            if self._open is None:
+                try:
+                    return await play_async(make_script(_NO_DESK), None)
+                except BaseException as failure:
+                    _raise_unless_ours(failure)
+                    raise
+            desk = self._idle.pop() if self._idle else await self._connect(self._open)
+            try:
+                async with contextlib.nullcontext() if desk.adapter.is_async else self._turn:
+                    value = await play_async(make_script(desk), desk.adapter)
+            except (ConnectionLost, asyncio.CancelledError) as failure:
+                await _close(desk.adapter)
+                _raise_unless_ours(failure)
+                raise
+            except Exception:
+                self._idle.append(desk)
+                raise
+            except BaseException as failure:
+                self._idle.append(desk)
+                raise _aborted(failure) from failure
+            self._idle.append(desk)
+            return value
+
+    async def _connect(self, open_connection: OpenConnection) -> Desk:
+        connection = open_connection()
+        if inspect.isawaitable(connection):
+            connection = await connection
+        return Desk(connection, adapt(connection))
+
+    async def close(self) -> None:
+        while self._idle:
+            await _close(self._idle.pop().adapter)
+
+
+def _aborted(failure: BaseException) -> HandlerAborted:
+    return HandlerAborted(f"the handler raised {failure!r}, which is taken for a failure of this message")
+
+
+def _raise_unless_ours(failure: BaseException) -> None:
+    """A handler may raise what would end its task, or even the loop. Only a cancellation of the task itself does."""
+    if isinstance(failure, Exception):
+        return
+    task = asyncio.current_task()
+    if isinstance(failure, asyncio.CancelledError) and task is not None and task.cancelling():
+        return
+    raise _aborted(failure) from failure
+
+
+async def _close(adapter: Adapter) -> None:
+    closing = adapter.close()
+    if inspect.isawaitable(closing):
+        await closing

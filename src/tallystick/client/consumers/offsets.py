@@ -1,0 +1,223 @@
+"""Queues read in order, with the group's offset kept in the consumer's own database beside the effects."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from tallystick.client.base.message import Message
+from tallystick.client.base.tasks import RETRY, Tasks, repeat
+from tallystick.client.connection import LoopConnection, questions
+from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.questions import Fetched
+from tallystick.client.connection.waiting import Answered
+from tallystick.client.consumers.effects import (
+    GroupQueue,
+    Handling,
+    begin_at_ends,
+    handle_by_offset,
+    move_offset,
+    stored_offset,
+)
+from tallystick.client.consumers.lanes import lane_for
+from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.transactions.producer import Producer
+from tallystick.core.errors import NotFound, OffsetMoved, OffsetOutOfRange
+from tallystick.core.ops import CommitOffsets
+
+log = logging.getLogger("tallystick.client")
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 20.0
+LOOK_FOR_QUEUES_SECONDS = 30.0
+NO_TOPIC_SECONDS = 0.5
+FETCH_MESSAGES = 200
+# After losing a race for a message, the loser lets the winner go ahead instead of racing for the next one at once.
+STEP_BACK_SECONDS = 0.2
+
+
+class OffsetConsumer:
+    """One subscription on all brokers, one reader a queue."""
+
+    def __init__(self, subscription: Subscription, connection: LoopConnection, producer: Producer) -> None:
+        self._subscription = subscription
+        self._producer = producer
+        self._brokers = connection.brokers
+        self._timeout = connection.settings.timeout
+        self._stats = connection.stats
+        self._lane = lane_for(subscription, connection.turn)
+        self._looking = Tasks()
+        self._reading = Tasks()
+        self._queues: set[tuple[str, int]] = set()
+        self._stopping = asyncio.Event()
+
+    def start(self) -> None:
+        for broker in self._brokers:
+            self._looking.start(repeat(f"looking for {self._subscription.topic}", self._look(broker)))
+
+    async def stop(self, grace: float) -> None:
+        """Finish the messages at hand and read no further."""
+        self._stopping.set()
+        await self._looking.cancel()
+        await self._reading.wait(grace)
+        await self._reading.cancel()
+        await self._lane.close()
+
+    def _look(self, broker: BrokerPeer) -> Callable[[], Awaitable[float]]:
+        """Start a reader for each queue; a topic may come into being later, and its queues may grow in number."""
+
+        async def once() -> float:
+            try:
+                view = await questions.topic(broker, self._subscription.topic, self._timeout)
+            except NotFound:
+                return NO_TOPIC_SECONDS
+            for queue in range(view.queues):
+                if (broker.address, queue) not in self._queues:
+                    self._queues.add((broker.address, queue))
+                    self._reading.start(self._follow(broker, queue))
+            return LOOK_FOR_QUEUES_SECONDS
+
+        return once
+
+    async def _follow(self, broker: BrokerPeer, queue: int) -> None:
+        """Read a queue until the end of the subscription, beginning again at the stored offset after any failure."""
+        failures = 0
+        while not self._stopping.is_set():
+            reader = _Reader(self, broker, queue, failures + 1)
+            try:
+                await reader.read()
+            except _OtherStore as other:
+                log.warning("%s: %s", self._subscription.name, other)
+            except OffsetMoved as moved:
+                log.debug("%s: %s", self._subscription.name, moved)
+                await self.pause(STEP_BACK_SECONDS * random.random())  # noqa: S311 - spreads load only
+            except Exception as failure:
+                failures = 1 if reader.progress else failures + 1
+                wait = RETRY.wait_ms(failures) / 1000
+                what = f"{self._subscription.name}: queue {queue} of {broker.address}"
+                log.warning("%s stopped, again in %.1f s", what, wait, exc_info=failure)
+                await self.pause(wait)
+
+    async def pause(self, seconds: float) -> None:
+        await self.unless_stopped(asyncio.sleep(seconds))
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of `work`, or None as soon as the consumer stops."""
+        task = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            task.cancel()
+            stopping.cancel()
+
+
+class _Reader:
+    """One reading of one queue, from the stored offset to the first failure."""
+
+    def __init__(self, consumer: OffsetConsumer, broker: BrokerPeer, queue: int, attempt: int) -> None:
+        self._consumer = consumer
+        self._subscription = consumer._subscription
+        self._producer = consumer._producer
+        self._lane = consumer._lane
+        self._stats = consumer._stats
+        self._timeout = consumer._timeout
+        self._broker = broker
+        self._queue = queue
+        self._attempt = attempt
+        self._stored: int | None = None
+        self.progress = False
+
+    async def read(self) -> None:
+        store = await self._broker.known_store()
+        place = GroupQueue(self._subscription.group, store, self._subscription.topic, self._queue)
+        self._stored = await self._lane.play(lambda desk: stored_offset(desk, place))
+        offset = await self._begin(place) if self._stored is None else self._stored
+        while True:
+            fetched = await self._consumer.unless_stopped(self._fetch(place, offset))
+            if fetched is None:
+                return
+            _check_store(place, fetched.store)
+            for message in fetched.messages:
+                if self._consumer._stopping.is_set():
+                    return
+                await self._handle(place, message)
+            if fetched.next > max(offset, self._stored or 0):
+                await self._move(place, fetched.next)  # past messages that the tags left out
+            if fetched.messages:
+                self._show_progress(place, fetched.next)
+            offset = fetched.next
+
+    async def _begin(self, place: GroupQueue) -> int:
+        """The offset of a group that has none in this queue."""
+        _check_store(place, (await self._broker.info()).store)
+        view = await questions.topic(self._broker, place.topic, self._timeout)
+        if self._subscription.start == "latest":
+            self._stored = await self._lane.play(lambda desk: begin_at_ends(desk, place, view.ends))
+        return view.starts[place.queue] if self._stored is None else self._stored
+
+    async def _fetch(self, place: GroupQueue, offset: int) -> Fetched:
+        try:
+            return await questions.fetch(
+                self._broker, place.topic, place.queue, offset, FETCH_MESSAGES, WAIT_SECONDS, self._timeout
+            )
+        except OffsetOutOfRange as lost:
+            _check_store(place, (await self._broker.info()).store)  # then it is no offset of this store at all
+            if self._subscription.on_trimmed == "stop":
+                raise OffsetOutOfRange(
+                    f"{lost.detail}. Messages were removed before this group read them; to go on without them, "
+                    "subscribe with on_trimmed='skip'"
+                ) from lost
+            view = await questions.topic(self._broker, place.topic, self._timeout)
+            start = view.starts[place.queue]
+            log.error("%s: offsets %d to %d are lost, skipping them", self._subscription.name, offset, start - 1)
+            return Fetched([], start, view.ends[place.queue], place.store)
+
+    async def _handle(self, place: GroupQueue, message: Message) -> None:
+        tags = self._subscription.tags
+        if tags is not None and message.tag not in tags:
+            return
+        message.attempt = self._attempt
+        stored = self._stored
+        try:
+            verdict = await self._lane.play(
+                lambda desk: handle_by_offset(self._subscription, message, desk, self._producer, place, stored)
+            )
+        except OffsetMoved:
+            raise
+        except Exception:
+            self._stats.handler_failures += 1
+            raise
+        self._stored = message.offset + 1
+        self._attempt, self.progress = 1, True
+        self._stats.handled += verdict is Handling.HANDLED
+        self._stats.duplicates += verdict is Handling.DUPLICATE
+
+    async def _move(self, place: GroupQueue, to: int) -> None:
+        stored = self._stored
+        await self._lane.play(lambda desk: move_offset(desk, place, stored, to))
+        self._stored = to
+
+    def _show_progress(self, place: GroupQueue, offset: int) -> None:
+        """Tell the broker too, for its figures of lag. The offset that counts is the one in the database."""
+        op = CommitOffsets(place.group, place.topic, {place.queue: offset}, mirror=True)
+        self._broker.ops.submit(op, self._timeout).add_done_callback(_ignore)
+
+
+class _OtherStore(Exception):
+    """The broker's data directory was replaced. The group has a place of its own in each store."""
+
+
+def _check_store(place: GroupQueue, store: str) -> None:
+    if store != place.store:
+        raise _OtherStore(f"{place.topic}/{place.queue} is read from store {store} now, no longer from {place.store}")
+
+
+def _ignore(answered: Answered) -> None:
+    if not answered.cancelled() and (error := answered.exception()) is not None:
+        log.debug("an offset could not be shown: %s", error)

@@ -1,0 +1,364 @@
+"""What a client does without a block: transactions by hand, messages, calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tallystick.client.base.calls import CallOptions, outgoing_call, wait_seconds
+from tallystick.client.base.message import Message, outgoing
+from tallystick.client.base.settings import CheckBack, Settings, parse_address
+from tallystick.client.connection import levels, questions
+from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.levels import Level, Sent
+from tallystick.client.connection.questions import Fetched, Start, wait_for_calls
+from tallystick.client.runtime import ClientCore
+from tallystick.core.calls import CallsView, OutgoingCall, Protocol
+from tallystick.core.errors import NotFound
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.names import check_gid, check_name
+from tallystick.core.ops import (
+    Ack,
+    Answer,
+    AnswerChecks,
+    ClientOp,
+    Commit,
+    CommitOffsets,
+    Nack,
+    OpResult,
+    Outcome,
+    PartRef,
+    Prepare,
+    PreparePart,
+    Renew,
+    Rollback,
+)
+from tallystick.core.wire import (
+    BrokerInfo,
+    CheckPoll,
+    CheckRequest,
+    GroupView,
+    ReceiveRequest,
+    ResetRequest,
+    TopicSpec,
+    TopicView,
+    TransactionView,
+)
+
+
+class Operations:
+    """Operations on the brokers that they belong to.
+
+    With several brokers, `broker` names the one to ask by its address; `subscribe` listens to all of them.
+    """
+
+    _core: ClientCore
+    _settings: Settings
+
+    def _broker(self, address: str | None) -> BrokerPeer:
+        """The broker that a caller names, or the one that new work goes to."""
+        brokers = self._core.runtime().brokers
+        return brokers.for_new()[0] if address is None else brokers.at(parse_address(address))
+
+    async def _on_gid(self, gid: str, op: ClientOp) -> OpResult | None:
+        brokers = self._core.runtime().brokers
+        broker = brokers.only or await brokers.of_gid(gid)
+        return await broker.ops.run(op, self._settings.timeout)
+
+    async def _settle(self, messages: Message | Sequence[Message], op: Callable[[list[str]], ClientOp]) -> None:
+        """One operation for each broker that the messages came from."""
+        receipts: dict[str, list[str]] = {}
+        for message in [messages] if isinstance(messages, Message) else messages:
+            receipts.setdefault(message.broker, []).append(message.receipt)
+        brokers, timeout = self._core.runtime().brokers, self._settings.timeout
+        await asyncio.gather(*(brokers.at(address).ops.run(op(some), timeout) for address, some in receipts.items()))
+
+    # Transactions, for services that keep their own truth of an outcome; `transaction()` does all of this by itself
+
+    def new_gid(self) -> str:
+        """A new gid. It names the store of the broker that new transactions go to, once that is known."""
+        return self._core.new_gid()
+
+    async def prepare(
+        self,
+        gid: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        calls: Sequence[OutgoingCall] = (),
+        call_options: CallOptions | None = None,
+        check: CheckBack | None = None,
+        check_after: float | None = None,
+        source: str = "",
+    ) -> bool:
+        """Store half messages and calls; True if they were there already. Somebody must be able to answer a check-back.
+
+        Messages are made with `outgoing`, calls with `outgoing_call`.
+        """
+        settings = self._settings
+        runtime = self._core.runtime()
+        group = settings.needs_group("prepare")
+        how = (check or settings.check).on_the_wire(
+            source, settings.check_after if check_after is None else check_after
+        )
+        broker = runtime.brokers.only or await runtime.brokers.of_gid(gid)
+        options = None if call_options is None else call_options.on_the_wire()
+        op = Prepare(check_gid(gid), group, list(messages), how, runtime.member, list(calls), options)
+        return _was_duplicate(await broker.ops.run(broker.check(op), settings.timeout))
+
+    async def prepare_part(
+        self,
+        part: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        gid: str,
+        index: int = 0,
+        ttl: float | None = None,
+    ) -> bool:
+        """Store half messages as a part, on the broker of `gid`, whose commit may claim it; True if it was there."""
+        ttl_ms = None if ttl is None else round(ttl * 1000)
+        op = PreparePart(check_gid(part, "part"), list(messages), index, ttl_ms)
+        return _was_duplicate(await self._on_gid(check_gid(gid), op))
+
+    async def commit(self, gid: str, parts: Sequence[PartRef] = (), *, wait: bool | float = False) -> bool:
+        """Give a transaction the outcome `committed`; True if it had it already.
+
+        With `wait` (True: 60 s, or seconds) this stays until each of its calls was answered once, and raises
+        `CallsNotFinished` unless all of them are done.
+        """
+        seconds = wait_seconds(wait)
+        duplicate = _was_duplicate(await self._on_gid(gid, Commit(check_gid(gid), list(parts))))
+        if seconds:
+            broker = await self._core.runtime().brokers.of_gid(gid)
+            await wait_for_calls(broker, gid, seconds, surely_there=False)
+        return duplicate
+
+    async def rollback(self, gid: str, parts: Sequence[str] = ()) -> bool:
+        """Give a transaction the outcome `rolled_back`; True if it had it already."""
+        return _was_duplicate(await self._on_gid(gid, Rollback(check_gid(gid), list(parts))))
+
+    async def transaction_state(self, gid: str) -> TransactionView:
+        """What the broker knows of a transaction; `NotFound` if nothing."""
+        broker = await self._core.runtime().brokers.of_gid(check_gid(gid))
+        return await questions.transaction(broker, gid, self._settings.timeout)
+
+    async def outcome(self, gid: str) -> Outcome | None:
+        """The outcome of a transaction; None if it has none, or is not known here."""
+        try:
+            state = (await self.transaction_state(gid)).state
+        except NotFound:
+            return None
+        return state if state in ("committed", "rolled_back") else None
+
+    async def poll_checks(
+        self, group: str, *, max: int = 100, wait: float = 20.0, broker: str | None = None
+    ) -> list[CheckRequest]:
+        """Wait to be asked for outcomes of a group, for services that answer by themselves."""
+        runtime = self._core.runtime()
+        poll = CheckPoll(check_name(group, "group"), f"{runtime.member}.poll", max, round(wait * 1000))
+        return await questions.poll_checks(self._broker(broker), poll)
+
+    async def answer_checks(self, answers: Mapping[str, Answer], *, broker: str | None = None) -> None:
+        """Answer what `poll_checks` of the same broker asked."""
+        op = AnswerChecks(dict(answers))
+        await self._broker(broker).ops.run(op, self._settings.timeout)
+
+    # Messages: sent without a transaction, fetched by offset, received under lease
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        tag: str | None = None,
+        delay: float | None = None,
+        deliver_at: float | None = None,
+        level: Level = 2,
+        gid: str | None = None,
+    ) -> Sent:
+        """Send a message. Bytes go as they are, text as UTF-8, anything else as JSON.
+
+        Level 0: queued and never waited for. 1: confirmed and retried, may arrive twice. 2: arrives once, by its gid.
+        """
+        message = outgoing(topic, value, key=key, headers=headers, tag=tag, delay=delay, deliver_at=deliver_at)
+        return await self.send_many([message], level=level, gid=gid)
+
+    async def send_many(self, messages: Sequence[OutgoingMessage], *, level: Level = 2, gid: str | None = None) -> Sent:
+        """Send several messages (made with `outgoing`) together, as one operation."""
+        return await levels.send(self._core.runtime().brokers, list(messages), level, gid, self._core.stats)
+
+    async def fetch(
+        self,
+        topic: str,
+        queue: int,
+        offset: int,
+        *,
+        max: int = 1_000,
+        wait: float = 0.0,
+        broker: str | None = None,
+    ) -> Fetched:
+        """Messages of a queue from `offset` on, in order; waits up to `wait` seconds for the first."""
+        timeout = self._settings.timeout
+        return await questions.fetch(self._broker(broker), topic, queue, offset, max, wait, timeout)
+
+    async def receive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        max: int = 32,
+        wait: float = 0.0,
+        invisible: float = 30.0,
+        ordered: bool = False,
+        start: Start = "earliest",
+        tags: Sequence[str] | None = None,
+        broker: str | None = None,
+    ) -> list[Message]:
+        """Take messages under a lease of `invisible` seconds; end each with `ack` or `nack`."""
+        request = ReceiveRequest(
+            check_name(topic, "topic"),
+            max,
+            round(wait * 1000),
+            round(invisible * 1000),
+            ordered,
+            start,
+            None if tags is None else list(tags),
+            self._core.runtime().member,
+        )
+        return await questions.receive(self._broker(broker), group, request)
+
+    async def ack(self, group: str, messages: Message | Sequence[Message]) -> None:
+        """The messages are done. `StaleLease` if a lease had passed to another consumer; the others count."""
+        await self._settle(messages, lambda receipts: Ack(group, receipts))
+
+    async def nack(
+        self,
+        group: str,
+        messages: Message | Sequence[Message],
+        *,
+        delay: float | None = None,
+        dead: bool = False,
+        reason: str = "",
+    ) -> None:
+        """Give messages back: again after `delay` seconds (default: the broker's backoff), or `dead` at once."""
+        delay_ms = None if delay is None else round(delay * 1000)
+        await self._settle(messages, lambda receipts: Nack(group, receipts, delay_ms, dead, reason))
+
+    async def renew(self, group: str, messages: Message | Sequence[Message], *, invisible: float = 30.0) -> None:
+        """Keep messages for `invisible` seconds from now."""
+        await self._settle(messages, lambda receipts: Renew(group, receipts, round(invisible * 1000)))
+
+    async def offsets(self, group: str, topic: str, *, broker: str | None = None) -> GroupView:
+        """The offsets that a group stored in the broker, with the lag of each queue."""
+        return await questions.offsets(self._broker(broker), group, topic, self._settings.timeout)
+
+    async def commit_offsets(
+        self,
+        group: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        expected: Mapping[int, int] | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Store offsets in the broker; with `expected`, only if nobody moved them (`OffsetMoved`).
+
+        Refused with `Conflict` for a group that takes the topic under leases, which `reset_group` moves; and with
+        `OffsetOutOfRange` where the queue has no such offset (any more).
+        """
+        guard = None if expected is None else dict(expected)
+        op = CommitOffsets(check_name(group, "group"), check_name(topic, "topic"), dict(offsets), guard)
+        await self._broker(broker).ops.run(op, self._settings.timeout)
+
+    async def reset_group(
+        self,
+        group: str,
+        topic: str,
+        *,
+        to: Start | None = None,
+        offsets: Mapping[int, int] | None = None,
+        at: float | None = None,
+        broker: str | None = None,
+    ) -> GroupView:
+        """Move a group to the `earliest` or `latest` message of a topic, to `offsets` of some queues, or to the time
+        `at` (seconds since the epoch); where it is then.
+
+        Messages that members hold are not theirs any more (`StaleLease`). A group that keeps its offsets in its own
+        database (`by="offset"`) is refused with `Conflict`: it is moved there.
+        """
+        request = ResetRequest(
+            check_name(topic, "topic"),
+            to,
+            None if offsets is None else dict(offsets),
+            None if at is None else round(at * 1000),
+        )
+        return await questions.reset_group(self._broker(broker), group, request, self._settings.timeout)
+
+    async def topics(self, *, broker: str | None = None) -> list[TopicView]:
+        return await questions.topics(self._broker(broker), self._settings.timeout)
+
+    async def topic(self, name: str, *, broker: str | None = None) -> TopicView:
+        return await questions.topic(self._broker(broker), name, self._settings.timeout)
+
+    async def create_topic(self, name: str, *, queues: int | None = None, retention: float | None = None) -> TopicView:
+        """Create a topic, or change it, on every broker of this client; the view of the preferred one."""
+        spec = TopicSpec(queues, None if retention is None else round(retention * 1000))
+        brokers = self._core.runtime().brokers
+        timeout = self._settings.timeout
+        views = await asyncio.gather(*(questions.put_topic(broker, name, spec, timeout) for broker in brokers))
+        return views[0]
+
+    async def info(self, *, broker: str | None = None) -> BrokerInfo:
+        """What a broker says of itself."""
+        return await self._broker(broker).info()
+
+    # Calls: messages with a URL, which the broker delivers itself, again and again until they are answered
+
+    async def call(
+        self,
+        url: str,
+        body: Any = None,
+        *,
+        headers: dict[str, str] | None = None,
+        timeout: float | None = None,
+        delay: float | None = None,
+        protocol: Protocol = "http",
+        call_options: CallOptions | None = None,
+        gid: str | None = None,
+        wait: bool | float = False,
+    ) -> Sent:
+        """Have the broker call a URL. Once this returns the call is durable, and is made until it succeeds.
+
+        A gid that was used before makes no second call. With `wait` (True: 60 s, or seconds) this stays for the first
+        answer, and raises `CallsNotFinished` unless it was a success.
+        """
+        one = outgoing_call(url, body, headers=headers, timeout=timeout, delay=delay, protocol=protocol)
+        return await self.send_calls([one], call_options=call_options, gid=gid, wait=wait)
+
+    async def send_calls(
+        self,
+        calls: Sequence[OutgoingCall],
+        *,
+        call_options: CallOptions | None = None,
+        gid: str | None = None,
+        wait: bool | float = False,
+    ) -> Sent:
+        """Have the broker make several calls (of `outgoing_call`), in order or concurrently; see `call`."""
+        seconds = wait_seconds(wait)
+        options = None if call_options is None else call_options.on_the_wire()
+        sent = await levels.send_calls(self._core.runtime().brokers, list(calls), options, gid)
+        if seconds:
+            broker = await self._core.runtime().brokers.of_gid(sent.gid or "")
+            await wait_for_calls(broker, sent.gid or "", seconds)
+        return sent
+
+    async def calls(self, gid: str) -> CallsView:
+        """What became of the calls of a transaction; `NotFound` if there are none."""
+        broker = await self._core.runtime().brokers.of_gid(check_gid(gid))
+        return await questions.calls(broker, gid, 0.0, self._settings.timeout)
+
+
+def _was_duplicate(result: OpResult | None) -> bool:
+    return result is not None and result.duplicate

@@ -1,0 +1,289 @@
+"""A transaction block: what it collects, how it begins, and how it ends in each case.
+
+Three things can be told to the caller, and nothing else: it worked, it did not happen, or nobody knows yet. Once the
+local commit is durable the first one is certain, and no broker can change that.
+
+What a block does before and after its local commit depends on its mode: see `modes.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NoReturn
+
+from tallystick.barrier.adapters.base import Adapter
+from tallystick.barrier.errors import AlreadyDecided
+from tallystick.barrier.operations.barrier import Decision, decide, mark_committed, outcome_of
+from tallystick.barrier.operations.identity import Whereabouts, has_identity, whereabouts
+from tallystick.client.base.calls import CallOptions, outgoing_call
+from tallystick.client.base.databases import Door
+from tallystick.client.base.message import outgoing
+from tallystick.client.base.settings import CheckBack, Settings
+from tallystick.client.connection.questions import wait_for_calls
+from tallystick.client.transactions.local import LocalTransaction
+from tallystick.client.transactions.producer import Pinned, Producer
+from tallystick.client.transactions.script import InDatabase, OnLoop, Script, nothing
+from tallystick.core.calls import OutgoingCall
+from tallystick.core.errors import AlreadyCommitted, InvalidRequest, OutcomeUnknown, TransactionFailed
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.names import check_gid
+
+log = logging.getLogger("tallystick.client")
+
+PrepareOrder = Literal["late", "early"]
+
+
+class Block(ABC):
+    """The state and the scripts of one `with` block. `producer` finds the one of the connection that is in use."""
+
+    mode: ClassVar[str]
+    finished_by: ClassVar[str]  # who finishes what this process cannot
+    takes_own_gid: ClassVar[bool] = True  # whether the user may name the transaction
+    takes_calls: ClassVar[bool] = True
+    orders: ClassVar[tuple[PrepareOrder, ...]] = ("late",)
+
+    def __init__(
+        self,
+        settings: Settings,
+        producer: Callable[[], Producer],
+        adapter: Adapter,
+        *,
+        prepare: PrepareOrder = "late",
+        check: CheckBack | None = None,
+        gid: str | None = None,
+        wait: bool = True,
+        call_options: CallOptions | None = None,
+    ) -> None:
+        self.settings = settings
+        self.producer = producer
+        self.adapter = adapter
+        self.messages: list[OutgoingMessage] = []
+        self.calls: list[OutgoingCall] = []
+        self.call_options = None if call_options is None else call_options.on_the_wire()
+        self.pinned: Pinned | None = None
+        self.wait = wait
+        self.own_gid = gid is not None
+        self.known_gid = None if gid is None else check_gid(gid)
+        self.check = check or settings.check
+        self.marked_early = False
+        self.local = LocalTransaction(adapter)
+        self._here: Whereabouts | None = None
+        self._found = ""  # the database that the connection was last seen to lead to
+        self._entered = False
+        self._sealed = False
+        self._ended = False
+        self._early = prepare == "early"
+        if self.own_gid and not self.takes_own_gid:
+            raise InvalidRequest(
+                f"gid: in {self.mode} mode every attempt needs a gid of its own, made here", field="gid"
+            )
+        if prepare not in self.orders:
+            raise InvalidRequest(
+                f"prepare: {prepare!r} is none of {', '.join(self.orders)} in this mode", field="prepare"
+            )
+
+    # What a mode is
+
+    @abstractmethod
+    def before_commit(self) -> Script[None]:
+        """Make sure that the messages will go out if, and only if, the local transaction is committed; set `pinned`."""
+
+    @abstractmethod
+    def after_commit(self, pinned: Pinned) -> Script[None]: ...
+
+    @abstractmethod
+    def withdraw(self, pinned: Pinned) -> Script[None]:
+        """The local transaction was rolled back."""
+
+    @abstractmethod
+    def finish(self) -> Script[None]:
+        """See to what an earlier attempt under the gid has committed."""
+
+    # What the user's code does in the block
+
+    def add(self, topic: str, value: Any, **options: Any) -> None:
+        self._must_be_open("send")
+        self.messages.append(outgoing(topic, value, **options))
+
+    def add_call(self, url: str, body: Any, **options: Any) -> None:
+        self._must_be_open("call")
+        if not self.takes_calls:
+            raise InvalidRequest(
+                f"mode: no calls in {self.mode} mode; use mode='check-back' (the default) or 'outbox'",
+                field="mode",
+            )
+        self.calls.append(outgoing_call(url, body, **options))
+
+    def _must_be_open(self, what: str) -> None:
+        if self._ended:
+            raise InvalidRequest(f"the transaction has ended; {what} before tx.commit()")
+        if self._sealed:
+            raise InvalidRequest(f"the half messages are prepared already; {what} before tx.prepare()")
+
+    @property
+    def gid(self) -> str:
+        if self.pinned is not None:
+            return self.pinned.gid
+        if self.known_gid is None:
+            # Whoever reads a gid may write it down, so from here on no other one will do.
+            self.known_gid = self.producer().connection.brokers.new_gid()
+        return self.known_gid
+
+    async def wait_for_calls(self, seconds: float) -> None:
+        """After the end: stay until each call was answered once."""
+        if self.calls and self.pinned is not None:
+            await wait_for_calls(self.pinned.broker, self.pinned.gid, seconds)
+
+    # Its life
+
+    def begin(self) -> Script[None]:
+        if self._entered:
+            raise InvalidRequest("a transaction is entered once; call ts.transaction(conn) for each block")
+        self._entered = True
+        if self._early:
+            return
+        try:
+            yield from self.local.begin()
+            if self.own_gid:
+                yield from self._refuse_decided()
+        except BaseException:
+            yield from self.give_up()
+            raise
+
+    def prepare_early(self) -> Script[None]:
+        raise InvalidRequest("tx.prepare() is for transaction(conn, prepare='early')", field="prepare")
+
+    def commit(self) -> Script[None]:
+        """End the block's work before the end of the block."""
+        if self._ended:
+            raise InvalidRequest("the transaction has ended already; tx.commit() is called once")
+        return self.end()
+
+    def leave(self, failure: BaseException | None) -> Script[None]:
+        """The block is left. Whatever came of a `commit` before, there is nothing to add to it."""
+        if self._ended:
+            return nothing()
+        return self.end() if failure is None else self.give_up()
+
+    def end(self) -> Script[None]:
+        """The block came to its end without an exception."""
+        self._ended = True
+        if self._early and not self._sealed:
+            yield from self.give_up()
+            raise InvalidRequest("prepare='early' needs tx.prepare() before the changes", field="prepare")
+        sends = bool(self.messages or self.calls)
+        try:
+            if sends and not self.marked_early:
+                self._here = yield from self.local.require_here(self.settings.barrier_table)
+                yield from self.before_commit()
+            else:
+                yield from self.local.require()
+            if self.own_gid and not sends:  # it is done once all the same, as the user gave it a name
+                yield InDatabase(mark_committed(self.gid, table=self.settings.barrier_table))
+        except AlreadyDecided as decided:
+            yield from self._stop(decided)
+        except BaseException:
+            yield from self.give_up()
+            raise
+        try:
+            yield from self.local.commit()
+        except BaseException as failure:
+            yield from self._not_committed(failure)
+        if self.pinned is not None:
+            yield from self.after_commit(self.pinned)
+
+    # Where it does not work
+
+    def _not_committed(self, failure: BaseException) -> Script[NoReturn]:
+        """The local commit failed: surely, or without telling whether it took effect."""
+        if self.adapter.commit_failure_is_certain(failure) and (yield from self._rolled_back()):
+            yield from self._withdraw()
+            raise failure
+        if self.pinned is not None and isinstance(failure, Exception):
+            raise OutcomeUnknown(
+                f"the local commit of {self.gid} failed without telling whether it took effect ({failure}); "
+                f"{self.finished_by} will find the truth, do not run the block again before it has",
+                gid=self.gid,
+            ) from failure
+        raise failure
+
+    def _refuse_decided(self) -> Script[None]:
+        """What an earlier attempt under the user's own gid came to is told before anything is done a second time."""
+        outcome = yield InDatabase(outcome_of(self.gid, table=self.settings.barrier_table))
+        if outcome is not None:
+            yield from self._stop(AlreadyDecided(self.gid, outcome))
+
+    def _stop(self, decided: AlreadyDecided) -> Script[NoReturn]:
+        """The barrier has an outcome already: undo what this attempt did, and tell the broker that outcome."""
+        self._ended = True
+        yield from self._rolled_back()
+        if decided.outcome == "committed":
+            yield from self.finish()
+            raise AlreadyCommitted(decided.detail, field="gid") from decided
+        if decided.outcome == "rolled_back":
+            yield from self.withdraw(self.pinned or (yield from self.producer().pin(self.gid)))
+        raise TransactionFailed(decided.detail, field="gid") from decided
+
+    def give_up(self) -> Script[None]:
+        """Undo: the local transaction first, so that the broker is never told what is not true yet."""
+        self._ended = True
+        # If this fails the connection is broken: the database rolls back by itself, nothing was committed.
+        yield from self._rolled_back()
+        yield from self._withdraw()
+
+    def _rolled_back(self) -> Script[bool]:
+        try:
+            yield from self.local.give_up()
+        except Exception as failure:
+            log.warning("local rollback of %s failed: %s", self.known_gid or "a transaction", failure)
+            return False
+        return True
+
+    def _withdraw(self) -> Script[None]:
+        """Tell the broker of a rollback, if it is one.
+
+        The block's own code may have committed an early mark; and under a gid of the user's own another attempt may
+        have committed, or may be about to. Then the barrier has the word, and the broker is told what it says.
+        """
+        if self.pinned is None:
+            return
+        decision = (yield from self._decided()) if self.own_gid or self.marked_early else "rolled_back"
+        if decision == "rolled_back":
+            yield from self.withdraw(self.pinned)
+        elif decision == "committed":
+            log.warning("transaction %s is committed, although this block failed: its messages go out", self.gid)
+            yield from self.finish()
+
+    def _decided(self) -> Script[Decision]:
+        """What the barrier says, `rolled_back` being written there if it says nothing; `running` if nobody knows."""
+        try:
+            operation = decide(self.gid, wait=0.0, table=self.settings.barrier_table)
+            connection = self.producer().connection
+            door = connection.databases.door(self._found)
+            # Over a connection of our own if there is one: the user's may have been broken by what failed.
+            step = InDatabase(operation) if door is None else OnLoop(lambda: connection.run(door, operation))
+            decision: Decision = yield step
+        except Exception as failure:
+            log.warning("what became of %s is left to the check-back: %s", self.gid, failure)
+            return "running"
+        return decision
+
+    # Which database it is in
+
+    def find_source(self, *, needs_door: bool) -> Script[str]:
+        """The name of the database that the connection leads to at this moment; "" if there is no other way into it."""
+        adapter, table = self.adapter, self.settings.barrier_table
+        connection = self.producer().connection
+        here = self._here or (yield InDatabase(whereabouts(table=table)))
+        source: str = here.source(adapter.address)
+        if needs_door and not connection.databases.knows(source):
+            door = Door.into(adapter, here)
+            source = yield OnLoop(lambda: connection.learn(adapter.address, here, door))
+            identity = source.rpartition("/")[2]
+            # Whether the barrier that a second connection has found is the one that this block writes to.
+            if identity and not here.identity and not (yield InDatabase(has_identity(identity, table=table))):
+                source = ""
+        self._found = source
+        return source

@@ -1,0 +1,126 @@
+"""The local transaction of a block or a handler: begun here, and committed only if it is still the same one."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from tallystick.barrier.adapters.base import Adapter
+from tallystick.barrier.errors import TransactionLost, TransactionOpen, UnsupportedConnection
+from tallystick.barrier.operations.identity import Whereabouts
+from tallystick.barrier.operations.tether import require_tied, require_tied_here, tie
+from tallystick.client.transactions.script import InDatabase, Local, Script
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What is known of a transaction that was begun, also after the block that began it was dropped without an end."""
+
+    owner: weakref.ref[LocalTransaction]
+    token: str
+    thread: threading.Thread
+
+
+_open: dict[int, _Begun] = {}
+"""By the driver's connection, until the transaction is ended. (Not weak: sqlite3's cannot be.) A stale entry does no
+harm: the database is asked whether the transaction of that token is the one that is open."""
+
+
+class LocalTransaction:
+    """One transaction on the user's connection, used once."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._raw: Any = None
+        self._token = ""
+        self._process = 0
+
+    def begin(self) -> Script[None]:
+        """Begin, or join what the user has begun, and tie it."""
+        yield Local.BEGIN
+        raw, token = self._adapter.raw, secrets.token_hex(8)
+        mine = _Begun(weakref.ref(self), token, threading.current_thread())
+        # Claimed first, in one step: two threads that begin at the same moment are not both let in.
+        other = _open.setdefault(id(raw), mine)
+        if other is not mine:
+            yield from _refuse_second(other)
+            _open[id(raw)] = mine
+        self._raw, self._token, self._process = raw, token, os.getpid()
+        yield InDatabase(tie(token))
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._token)
+
+    def require(self) -> Script[None]:
+        """`TransactionLost` unless this is still the transaction that was begun. Nothing of the user's may follow."""
+        self._refuse_in_child()
+        yield InDatabase(require_tied(self._token))
+
+    def require_here(self, table: str) -> Script[Whereabouts]:
+        """The same, and where it finds the barrier table."""
+        self._refuse_in_child()
+        here: Whereabouts = yield InDatabase(require_tied_here(self._token, table=table))
+        return here
+
+    def _refuse_in_child(self) -> None:
+        if self._process != os.getpid():
+            raise UnsupportedConnection(
+                "the process was forked inside the block: the block, its transaction and its connection are the "
+                "parent's, which ends them. Fork before the block, or leave the child with os._exit()"
+            )
+
+    def end(self) -> Script[None]:
+        """Make sure, and commit."""
+        yield from self.require()
+        yield from self.commit()
+
+    def commit(self) -> Script[None]:
+        self._forget()
+        yield Local.COMMIT
+
+    def leave(self, failure: BaseException) -> Script[None]:
+        """What a block does when its code, or its end, has failed."""
+        yield from self.give_up()
+
+    def give_up(self) -> Script[None]:
+        """Roll back; nothing to do if it was never begun."""
+        if self._token and self._process == os.getpid():
+            self._forget()
+            yield Local.ROLLBACK
+
+    def _forget(self) -> None:
+        found = _open.get(id(self._raw))
+        if found is not None and found.owner() is self:
+            del _open[id(self._raw)]
+
+
+def _refuse_second(other: _Begun) -> Script[None]:
+    """Two on one connection have one transaction between them: the first to commit would commit the other's half."""
+    if _is_at_work_elsewhere(other) or (yield from _is_open(other.token)):
+        raise TransactionOpen(
+            "the connection is inside another Tallystick block, or is that of a handler; send with the tx of that "
+            "block (a handler is given one: def handler(message, conn, tx)), or use another connection. (If that block "
+            "was left without its end, roll the connection back)"
+        )
+
+
+def _is_at_work_elsewhere(other: _Begun) -> bool:
+    """Whether its block is another thread's. Then nothing is asked: not every driver's connection can be shared."""
+    if other.thread is threading.current_thread() or not other.thread.is_alive():
+        return False
+    return other.owner() is not None
+
+
+def _is_open(token: str) -> Script[bool]:
+    """Whether the transaction of that token is the one that is open; it stays tied."""
+    try:
+        yield InDatabase(require_tied(token))
+    except TransactionLost as lost:
+        return lost.rolled_back  # aborted, but there
+    yield InDatabase(tie(token))
+    return True

@@ -1,0 +1,215 @@
+"""The three ways to make a local transaction and its messages one.
+
+Each way is four short scripts: what happens before the local commit, what after it, how to withdraw, and how to finish
+what an earlier attempt has committed. The life around them (`block.py`) is the same for all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from tallystick.barrier.errors import AlreadyDecided
+from tallystick.barrier.operations.barrier import mark_committed
+from tallystick.barrier.operations.outbox import outbox_put
+from tallystick.client.transactions.block import Block
+from tallystick.client.transactions.local import LocalTransaction
+from tallystick.client.transactions.outbox import encode_row
+from tallystick.client.transactions.prepared import Sign, outcome, outcome_gid, prepared
+from tallystick.client.transactions.producer import Pinned
+from tallystick.client.transactions.script import Ask, InDatabase, Local, OnLoop, Script, nothing
+from tallystick.core.errors import AlreadyResolved, Conflict, InvalidRequest, TransactionFailed
+from tallystick.core.ops import Check, Prepare, Send
+
+ModeName = Literal["check-back", "outbox", "consumer-dedup"]
+
+
+class CheckBackBlock(Block):
+    """The half messages wait in the broker; the barrier row is the truth, and the broker asks for it if need be."""
+
+    mode = "check-back"
+    finished_by = "the check-back"
+    orders = ("late", "early")
+    _asked: Check | None = None
+
+    def before_commit(self) -> Script[None]:
+        refused = yield from self._prepare()
+        yield from self._mark(refused)
+
+    def prepare_early(self) -> Script[None]:
+        """Half messages first, then the local transaction with its mark: a check-back that comes now waits for it."""
+        if not self._early:
+            yield from super().prepare_early()
+        if self._sealed or self._ended:
+            raise InvalidRequest("tx.prepare() was called already", field="prepare")
+        self._sealed = True
+        refused = None
+        sends = self.messages or self.calls
+        if sends:
+            yield from self._describe_check()
+            refused = yield from self._prepare()
+        if not self.local.begun:
+            yield from self.local.begin()
+        if sends:
+            try:
+                yield from self._mark(refused)
+            except AlreadyDecided as decided:
+                yield from self._stop(decided)
+            self.marked_early = True
+
+    def _describe_check(self) -> Script[None]:
+        """Learn which database this is, before the prepare: it can be asked only in a transaction."""
+        fresh = not self.adapter.in_transaction
+        yield from self.local.begin()
+        if self.own_gid:
+            yield from self._refuse_decided()
+        yield from self._check_back()
+        if fresh:  # nothing of the user's is in it yet, and it must not stay open while the broker is asked
+            yield from self.local.give_up()
+            self.local = LocalTransaction(self.adapter)
+
+    def _prepare(self) -> Script[Conflict | None]:
+        """Make the half messages durable at a broker. A conflict under a gid of the user's own is handed back."""
+        group = self.settings.needs_group("a transaction in check-back mode")
+        check = yield from self._check_back()
+        producer = self.producer()
+        if check.via == "group" and not producer.answering:
+            yield OnLoop(producer.start_answering)
+        member = producer.connection.member
+
+        def first_op(gid: str) -> Prepare:
+            return Prepare(gid, group, self.messages, check, member, self.calls, self.call_options)
+
+        try:
+            self.pinned = yield from producer.begin(first_op, self.known_gid)
+        except Conflict as conflict:
+            if not self.own_gid:
+                raise
+            return conflict
+        return None
+
+    def _check_back(self) -> Script[Check]:
+        """How the broker may ask; refused here if nobody could answer. Found out once, in the local transaction."""
+        if self._asked is None:
+            source = yield from self.find_source(needs_door=self.check.by_group)
+            if not source:
+                raise InvalidRequest(
+                    "nobody could answer a check-back: no second connection finds the barrier of this one. Give the "
+                    "client a way in, Client(..., database=open_connection), or the transaction another way to be "
+                    "checked, check=CheckBack(url=...)",
+                    field="check",
+                )
+            self._asked = self.check.on_the_wire(source, self.settings.check_after)
+        return self._asked
+
+    def _mark(self, refused: Conflict | None) -> Script[None]:
+        """Say `committed` in the local transaction. What an earlier attempt has come to is told sooner than that the
+        broker has no room for another one."""
+        yield InDatabase(mark_committed(self.gid, table=self.settings.barrier_table))
+        if isinstance(refused, AlreadyResolved):
+            raise TransactionFailed(refused.detail, field="gid") from refused
+        if refused is not None:
+            raise refused
+
+    def after_commit(self, pinned: Pinned) -> Script[None]:
+        yield self.producer().commit(pinned, wait=self.wait)
+
+    def withdraw(self, pinned: Pinned) -> Script[None]:
+        yield self.producer().rollback(pinned)
+
+    def finish(self) -> Script[None]:
+        return self.producer().finish(self.gid)
+
+
+class OutboxBlock(Block):
+    """The messages wait in the producer's own database; no broker is needed until they are committed there."""
+
+    mode = "outbox"
+    finished_by = "the outbox re-driver"
+    _source = ""
+
+    def before_commit(self) -> Script[None]:
+        pinned = yield from self._choose()
+        op = pinned.broker.check(self._send(pinned))
+        if self.own_gid:
+            # The outbox forgets a gid once its messages are sent, and the broker would then drop those of a second
+            # use without a word. The barrier does not forget.
+            yield InDatabase(mark_committed(pinned.gid, table=self.settings.barrier_table))
+        yield InDatabase(outbox_put(pinned.gid, pinned.broker.address, encode_row(op)))
+
+    def _choose(self) -> Script[Pinned]:
+        """Where the row is to be sent. Its re-driver runs before it is there: a commit may be cut off."""
+        self._source = source = yield from self._outbox_source()
+        producer = self.producer()
+        if not producer.outbox.drives(source):
+            yield OnLoop(lambda: producer.outbox.drive_source(source))
+        self.pinned = yield from producer.choose(self.known_gid)
+        return self.pinned
+
+    def _outbox_source(self) -> Script[str]:
+        """The database whose outbox this process re-drives; refused here if it could not."""
+        source = yield from self.find_source(needs_door=True)
+        if not source:
+            raise InvalidRequest(
+                "nobody could send what a crash leaves in this outbox: no second connection finds the tables of this "
+                "one. Give the client a way in, Client(..., database=open_connection)",
+                field="mode",
+            )
+        return source
+
+    def after_commit(self, pinned: Pinned) -> Script[None]:
+        yield self.producer().send_row(self._source, pinned, self._send(pinned), wait=self.wait)
+
+    def withdraw(self, pinned: Pinned) -> Script[None]:
+        """Nothing to do: the row went with the local transaction."""
+        return nothing()
+
+    def finish(self) -> Script[None]:
+        """See to it that somebody sends what the earlier attempt may have left in the outbox."""
+        yield Local.BEGIN
+        source = yield from self._outbox_source()
+        yield Local.ROLLBACK
+        producer = self.producer()
+        yield OnLoop(lambda: producer.outbox.drive_source(source))
+
+    def _send(self, pinned: Pinned) -> Send:
+        return Send(self.messages, pinned.gid, self.calls, self.call_options)
+
+
+class ConsumerDedupBlock(OutboxBlock):
+    """The prepared message goes to the consumer before the local commit, and its outcome, by the outbox, after it."""
+
+    mode = "consumer-dedup"
+    # A second attempt under the gid of a first, rolled back one would meet that one's outcome at the consumer.
+    takes_own_gid = False
+    # A call has no consumer that could keep it until its outcome comes.
+    takes_calls = False
+
+    def before_commit(self) -> Script[None]:
+        pinned = yield from self._choose()
+        half = Send(prepared(self.messages, pinned.gid), pinned.gid)
+        yield Ask(pinned.broker.ops, half, self.settings.timeout)
+        commit = self._outcome(pinned, "commit")
+        yield InDatabase(outbox_put(str(commit.gid), pinned.broker.address, encode_row(commit)))
+
+    def after_commit(self, pinned: Pinned) -> Script[None]:
+        yield self.producer().send_row(self._source, pinned, self._outcome(pinned, "commit"), wait=self.wait)
+
+    def withdraw(self, pinned: Pinned) -> Script[None]:
+        yield self.producer().withdraw(pinned, self._outcome(pinned, "rollback"))
+
+    def finish(self) -> Script[None]:
+        """There are no earlier attempts: each has a gid of its own."""
+        return nothing()
+
+    def _outcome(self, pinned: Pinned, sign: Sign) -> Send:
+        return Send(outcome(self.messages, pinned.gid, sign), outcome_gid(pinned.gid, sign))
+
+
+_BLOCKS: dict[str, type[Block]] = {block.mode: block for block in (CheckBackBlock, OutboxBlock, ConsumerDedupBlock)}
+
+
+def new_block(mode: str, *args: Any, **options: Any) -> Block:
+    """A block of a mode; the rest is what `Block` takes."""
+    if mode not in _BLOCKS:
+        raise InvalidRequest(f"mode: {mode!r} is none of {', '.join(_BLOCKS)}", field="mode")
+    return _BLOCKS[mode](*args, **options)

@@ -1,0 +1,197 @@
+"""The outbox: sent after the local commit, deleted once the broker has it, re-driven when a process died in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.barrier.errors import TablesMissing
+from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
+from tallystick.client.base.databases import DatabaseBusy, Door, run_on_new
+from tallystick.client.base.tasks import Tasks, repeat
+from tallystick.client.connection import LoopConnection
+from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.core.calls import CallOptions, OutgoingCall
+from tallystick.core.errors import TallystickError
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Send
+
+log = logging.getLogger("tallystick.client")
+
+CLAIM_ROWS = 200
+# Rows that the process which wrote them has had time to send and delete itself.
+LEFT_BEHIND_SECONDS = 5.0
+DELETE_SOON_SECONDS = 0.02
+# A row this close to the end of the broker's memory of gids is as good as too old.
+RETENTION_MARGIN_MS = 60_000
+WARNED_ROWS = 10_000
+NO_TABLE_SECONDS = 60.0
+REDRIVE_SECONDS = 2.0
+
+
+class Outbox:
+    """Sends outbox rows, of this process and of those that died."""
+
+    def __init__(self, connection: LoopConnection) -> None:
+        self._connection = connection
+        self._stats = connection.stats
+        self._tasks = Tasks()
+        self._driven: set[Door] = set()
+        self._confirmed: defaultdict[Door, list[str]] = defaultdict(list)
+        self._deleting = False
+        self._warned: set[str] = set()
+
+    # After a block of this process
+
+    def row_sent(self, source: str, gid: str) -> Callable[[BaseException | None], None]:
+        """What follows the answer to a row that was sent by its own block."""
+        door = self._connection.databases.door(source)
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("outbox row %s is left to the re-driver: %s", gid, error)
+                return
+            self._stats.outbox_sent += 1
+            if door is not None:
+                self._delete_soon(door, gid)
+
+        return done
+
+    def _delete_soon(self, door: Door, gid: str) -> None:
+        # Off the block's way and many at once: a delete is a durable write in the service's database.
+        self._confirmed[door].append(gid)
+        if not self._deleting:
+            self._deleting = True
+            self._tasks.start(self._delete_confirmed(DELETE_SOON_SECONDS))
+
+    async def _delete_confirmed(self, pause: float) -> None:
+        await asyncio.sleep(pause)
+        self._deleting = False
+        confirmed, self._confirmed = self._confirmed, defaultdict(list)
+        for door, gids in confirmed.items():
+            try:
+                await run_on_new(self._connection.workers, door, outbox_delete(gids))
+            except Exception as failure:
+                # Left to the re-driver: it sends them again, the broker drops them, and they are deleted then.
+                log.warning("%d confirmed outbox rows could not be deleted yet: %s", len(gids), failure)
+
+    # For processes that died
+
+    def drives(self, source: str) -> bool:
+        return self._connection.databases.door(source) in self._driven
+
+    async def drive_source(self, source: str) -> None:
+        """Look after the rows of a database that this process knows."""
+        door = self._connection.databases.door(source)
+        if door is not None:
+            self.drive(door)
+
+    def drive(self, door: Door, every: float | None = None) -> None:
+        """Look after the rows of a database from now on; a second call for the same one does nothing."""
+        if door in self._driven:
+            return
+        self._driven.add(door)
+        self._connection.databases.add_outbox(door)
+        pause = REDRIVE_SECONDS if every is None else every
+
+        async def once() -> float:
+            try:
+                sent = await self._drive_once(door)
+            except DatabaseBusy as busy:
+                log.debug("re-driving the outbox: %s", busy)
+                return pause
+            except TablesMissing as missing:
+                log.info("no outbox to re-drive: %s", missing)
+                return NO_TABLE_SECONDS
+            return 0.0 if sent == CLAIM_ROWS else pause
+
+        self._tasks.start(repeat("re-driving the outbox", once))
+
+    async def _drive_once(self, door: Door) -> int:
+        claim = outbox_claim(older_than=LEFT_BEHIND_SECONDS, limit=CLAIM_ROWS)
+        sent = await self._send_rows(await run_on_new(self._connection.workers, door, claim))
+        if sent:
+            self._stats.outbox_sent += len(sent)
+            await run_on_new(self._connection.workers, door, outbox_delete(sent))
+        return len(sent)
+
+    async def _send_rows(self, rows: list[OutboxRow]) -> list[str]:
+        sent = await asyncio.gather(*(self._send_row(row) for row in rows))
+        return [row.gid for row, ok in zip(rows, sent, strict=True) if ok]
+
+    async def _send_row(self, row: OutboxRow) -> bool:
+        broker = await self._connection.brokers.of_row(row.gid, row.broker)
+        try:
+            op, born_at = decode_row(row.payload, row.gid)
+            if await self._too_old(broker, born_at):
+                self._leave_to_operator(row)
+                return False
+            await broker.ops.run(op, self._connection.settings.timeout, retry=False)
+        except (TallystickError, msgspec.MsgspecError) as error:
+            # One row that nobody takes holds up no other.
+            if isinstance(error, TallystickError) and error.retryable:
+                log.warning("outbox row %s could not be sent to %s: %s", row.gid, broker.address, error)
+            else:
+                self._stats.outbox_refused += 1
+                log.error(
+                    "%s refuses outbox row %s, whose transaction is committed: %s", broker.address, row.gid, error
+                )
+            return False
+        return True
+
+    async def _too_old(self, broker: BrokerPeer, born_at: int) -> bool:
+        """Whether the broker may have forgotten that it has the messages already."""
+        retention = await broker.dedup_retention_ms()
+        return time.time_ns() // 1_000_000 - born_at > retention - RETENTION_MARGIN_MS
+
+    def _leave_to_operator(self, row: OutboxRow) -> None:
+        if row.gid in self._warned:
+            return
+        if len(self._warned) >= WARNED_ROWS:
+            self._warned.clear()
+        self._warned.add(row.gid)
+        self._stats.outbox_too_old += 1
+        log.error(
+            "outbox row %s is older than broker %s remembers gids; sent again it could arrive twice. Find out whether "
+            "its messages are there, then delete the row or send them anew",
+            row.gid,
+            row.broker,
+        )
+
+    async def stop(self, timeout: float) -> None:
+        await self._tasks.cancel()
+        if self._confirmed:
+            await asyncio.wait_for(self._delete_confirmed(0), timeout)
+
+
+class _WithCalls(Struct, omit_defaults=True):
+    """A row with calls. One without is the bare list of its messages, as it was before there were calls."""
+
+    messages: list[OutgoingMessage]
+    calls: list[OutgoingCall]
+    call_options: CallOptions | None = None
+    born_at: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[OutgoingMessage] | _WithCalls).decode
+
+
+def encode_row(op: Send) -> bytes:
+    if not op.calls:
+        return _encode(op.messages)
+    return _encode(_WithCalls(op.messages, op.calls, op.call_options, time.time_ns() // 1_000_000))
+
+
+def decode_row(payload: bytes, gid: str) -> tuple[Send, int]:
+    """What is to be sent, and when it was written down, in milliseconds since the epoch."""
+    row = _decode(payload)
+    if isinstance(row, list):
+        return Send(row, gid), min(message.born_at for message in row)
+    return Send(row.messages, gid, calls=row.calls, call_options=row.call_options), row.born_at

@@ -1,0 +1,175 @@
+"""The broker's side of a transaction: where it goes, and what it is told. Scripts, as the block that they belong to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from tallystick.client.connection import LoopConnection
+from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.transactions.outbox import Outbox
+from tallystick.client.transactions.script import Ask, OnLoop, Script, Tell
+from tallystick.core.errors import BrokerUnavailable, NotFound, TallystickError
+from tallystick.core.ids import new_gid
+from tallystick.core.ops import ClientOp, Commit, Rollback, Send
+
+log = logging.getLogger("tallystick.client")
+
+LEAST_ATTEMPT_SECONDS = 1.0
+
+
+class Pinned(Struct, frozen=True):
+    """A gid and the one broker that may be told anything about it."""
+
+    broker: BrokerPeer
+    gid: str
+
+
+class Producer:
+    """Prepares, commits and rolls back on the right broker. Belongs to one connection, and so to one event loop."""
+
+    def __init__(self, connection: LoopConnection, outbox: Outbox, answer_checks: Callable[[], None]) -> None:
+        self.connection = connection
+        self.outbox = outbox
+        self.answering = False  # whether this process answers check-backs of its group
+        self._answer_checks = answer_checks
+        self._timeout = connection.settings.timeout
+
+    async def start_answering(self) -> None:
+        self.answer_checks()
+
+    def answer_checks(self) -> None:
+        self._answer_checks()
+        self.answering = True
+
+    # Where it goes
+
+    def pin(self, gid: str) -> Script[Pinned]:
+        """The place of a gid that somebody knows."""
+        brokers = self.connection.brokers
+        broker = brokers.only or (yield OnLoop(lambda: brokers.of_gid(gid)))
+        return Pinned(broker, gid)
+
+    def choose(self, gid: str | None) -> Script[Pinned]:
+        """A place for messages that are not sent yet. The broker may be away: only its health is looked at."""
+        if gid is not None:
+            return (yield from self.pin(gid))
+        return (yield from self._new_at(self.connection.brokers.for_new()[0], LEAST_ATTEMPT_SECONDS))
+
+    def _new_at(self, broker: BrokerPeer, patience: float) -> Script[Pinned]:
+        """A new gid. It names its store, or does without if the broker is away: the request itself will tell."""
+        if broker.store is None and broker.healthy:
+            try:
+                yield OnLoop(lambda: broker.info(patience))
+            except TallystickError as error:
+                log.debug("no name of the store yet: %s", error)
+        return Pinned(broker, new_gid(broker.store or ""))
+
+    def begin(self, first_op: Callable[[str], ClientOp], gid: str | None) -> Script[Pinned]:
+        """Have a broker take the first operation of a new transaction.
+
+        With a gid that somebody knows, only its own broker is asked. Otherwise another broker may be tried, under
+        another gid: nothing local is committed yet, so the gid left behind can only end as rolled back.
+        """
+        candidates = self.connection.brokers.for_new()
+        if gid is None and len(candidates) > 1:
+            return (yield from self._begin_at_any(first_op, candidates))
+        pinned = yield from self.pin(gid) if gid is not None else self._new_at(candidates[0], self._timeout)
+        try:
+            yield Ask(pinned.broker.ops, first_op(pinned.gid), self._timeout)
+        except BaseException as error:
+            if gid is None:
+                yield from self._forget(pinned, error)
+            raise
+        return pinned
+
+    def _begin_at_any(self, first_op: Callable[[str], ClientOp], candidates: list[BrokerPeer]) -> Script[Pinned]:
+        attempt = max(LEAST_ATTEMPT_SECONDS, self._timeout / len(candidates))
+        failures: list[TallystickError] = []
+        for broker in candidates:
+            pinned = None
+            try:
+                pinned = yield from self._new_in_store(broker, attempt)
+                yield Ask(broker.ops, first_op(pinned.gid), attempt, retry=False)
+                return pinned
+            except BaseException as error:
+                if pinned is not None:
+                    yield from self._forget(pinned, error)
+                if not (isinstance(error, TallystickError) and error.retryable):
+                    raise
+                log.warning("a new transaction cannot start at %s: %s", broker.address, error)
+                failures.append(error)
+        raise _none_takes(failures)
+
+    def _new_in_store(self, broker: BrokerPeer, patience: float) -> Script[Pinned]:
+        """A new gid, which must name its store: with several brokers it is how its own is found again."""
+        store = broker.store or (yield OnLoop(lambda: broker.known_store(patience)))
+        return Pinned(broker, new_gid(store))
+
+    def _forget(self, pinned: Pinned, error: BaseException) -> Script[None]:
+        """What may have been prepared is rolled back rather than left for a check-back."""
+        if not isinstance(error, TallystickError) or error.retryable:
+            yield self.rollback(pinned)
+
+    # What it is told
+
+    def commit(self, pinned: Pinned, *, wait: bool) -> Tell:
+        """Tell the broker of a local commit that is durable. From here on the outcome is certain."""
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                return
+            self.connection.stats.commits_left_to_check += 1
+            if isinstance(error, TallystickError) and error.retryable:
+                log.warning("commit of %s is left to the check-back: %s", pinned.gid, error)
+            else:
+                log.error("the broker refused the commit of %s, which is committed locally: %s", pinned.gid, error)
+
+        return self._told(pinned, Commit(pinned.gid), done, wait)
+
+    def finish(self, gid: str) -> Script[None]:
+        """Tell the broker of a commit that an earlier attempt may not have told it. Never raises."""
+        try:
+            pinned = yield from self.pin(gid)
+            yield Ask(pinned.broker.ops, Commit(gid), self.connection.settings.commit_wait)
+        except NotFound as unknown:
+            log.debug("nothing to finish: %s", unknown)  # told long ago, and forgotten since
+        except TallystickError as error:
+            log.warning("the commit of %s is left to the check-back: %s", gid, error)
+
+    def rollback(self, pinned: Pinned) -> Tell:
+        """Tell the broker that nothing was committed locally; if it does not hear this, it will ask."""
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("rollback of %s is left to the check-back: %s", pinned.gid, error)
+
+        return self._told(pinned, Rollback(pinned.gid), done)
+
+    def withdraw(self, pinned: Pinned, op: Send) -> Tell:
+        """Tell consumers that what they were sent before the local commit is not to be."""
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("consumers of %s were not told of its rollback: %s", pinned.gid, error)
+
+        return self._told(pinned, op, done)
+
+    def send_row(self, source: str, pinned: Pinned, op: Send, *, wait: bool) -> Tell:
+        """Send a committed row of the outbox. Whatever goes wrong, the row is there and will be re-driven."""
+        return self._told(pinned, op, self.outbox.row_sent(source, str(op.gid)), wait)
+
+    def _told(
+        self, pinned: Pinned, op: ClientOp, done: Callable[[BaseException | None], None], wait: bool = False
+    ) -> Tell:
+        stay = self.connection.settings.commit_wait if wait else 0.0
+        return Tell(pinned.broker.ops, op, self._timeout, done, stay)
+
+
+def _none_takes(failures: list[TallystickError]) -> TallystickError:
+    """What all brokers said, as the error that it is if they all said the same."""
+    kinds = {type(failure) for failure in failures}
+    kind = kinds.pop() if len(kinds) == 1 else BrokerUnavailable
+    return kind(f"no broker takes new transactions: {'; '.join(map(str, failures))}")

@@ -1,0 +1,151 @@
+"""Steps that touch a broker, a database and the user's code, written once for sync and async.
+
+A script is a generator: it yields what is to be done and gets back the result, or has the failure thrown into it.
+What a step means is decided here, whether the caller waits on a thread or on an event loop.
+
+`Ask` and `Tell` are the border between a transaction and the connection: an operation goes out, an answer comes back.
+How it gets there is the connection's own business.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar, cast
+
+from tallystick.barrier.adapters.base import Adapter, SyncAdapter
+from tallystick.barrier.runner import run_async, run_sync
+from tallystick.barrier.statement import Operation
+from tallystick.client.connection.coalescer import Coalescer
+from tallystick.client.connection.portal import FromThreads
+from tallystick.core.ops import ClientOp
+
+T = TypeVar("T")
+
+FindWay = Callable[[], FromThreads]
+"""Finds the way from a thread onto the client's event loop, when a step needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """An operation for one broker; its answer is waited for."""
+
+    ops: Coalescer
+    op: ClientOp
+    timeout: float
+    retry: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """An operation that one broker is to hear in any case: it is retried in the background, and never raises.
+
+    The script stays for the answer for `stay` seconds; `done` is called with the failure, or None, whenever it comes.
+    """
+
+    ops: Coalescer
+    op: ClientOp
+    timeout: float
+    done: Callable[[BaseException | None], None]
+    stay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OnLoop:
+    """A coroutine function of the client; it runs on the client's event loop."""
+
+    call: Callable[[], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class InDatabase:
+    """An operation of the barrier package, in the local transaction or in one of its own."""
+
+    operation: Operation[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class UserCode:
+    """A handler; with an asynchronous client it may return an awaitable."""
+
+    call: Callable[[], Any]
+
+
+class Local(Enum):
+    """The ends of the local transaction; the value is the adapter's method."""
+
+    BEGIN = "begin"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+Step = Ask | Tell | OnLoop | InDatabase | UserCode | Local
+Script = Generator[Step, Any, T]
+
+
+def play_sync(script: Script[T], adapter: Adapter | None, way: FindWay) -> T:
+    """Play a script on the caller's thread. Without an adapter it must not touch a database."""
+    database = cast(SyncAdapter, adapter)
+    try:
+        step = next(script)
+        while True:
+            try:
+                result = _do_sync(step, database, way)
+            except BaseException as failure:
+                step = script.throw(failure)
+            else:
+                step = script.send(result)
+    except StopIteration as end:
+        return cast(T, end.value)
+
+
+async def play_async(script: Script[T], given: Adapter | None) -> T:
+    """Play a script on the event loop. A synchronous connection is used right there, and blocks meanwhile."""
+    adapter = cast(Adapter, given)
+    try:
+        step = next(script)
+        while True:
+            try:
+                result = await _do_async(step, adapter)
+            except BaseException as failure:
+                step = script.throw(failure)
+            else:
+                step = script.send(result)
+    except StopIteration as end:
+        return cast(T, end.value)
+
+
+def nothing() -> Script[None]:
+    """A script without a step."""
+    yield from ()
+
+
+def _do_sync(step: Step, adapter: SyncAdapter, way: FindWay) -> Any:
+    if isinstance(step, InDatabase):
+        return run_sync(adapter, step.operation)
+    if isinstance(step, Ask):
+        return way().ask(step.ops, step.op, step.timeout, retry=step.retry)
+    if isinstance(step, Tell):
+        return way().tell(step.ops, step.op, step.timeout, stay=step.stay, done=step.done)
+    if isinstance(step, OnLoop):
+        return way().call(step.call)
+    if isinstance(step, UserCode):
+        return step.call()
+    return getattr(adapter, step.value)()
+
+
+async def _do_async(step: Step, adapter: Adapter) -> Any:
+    if isinstance(step, InDatabase):
+        if adapter.is_async:
+            return await run_async(adapter, step.operation)
+        return run_sync(adapter, step.operation)
+    if isinstance(step, Ask):
+        return await step.ops.run(step.op, step.timeout, retry=step.retry)
+    if isinstance(step, Tell):
+        return await step.ops.tell(step.op, step.timeout, stay=step.stay, done=step.done)
+    if isinstance(step, OnLoop):
+        return await step.call()
+    result = step.call() if isinstance(step, UserCode) else getattr(adapter, step.value)()
+    return await result if inspect.isawaitable(result) else result
