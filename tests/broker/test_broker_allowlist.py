@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from web import site
 from yarl import URL
 
-from tallystick.broker.allowed import AllowedUrls, Resolver
 from tallystick.broker.config import LOOPBACK_URLS, Config
-from tallystick.broker.outbound import Outbound, OutboundFailed
+from tallystick.broker.outbound.allow_list import AllowedUrls, Resolver
+from tallystick.broker.outbound.answer import OutboundFailed
+from tallystick.broker.outbound.outbound import Outbound
 from tallystick.core.errors import ConfigError, NotAllowed
 
 LOOPBACK = AllowedUrls(LOOPBACK_URLS)

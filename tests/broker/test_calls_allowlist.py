@@ -12,12 +12,12 @@ from callee import grpc_service, lean, send
 from inside import inside
 from test_broker_allowlist import TRICKS
 
-from tallystick.broker.allowed import AllowedUrls, Resolver
-from tallystick.broker.calls.execute import execute
-from tallystick.broker.calls.results import Verdict
+from tallystick.broker.calls.protocols import make_call
+from tallystick.broker.calls.verdicts import CallVerdict
 from tallystick.broker.config import LOOPBACK_URLS, Config
-from tallystick.broker.outbound import Outbound
-from tallystick.core.calls import OutgoingCall
+from tallystick.broker.outbound.allow_list import AllowedUrls, Resolver
+from tallystick.broker.outbound.outbound import Outbound
+from tallystick.core.calls import OutgoingCall, protocol_of
 from tallystick.core.errors import ConfigError, NotAllowed
 
 ALLOWED = AllowedUrls(LOOPBACK_URLS)
@@ -95,12 +95,12 @@ async def test_a_call_to_such_a_url_is_refused_when_it_comes_in() -> None:
 # --- names that lead somewhere, at the time of the call -------------------------------------------------------------
 
 
-async def made(patterns: list[str], url: str, *addresses: str) -> Verdict:
+async def made(patterns: list[str], url: str, *addresses: str) -> CallVerdict:
     """The verdict on a call while the name server gives these addresses for every name."""
     allowed = AllowedUrls(patterns)
     out = Outbound(allowed, Resolver(allowed, lambda _: list(addresses)))
     try:
-        return await execute(out, "g", OutgoingCall(url, b"{}"), 2_000)
+        return await make_call(out, "g", OutgoingCall(url, b"{}", protocol=protocol_of(url, "http")), 2_000)
     finally:
         await out.close()
 

@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 from inside import inside
 from web import closed_port, rough_site, silence
 
-from tallystick.broker.allowed import AllowedUrls, Resolver
-from tallystick.broker.answered import MAX_ANSWER_BYTES, OutboundFailed
-from tallystick.broker.calls import grpc as client
-from tallystick.broker.calls.execute import execute
-from tallystick.broker.calls.grpc import GrpcAnswer
-from tallystick.broker.calls.results import Verdict
+from tallystick.broker.calls.protocols import make_call
+from tallystick.broker.calls.verdicts import CallVerdict
 from tallystick.broker.checkback.urls import ask_url, understand_grpc
 from tallystick.broker.config import LOOPBACK_URLS
-from tallystick.broker.outbound import Outbound
+from tallystick.broker.outbound import grpc as client
+from tallystick.broker.outbound.allow_list import AllowedUrls, Resolver
+from tallystick.broker.outbound.answer import MAX_ANSWER_BYTES, GrpcAnswer, OutboundFailed
+from tallystick.broker.outbound.outbound import Outbound
 from tallystick.core.calls import OutgoingCall
 
 Code = grpc.StatusCode
@@ -40,9 +39,9 @@ async def outbound(*addresses: str) -> AsyncIterator[Outbound]:
         await made.close()
 
 
-async def called(url: str, timeout_ms: int = 5_000, **rest: Any) -> Verdict:
+async def called(url: str, timeout_ms: int = 5_000, **rest: Any) -> CallVerdict:
     async with outbound() as out:
-        return await execute(out, "g1", OutgoingCall(url, branch="01", **rest), timeout_ms)
+        return await make_call(out, "g1", OutgoingCall(url, protocol="grpc", branch="01", **rest), timeout_ms)
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------
@@ -52,7 +51,7 @@ async def test_a_call_carries_raw_bytes_and_dtms_metadata() -> None:
     body = b"\x0a\x03\xff\x00\x01"
     async with grpc_service() as there:
         verdict = await called(there.url(), body=body, headers={"X-Tenant": "7", "trace-bin": "\xff"})
-        assert verdict == Verdict("success")
+        assert verdict == CallVerdict("success")
         ((method, received, metadata),) = there.calls
         assert method == "/busi.Busi/TransIn"
         assert received == body
@@ -153,14 +152,14 @@ async def test_the_service_sees_the_name_it_was_called_by() -> None:
     async with grpc_service(who) as there, outbound("127.0.0.1") as out:
         url = f"grpc://shop.internal:{there.port}/a.B/C"
         answer = await out.grpc(url, [], b"", 5)
-        assert answer.code is Code.OK
+        assert answer.code == "OK"
         assert seen[0].startswith("ipv4:127.0.0.1")
 
 
 async def test_of_addresses_of_both_kinds_the_other_is_tried_when_one_refuses() -> None:
     async with grpc_service() as there, outbound("::1", "127.0.0.1") as out:
         answer = await out.grpc(f"grpc://shop.internal:{there.port}/a.B/C", [], b"", 5)
-        assert answer.code is Code.OK
+        assert answer.code == "OK"
         assert len(there.calls) == 1
 
 
@@ -176,11 +175,11 @@ async def test_a_channel_is_used_again_and_closed_when_it_is_old(monkeypatch: py
 
     async with grpc_service(who) as there, grpc_service() as other, outbound() as out:
         for _ in range(5):
-            assert (await out.grpc(there.url(), [], b"", 5)).code is Code.OK
+            assert (await out.grpc(there.url(), [], b"", 5)).code == "OK"
         assert len(peers) == 1
         monkeypatch.setattr(client, "IDLE_SECONDS", -1.0)
-        assert (await out.grpc(other.url(), [], b"", 5)).code is Code.OK
-        assert (await out.grpc(there.url(), [], b"", 5)).code is Code.OK
+        assert (await out.grpc(other.url(), [], b"", 5)).code == "OK"
+        assert (await out.grpc(there.url(), [], b"", 5)).code == "OK"
         assert len(peers) == 2
 
 
@@ -197,10 +196,10 @@ async def test_a_service_that_returns_is_found_at_once() -> None:
     async with outbound() as out:
         url = f"grpc://127.0.0.1:{port}/a.B/C"
         for _ in range(3):
-            assert (await out.grpc(url, [], b"", 2)).code is Code.UNAVAILABLE
+            assert (await out.grpc(url, [], b"", 2)).code == "UNAVAILABLE"
         async with grpc_service(port=port):
             began = time.monotonic()
-            while (await out.grpc(url, [], b"", 2)).code is not Code.OK:
+            while (await out.grpc(url, [], b"", 2)).code != "OK":
                 assert time.monotonic() - began < 5
                 await asyncio.sleep(0.05)
 
@@ -255,7 +254,7 @@ async def test_a_grpc_service_that_says_failure_is_called_again() -> None:
     ],
 )
 def test_a_clear_answer_to_a_check(code: grpc.StatusCode, details: str, answer: str) -> None:
-    assert understand_grpc(GrpcAnswer(code, details)) == answer
+    assert understand_grpc(GrpcAnswer(code.name, details)) == answer
 
 
 @given(
@@ -264,7 +263,7 @@ def test_a_clear_answer_to_a_check(code: grpc.StatusCode, details: str, answer: 
 )
 def test_every_other_status_is_no_answer(code: grpc.StatusCode, details: str) -> None:
     with pytest.raises(OutboundFailed) as failed:
-        understand_grpc(GrpcAnswer(code, details))
+        understand_grpc(GrpcAnswer(code.name, details))
     assert code.name in str(failed.value)
 
 

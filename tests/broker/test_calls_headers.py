@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from inside import inside
 from web import site
 
-from tallystick.broker.calls.execute import execute
-from tallystick.broker.calls.headers import check_headers, header_lines, joined, metadata_of
+from tallystick.broker.calls.protocols import make_call
 from tallystick.broker.config import LOOPBACK_URLS
-from tallystick.broker.outbound import AllowedUrls, Outbound
+from tallystick.broker.outbound.allow_list import AllowedUrls
+from tallystick.broker.outbound.headers import check_headers, header_lines, joined, metadata_of
+from tallystick.broker.outbound.outbound import Outbound
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import InvalidRequest
 
@@ -77,7 +78,7 @@ async def test_what_came_past_the_check_is_still_not_sent(headers: dict[str, str
     out = Outbound(AllowedUrls(LOOPBACK_URLS))
     try:
         async with site() as there:
-            verdict = await execute(out, "g", OutgoingCall(there.url, b"{}", headers=headers), 1_000)
+            verdict = await make_call(out, "g", OutgoingCall(there.url, b"{}", headers=headers), 1_000)
             assert (verdict.outcome, verdict.reached) == ("error", False)
             assert there.requests == []
     finally:

@@ -12,9 +12,9 @@ from callee import OK, calls_of, done, lean, none_waiting, send, send_many, trie
 from inside import Inside, eventually, inside, rounds
 from web import closed_port, rough_site, silence, site
 
-from tallystick.broker.allowed import AllowedUrls
 from tallystick.broker.calls.deliverer import CallSettings
 from tallystick.broker.calls.hosts import HostView
+from tallystick.broker.outbound.allow_list import AllowedUrls
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.clock import SystemClock
 from tallystick.core.ops import Send

@@ -14,14 +14,14 @@ from aiohttp import web
 from callee import lean
 from web import Talk, answering, closed_port, rough_site, silence, site, speaking
 
-from tallystick.broker.allowed import Resolver
-from tallystick.broker.answered import MAX_ANSWER_BYTES, OutboundFailed
-from tallystick.broker.calls import http1
-from tallystick.broker.calls.execute import execute, protocol_of
-from tallystick.broker.calls.results import Verdict
+from tallystick.broker.calls.protocols import make_call
+from tallystick.broker.calls.verdicts import CallVerdict
 from tallystick.broker.config import LOOPBACK_URLS
-from tallystick.broker.outbound import AllowedUrls, Outbound
-from tallystick.core.calls import OutgoingCall
+from tallystick.broker.outbound import http1
+from tallystick.broker.outbound.allow_list import AllowedUrls, Resolver
+from tallystick.broker.outbound.answer import MAX_ANSWER_BYTES, OutboundFailed
+from tallystick.broker.outbound.outbound import Outbound
+from tallystick.core.calls import OutgoingCall, protocol_of
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 SHORT = HEAD + b"Content-Length: 2\r\n\r\nok"
@@ -36,13 +36,13 @@ async def outbound(patterns: list[str] | None = None) -> AsyncIterator[Outbound]
         await made.close()
 
 
-async def called(url: str, gid: str = "g1", timeout_ms: int = 2_000, **rest: Any) -> Verdict:
+async def called(url: str, gid: str = "g1", timeout_ms: int = 2_000, **rest: Any) -> CallVerdict:
     rest.setdefault("body", b'{"amount": 30}')
     async with outbound() as out:
-        return await execute(out, gid, OutgoingCall(url, branch="01", **rest), timeout_ms)
+        return await make_call(out, gid, OutgoingCall(url, branch="01", **rest), timeout_ms)
 
 
-async def told(talk: Talk, **rest: Any) -> Verdict:
+async def told(talk: Talk, **rest: Any) -> CallVerdict:
     """The verdict on a service that speaks these bytes."""
     async with rough_site(talk) as url:
         return await called(url, **rest)
@@ -78,7 +78,7 @@ async def recorded() -> AsyncIterator[tuple[str, dict[str, Any]]]:
 
 async def test_a_call_is_a_post_in_dtms_manner() -> None:
     async with recorded() as (url, seen):
-        assert await called(f"{url}/api/TransIn?tenant=7", "g{1}:x@y") == Verdict("success")
+        assert await called(f"{url}/api/TransIn?tenant=7", "g{1}:x@y") == CallVerdict("success")
         assert seen["method"] == "POST"
         assert seen["path"] == "/api/TransIn"
         assert seen["body"] == b'{"amount": 30}'
@@ -139,7 +139,7 @@ async def test_a_json_rpc_call_judges_the_answer_by_its_code() -> None:
     answer = {"jsonrpc": "2.0", "error": {"code": -32901, "message": "no stock"}}
     async with site(answering(200, answer)) as there:
         verdict = await called(f"{there.url}/rpc?method=x", protocol="json-rpc")
-        assert verdict == Verdict("failure", "error -32901: no stock")
+        assert verdict == CallVerdict("failure", "error -32901: no stock")
 
 
 async def test_a_json_rpc_call_with_a_body_that_is_no_object_is_not_sent() -> None:
@@ -164,7 +164,7 @@ async def test_a_json_rpc_call_with_a_body_that_is_no_object_is_not_sent() -> No
     ],
 )
 def test_the_url_decides_how_a_call_is_made(url: str, protocol: Any, made: str) -> None:
-    assert protocol_of(OutgoingCall(url, protocol=protocol)) == made
+    assert protocol_of(url, protocol) == made
 
 
 # --- what comes back -------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ async def test_a_host_that_says_nothing_runs_into_the_timeout() -> None:
     began = time.monotonic()
     verdict = await told(silence, timeout_ms=300)
     assert 0.25 <= time.monotonic() - began < 10
-    assert verdict == Verdict("unreachable", "no answer within 0.3 s", reached=False)
+    assert verdict == CallVerdict("unreachable", "no answer within 0.3 s", reached=False)
 
 
 async def test_a_trickle_runs_into_the_timeout_too() -> None:
@@ -290,7 +290,7 @@ async def test_a_trickle_runs_into_the_timeout_too() -> None:
 async def test_a_call_may_have_a_time_of_its_own() -> None:
     async with rough_site(silence) as url, outbound() as out:
         call = OutgoingCall(url, b"x", timeout_ms=200)
-        verdict = await execute(out, "g", call, 60_000)
+        verdict = await make_call(out, "g", call, 60_000)
         assert verdict.error == "no answer within 0.2 s"
 
 
@@ -304,7 +304,7 @@ async def test_a_refused_connection_is_unreachable() -> None:
 async def test_a_redirect_is_not_followed(status: int) -> None:
     async with site() as elsewhere, site(answering(status, b"", headers={"Location": elsewhere.url})) as there:
         verdict = await called(there.url)
-        assert verdict == Verdict("error", f"status {status}")
+        assert verdict == CallVerdict("error", f"status {status}")
         assert elsewhere.requests == []
         assert len(there.requests) == 1
 

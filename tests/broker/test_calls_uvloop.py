@@ -10,15 +10,21 @@ import pytest
 import test_calls_grpc
 import test_calls_hosts
 import test_calls_http
+import test_calls_https
 import uvloop
+from test_calls_https import certificate  # noqa: F401 - a fixture
 
 Test = Callable[[], Coroutine[Any, Any, None]]
 
 
+def async_tests(module: Any) -> list[Callable[..., Coroutine[Any, Any, None]]]:
+    found = [value for name, value in vars(module).items() if name.startswith("test_")]
+    return [one for one in found if inspect.iscoroutinefunction(one)]
+
+
 def plain_tests(module: Any) -> list[Test]:
     """Those that need nothing from pytest."""
-    found = [value for name, value in vars(module).items() if name.startswith("test_")]
-    return [one for one in found if inspect.iscoroutinefunction(one) and not inspect.signature(one).parameters]
+    return [one for one in async_tests(module) if not inspect.signature(one).parameters]
 
 
 ALL = [*plain_tests(test_calls_http), *plain_tests(test_calls_grpc)]
@@ -36,6 +42,11 @@ def test_there_are_tests_to_run() -> None:
 @pytest.mark.parametrize("test", [*ALL, *SOME_HOSTS], ids=lambda test: test.__name__)
 def test_on_uvloop(test: Test) -> None:
     uvloop.run(test())
+
+
+@pytest.mark.parametrize("test", async_tests(test_calls_https), ids=lambda test: test.__name__)
+def test_tls_on_uvloop(test: Callable[..., Coroutine[Any, Any, None]], request: pytest.FixtureRequest) -> None:
+    uvloop.run(test(**{name: request.getfixturevalue(name) for name in inspect.signature(test).parameters}))
 
 
 @pytest.mark.parametrize("pieces", test_calls_http.BROKEN_OFF)

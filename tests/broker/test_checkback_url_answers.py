@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from web import answering, closed_port, rough_site, silence, site, speaking
 
 from tallystick.broker.checkback.urls import ask_url, understand
-from tallystick.broker.outbound import MAX_ANSWER_BYTES, AllowedUrls, Answered, Outbound, OutboundFailed
+from tallystick.broker.outbound.allow_list import AllowedUrls
+from tallystick.broker.outbound.answer import MAX_ANSWER_BYTES, Answered, OutboundFailed
+from tallystick.broker.outbound.outbound import Outbound
 
 # --- what an answer means ------------------------------------------------------------------------------------------
 

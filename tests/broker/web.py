@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -70,8 +71,8 @@ async def site(handler: Handler = committed, port: int = 0) -> AsyncIterator[Sit
 
 
 @contextlib.asynccontextmanager
-async def rough_site(talk: Talk) -> AsyncIterator[str]:
-    """A server that speaks bytes of the test's choice; gives its URL."""
+async def rough_site(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """A server that speaks bytes of the test's choice; gives its URL, as if there were no TLS."""
     talks: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,7 +85,7 @@ async def rough_site(talk: Talk) -> AsyncIterator[str]:
     def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         talks.add(asyncio.create_task(connected(reader, writer)))
 
-    server = await asyncio.start_server(begin, "127.0.0.1", 0)
+    server = await asyncio.start_server(begin, "127.0.0.1", 0, ssl=tls)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 
 from tallystick.broker.metrics import Metrics
-from tallystick.broker.outbound import Outbound, OutboundFailed
+from tallystick.broker.outbound.answer import OutboundFailed
+from tallystick.broker.outbound.outbound import Outbound
 from tallystick.store.protocol import Event
 
 log = logging.getLogger("tallystick.broker.alerts")

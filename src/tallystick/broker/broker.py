@@ -14,12 +14,13 @@ import msgspec
 
 from tallystick.broker.alerts import Alerts
 from tallystick.broker.calls.deliverer import Calls, CallSettings
-from tallystick.broker.calls.headers import check_headers
 from tallystick.broker.checkback.databases import Databases
 from tallystick.broker.checkback.scheduler import TICK_SECONDS, CheckBack
 from tallystick.broker.config import Config
 from tallystick.broker.metrics import MAX_LAG_SERIES, Metrics, StoreCollector
-from tallystick.broker.outbound import AllowedUrls, Outbound
+from tallystick.broker.outbound.allow_list import AllowedUrls
+from tallystick.broker.outbound.headers import check_headers
+from tallystick.broker.outbound.outbound import Outbound
 from tallystick.broker.sweeps import start_sweeps
 from tallystick.broker.waiters import ANY, Waiters
 from tallystick.broker.writer import SpaceGuard, Writer

@@ -20,12 +20,22 @@ Branch = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9._-]*\Z")]
 Remark = Annotated[str, Meta(max_length=8192)]
 
 
+def protocol_of(url: str, asked: Protocol) -> Protocol:
+    """How a call to this URL is made where its sender asked for `asked`. The URL has the last word: the
+    subscribers of one topic, and the branches of one of dtm's transactions, may differ; and JSON-RPC needs a method,
+    which stands in it."""
+    if url.startswith("grpc://"):
+        return "grpc"
+    return "json-rpc" if asked == "json-rpc" and "method" in url else "http"
+
+
 class OutgoingCall(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A call on its way in.
 
     `url` is http(s)://..., grpc://host:port/package.Service/Method, or topic://name for every subscriber of a call
     topic. `delay_ms` counts from the time the transaction was prepared. `branch` names the call within its
-    transaction; the store gives one to those that have none.
+    transaction; the store gives one to those that have none. `protocol` is a wish until the store has the call, and
+    then how it is made (`protocol_of`).
     """
 
     url: Url

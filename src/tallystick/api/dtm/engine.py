@@ -11,7 +11,6 @@ from tallystick.api.dtm.states import Known, known
 from tallystick.api.dtm.translate import (
     GROUP,
     Trans,
-    address_of,
     check_type,
     checked_gid,
     commit_op,
@@ -21,6 +20,7 @@ from tallystick.api.dtm.translate import (
     send_ops,
     subscriber_url,
     timeout_of,
+    url_of,
 )
 from tallystick.broker.broker import Broker
 from tallystick.core.errors import (
@@ -189,7 +189,7 @@ class Dtm:
     # --- topics ----------------------------------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, url: str, remark: str = "") -> None:
-        place = address_of(url, "grpc", "url")[0] if url else ""
+        place = url_of(url, "grpc", "url") if url else ""
         try:
             await self.broker.subscribe(Subscribe(topic, place, remark))
         except TallystickError as error:

@@ -184,29 +184,27 @@ def calls_of(trans: Trans) -> list[OutgoingCall]:
     calls = []
     for index, step in enumerate(steps):
         if step is not None and step.action:
-            url, protocol = address_of(step.action, trans.protocol or "http", f"steps[{index}].action")
+            protocol = asked_protocol(trans)
+            url = url_of(step.action, protocol, f"steps[{index}].action")
             branch = f"{index + 1:02d}"
             calls.append(OutgoingCall(url, bodies[index], headers, protocol, timeout, delay, branch))
     return calls
 
 
-def address_of(url: str, protocol: str, at: str) -> tuple[str, Protocol]:
-    """The broker's URL for one of dtm's addresses, and how it is called."""
-    spoken = _known(protocol)
-    if url.startswith(TOPIC_SCHEME):
-        return url, spoken
-    if url.startswith(("http://", "https://")):  # over HTTP even if the transaction came by gRPC
-        return url, "http" if spoken == "grpc" else spoken
-    if spoken == "grpc" or url.startswith("grpc://"):
-        return grpc_url(url, at), "grpc"
-    raise DtmError(f"{at}: {url[:200]!r} does not begin with http://, https:// or {TOPIC_SCHEME}")
+def url_of(address: str, protocol: Protocol, at: str) -> str:
+    """The broker's URL for one of dtm's addresses. How it is called is decided with the call, not here."""
+    if address.startswith((TOPIC_SCHEME, "http://", "https://")):
+        return address
+    if protocol == "grpc" or address.startswith("grpc://"):
+        return grpc_url(address, at)
+    raise DtmError(f"{at}: {address[:200]!r} does not begin with http://, https:// or {TOPIC_SCHEME}")
 
 
-def _known(protocol: str) -> Protocol:
-    known = _PROTOCOLS.get(protocol)
-    if known is None:
-        raise DtmError(f"protocol: {protocol[:40]!r} is none of {', '.join(PROTOCOLS)}")
-    return known
+def asked_protocol(trans: Trans) -> Protocol:
+    asked = trans.protocol or "http"
+    if asked not in _PROTOCOLS:
+        raise DtmError(f"protocol: {asked[:40]!r} is none of {', '.join(PROTOCOLS)}")
+    return _PROTOCOLS[asked]
 
 
 def grpc_url(address: str, at: str) -> str:
@@ -270,7 +268,7 @@ def check_of(trans: Trans) -> Check:
     after = 1000 * (trans.timeout_to_fail or TIMEOUT_TO_FAIL)
     if not trans.query_prepared:
         return Check(via="none", after_ms=after)
-    target, _ = address_of(trans.query_prepared, trans.protocol or "http", "query_prepared")
+    target = url_of(trans.query_prepared, asked_protocol(trans), "query_prepared")
     if target.startswith(TOPIC_SCHEME):
         raise DtmError("query_prepared: a topic cannot be asked; name one URL")
     return Check(

@@ -1,4 +1,4 @@
-"""Running a broker: logs, signals, and a clean end."""
+"""Running a broker: ports, signals, and a clean end."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import gc
 import logging
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-import structlog
 import uvicorn
 
 from tallystick.api.http import listening
 from tallystick.api.http.app import App
+from tallystick.api.http.logs import set_up_logs
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import Config
 
@@ -25,29 +24,6 @@ if TYPE_CHECKING:
     from tallystick.api.dtm.grpc.server import GrpcServer
 
 log = logging.getLogger("tallystick")
-
-
-def set_up_logs(config: Config) -> None:
-    """One handler for everything; lines for people or JSON for programs."""
-    before: list[structlog.typing.Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    shown: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
-        if config.log_format == "json"
-        else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
-    )
-    finish: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-    if config.log_format == "json":
-        finish.append(structlog.processors.format_exc_info)
-    handler = logging.StreamHandler()
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=[*finish, shown]))
-    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
 class Server(uvicorn.Server):

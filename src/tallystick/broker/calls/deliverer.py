@@ -15,13 +15,13 @@ from collections import defaultdict
 from msgspec import Struct
 
 from tallystick.broker.calls.breaker import Breaker
-from tallystick.broker.calls.execute import execute, protocol_of
-from tallystick.broker.calls.finishing import Finisher
+from tallystick.broker.calls.call_waiters import CallWaiters
+from tallystick.broker.calls.finisher import Finisher
 from tallystick.broker.calls.hosts import Host, HostView
-from tallystick.broker.calls.results import Verdict
-from tallystick.broker.calls.waiting import CallWaiters
+from tallystick.broker.calls.protocols import make_call
+from tallystick.broker.calls.verdicts import CallVerdict
 from tallystick.broker.metrics import Metrics
-from tallystick.broker.outbound import Outbound
+from tallystick.broker.outbound.outbound import Outbound
 from tallystick.broker.writer import Writer
 from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, CallsView
@@ -240,18 +240,18 @@ class Calls:
     async def _make(self, host: Host, claim: CallClaim, probe: bool) -> None:
         began = time.perf_counter()
         # What is told if the task is cancelled: it may have reached the service, nobody knows.
-        verdict = Verdict("unreachable", "the broker stopped before the answer came", reached=False)
+        verdict = CallVerdict("unreachable", "the broker stopped before the answer came", reached=False)
         try:
-            verdict = await execute(self._outbound, claim.gid, claim.call, self._settings.timeout_ms)
+            verdict = await make_call(self._outbound, claim.gid, claim.call, self._settings.timeout_ms)
         except Exception:
             log.exception("call %s/%s of %s met an error of ours", claim.gid, claim.index, host.name)
-            verdict = Verdict("error", "internal error; the broker's log has the details", reached=False)
+            verdict = CallVerdict("error", "internal error; the broker's log has the details", reached=False)
         finally:
             self._made(host, claim, probe, verdict, time.perf_counter() - began)
 
-    def _made(self, host: Host, claim: CallClaim, probe: bool, verdict: Verdict, seconds: float) -> None:
+    def _made(self, host: Host, claim: CallClaim, probe: bool, verdict: CallVerdict, seconds: float) -> None:
         host.in_flight -= 1
-        self._metrics.call_made(protocol_of(claim.call), verdict.outcome, seconds)
+        self._metrics.call_made(claim.call.protocol, verdict.outcome, seconds)
         now = self._clock.elapsed_ms()
         if probe and verdict.outcome == "unreachable" and not self._counts(host, claim, now):
             self._release([claim])

@@ -17,7 +17,8 @@ from tallystick.broker.checkback.databases import Databases
 from tallystick.broker.checkback.members import Members
 from tallystick.broker.checkback.urls import ask_url
 from tallystick.broker.metrics import Metrics
-from tallystick.broker.outbound import Outbound, OutboundFailed
+from tallystick.broker.outbound.answer import OutboundFailed
+from tallystick.broker.outbound.outbound import Outbound
 from tallystick.broker.writer import Writer
 from tallystick.core.clock import Clock
 from tallystick.core.errors import TallystickError

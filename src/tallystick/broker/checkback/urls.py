@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote
 
-import grpc
 import msgspec
 
-from tallystick.broker.answered import unsendable
-from tallystick.broker.calls.execute import grpc_marks
-from tallystick.broker.calls.grpc import GrpcAnswer
-from tallystick.broker.calls.headers import joined, metadata_of
-from tallystick.broker.calls.http import marks
-from tallystick.broker.outbound import Answered, Outbound, OutboundFailed
+from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed, unsendable
+from tallystick.broker.outbound.headers import grpc_marks, joined, marks, metadata_of
+from tallystick.broker.outbound.outbound import Outbound
 from tallystick.core.ops import Answer
 from tallystick.core.wire import SOURCE_HEADER
 
@@ -33,14 +29,8 @@ _WORDS: dict[tuple[int, str], Answer] = {
     (409, "FAILURE"): "rolled_back",
 }
 # Codes with which a service says that it will never have an answer: wrong method, wrong request, no right to ask.
-_PERMANENT_CODES = (
-    grpc.StatusCode.UNIMPLEMENTED,
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.NOT_FOUND,
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.UNAUTHENTICATED,
-)
-_CODE_KINDS = {grpc.StatusCode.UNAVAILABLE: "network", grpc.StatusCode.DEADLINE_EXCEEDED: "timeout"}
+_PERMANENT_CODES = ("UNIMPLEMENTED", "INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED")
+_CODE_KINDS = {"UNAVAILABLE": "network", "DEADLINE_EXCEEDED": "timeout"}
 
 
 def understand(answered: Answered) -> Answer:
@@ -65,14 +55,14 @@ def understand(answered: Answered) -> Answer:
 
 def understand_grpc(answer: GrpcAnswer) -> Answer:
     """Over gRPC there is nothing but the status: OK is as clear as it gets."""
-    if answer.code is grpc.StatusCode.OK:
+    if answer.code == "OK":
         return "committed"
-    if answer.code is grpc.StatusCode.ABORTED:
+    if answer.code == "ABORTED":
         return "unknown" if answer.details == "ONGOING" else "rolled_back"
-    if answer.code is grpc.StatusCode.FAILED_PRECONDITION:
+    if answer.code == "FAILED_PRECONDITION":
         return "unknown"
     kind = _CODE_KINDS.get(answer.code, "unclear")
-    reason = f"{answer.code.name} is no clear answer: {answer.details[:200]!r}"
+    reason = f"{answer.code} is no clear answer: {answer.details[:200]!r}"
     raise OutboundFailed(reason, kind, permanent=answer.code in _PERMANENT_CODES)
 
 

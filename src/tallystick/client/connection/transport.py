@@ -2,6 +2,9 @@
 
 The distinction that matters to a transaction is made here: `BrokerUnreachable` means that no byte of the request
 left, any other `BrokerUnavailable` means that the broker may or may not have acted.
+
+By aiohttp: one request carries what many threads and tasks sent at the same time, so what a general client costs is
+shared by them all.
 """
 
 from __future__ import annotations

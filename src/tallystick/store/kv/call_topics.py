@@ -8,9 +8,9 @@ from tallystick.core.calls import (
     CallSpec,
     CallTopicView,
     OutgoingCall,
-    Protocol,
     Subscriber,
     digest_of,
+    protocol_of,
 )
 from tallystick.core.errors import Conflict, InvalidRequest, NotFound, TooLarge
 from tallystick.core.names import check_name
@@ -107,11 +107,5 @@ def _expanded(batch: Batch, call: OutgoingCall, place: int) -> list[OutgoingCall
 
 
 def _named(call: OutgoingCall, url: str, branch: str) -> OutgoingCall:
-    return OutgoingCall(url, call.body, call.headers, _protocol(call, url), call.timeout_ms, call.delay_ms, branch)
-
-
-def _protocol(call: OutgoingCall, url: str) -> Protocol:
-    """The URL tells gRPC from the others: subscribers of one topic may speak either."""
-    if url.startswith("grpc://"):
-        return "grpc"
-    return "http" if call.protocol == "grpc" else call.protocol
+    protocol = protocol_of(url, call.protocol)
+    return OutgoingCall(url, call.body, call.headers, protocol, call.timeout_ms, call.delay_ms, branch)

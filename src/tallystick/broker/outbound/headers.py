@@ -1,12 +1,16 @@
-"""Headers that clients give for calls and check-backs: refused when they come in, and never sent if they are wrong."""
+"""What a request carries beside its body: the headers that a client gave for it, and which transaction it belongs to.
+
+Headers are refused when they come in, and never sent if they are wrong.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tallystick.core.errors import InvalidRequest
 
+Metadata = Sequence[tuple[str, str | bytes]]  # gRPC's headers
 MAX_HEADERS = 64
 MAX_HEADER_BYTES = 16 * 1024
 _NAME = re.compile(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
@@ -97,3 +101,13 @@ def metadata_of(headers: Mapping[str, str] | None) -> list[tuple[str, str | byte
             raise ValueError(wrong)
         found.append((key, value.encode("latin-1") if key.endswith("-bin") else value))
     return found
+
+
+def marks(gid: str, branch: str, op: str) -> dict[str, str]:
+    """Which transaction a request belongs to and what it is for, in dtm's words."""
+    return {"gid": gid, "trans_type": "msg", "branch_id": branch, "op": op}
+
+
+def grpc_marks(gid: str, branch: str, op: str) -> list[tuple[str, str | bytes]]:
+    named: dict[str, str | bytes] = {**marks(gid, branch, op), "dtm": ""}
+    return [(f"dtm-{name}", value) for name, value in named.items()]

@@ -21,6 +21,8 @@ class OutboundFailed(Exception):
 
 
 class Answered(msgspec.Struct):
+    """Of a request over HTTP."""
+
     status: int
     body: bytes
 
@@ -28,6 +30,13 @@ class Answered(msgspec.Struct):
     def cut(self) -> bool:
         """Whether the body may be longer than what was read of it."""
         return len(self.body) >= MAX_ANSWER_BYTES
+
+
+class GrpcAnswer(msgspec.Struct):
+    """Of a call over gRPC: the name of its status (`OK`, `ABORTED`, ...), and what stands beside it."""
+
+    code: str
+    details: str
 
 
 def late(seconds: float) -> OutboundFailed:

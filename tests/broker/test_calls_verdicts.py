@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.broker.answered import MAX_ANSWER_BYTES, Answered, OutboundFailed
-from tallystick.broker.calls.results import of_failure, of_grpc, of_http, of_json_rpc
+from tallystick.broker.calls.verdicts import of_failure, of_grpc, of_http, of_json_rpc
+from tallystick.broker.outbound.answer import MAX_ANSWER_BYTES, Answered, GrpcAnswer, OutboundFailed
 
 SUCCESSES = [200, 201, 202, 203, 204, 205, 206, 207, 226, 299]
 GATEWAYS = [502, 503, 504]
@@ -135,15 +135,15 @@ GRPC = {
 
 @pytest.mark.parametrize("code", list(grpc.StatusCode))
 def test_every_grpc_status(code: grpc.StatusCode) -> None:
-    verdict = of_grpc(code, "some words")
+    verdict = of_grpc(GrpcAnswer(code.name, "some words"))
     assert verdict.outcome == GRPC.get(code, "error")
     assert verdict.error == ("" if code is grpc.StatusCode.OK else f"{code.name}: some words")
 
 
 def test_aborted_with_the_old_word_for_ongoing() -> None:
-    assert of_grpc(grpc.StatusCode.ABORTED, "ONGOING").outcome == "ongoing"
-    assert of_grpc(grpc.StatusCode.ABORTED, "ONGOING ").outcome == "failure"
-    assert of_grpc(grpc.StatusCode.UNKNOWN, "ONGOING").outcome == "error"
+    assert of_grpc(GrpcAnswer("ABORTED", "ONGOING")).outcome == "ongoing"
+    assert of_grpc(GrpcAnswer("ABORTED", "ONGOING ")).outcome == "failure"
+    assert of_grpc(GrpcAnswer("UNKNOWN", "ONGOING")).outcome == "error"
 
 
 @pytest.mark.parametrize(

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
 
 import grpc
-import msgspec
 
-from tallystick.broker.allowed import Resolver, Target
-from tallystick.broker.answered import MAX_ANSWER_BYTES, broken, late, unsendable
+from tallystick.broker.outbound.allow_list import Resolver, Target
+from tallystick.broker.outbound.answer import MAX_ANSWER_BYTES, GrpcAnswer, broken, late, unsendable
+from tallystick.broker.outbound.headers import Metadata
 
 IDLE_SECONDS = 60.0
 MAX_CHANNELS = 1_024
 _METHOD = re.compile(r"^/[A-Za-z0-9_.]+/[A-Za-z0-9_]+\Z")
 _REFUSED = "failed to connect to all addresses"  # gRPC's own words
-Metadata = Sequence[tuple[str, str | bytes]]
-
-
-class GrpcAnswer(msgspec.Struct):
-    code: grpc.StatusCode
-    details: str
 
 
 class _Kept:
@@ -56,7 +49,7 @@ class Grpc:
             raise unsendable(error) from error
         except OSError as error:
             raise broken(error) from error
-        answer = GrpcAnswer(grpc.StatusCode.UNAVAILABLE, "")
+        answer = GrpcAnswer("UNAVAILABLE", "")
         for name in _names(addresses, target.port):
             answer = await self._call_at(name, target, metadata, body, deadline - loop.time())
             # Of a name that leads to addresses of both kinds, the service may listen on those of one. A refused
@@ -76,13 +69,13 @@ class Grpc:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 # Perhaps a connection into nothing, which TCP would believe in for a quarter of an hour.
                 self._drop(key, kept)
-            return GrpcAnswer(error.code(), error.details() or "")
+            return GrpcAnswer(error.code().name, error.details() or "")
         finally:
             kept.users -= 1
             kept.used_at = asyncio.get_running_loop().time()
             if self._channels.get(key) is not kept:
                 self._close(kept)
-        return GrpcAnswer(grpc.StatusCode.OK, "")
+        return GrpcAnswer("OK", "")
 
     def _open(self, key: tuple[str, str]) -> _Kept:
         self._close_idle()
@@ -138,4 +131,4 @@ def _names(addresses: list[str], port: int) -> list[str]:
 
 
 def _refused(answer: GrpcAnswer) -> bool:
-    return answer.code is grpc.StatusCode.UNAVAILABLE and answer.details.startswith(_REFUSED)
+    return answer.code == "UNAVAILABLE" and answer.details.startswith(_REFUSED)

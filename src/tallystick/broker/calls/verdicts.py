@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-import grpc
 import msgspec
 
-from tallystick.broker.answered import Answered, OutboundFailed
+from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed
 from tallystick.core.calls import CallOutcome
 
 MAX_TEXT = 200
@@ -18,13 +17,13 @@ _WORD_IN_A_PIECE = re.compile(rb'"dtm_result"\s*:\s*"(FAILURE|ONGOING)"')
 FAILURE_CODE, ONGOING_CODE = -32901, -32902
 
 
-class Verdict(NamedTuple):
+class CallVerdict(NamedTuple):
     outcome: CallOutcome
     error: str = ""
     reached: bool = True  # whether the service's host had its say: what the circuit breaker wants to know
 
 
-SUCCESS = Verdict("success")
+SUCCESS = CallVerdict("success")
 
 
 class _Body(msgspec.Struct):
@@ -41,20 +40,20 @@ class _Reply(msgspec.Struct):
     error: _Error | None = None
 
 
-def of_http(answered: Answered) -> Verdict:
+def of_http(answered: Answered) -> CallVerdict:
     """2xx is a success unless the body says otherwise; 409, 425 and a gateway's 502, 503, 504 have their meaning;
     everything else, redirects too, is an error."""
     status = answered.status
     if 200 <= status < 300:
         word = _word(answered)
-        return SUCCESS if word is None else Verdict(word, _shown(answered))
+        return SUCCESS if word is None else CallVerdict(word, _shown(answered))
     if status == 409:
-        return Verdict("failure", _shown(answered))
+        return CallVerdict("failure", _shown(answered))
     if status == 425:
-        return Verdict("ongoing", _shown(answered))
+        return CallVerdict("ongoing", _shown(answered))
     if status in _UNREACHABLE_STATUS:
-        return Verdict("unreachable", _shown(answered), reached=False)
-    return Verdict("error", _shown(answered))
+        return CallVerdict("unreachable", _shown(answered), reached=False)
+    return CallVerdict("error", _shown(answered))
 
 
 def _word(answered: Answered) -> CallOutcome | None:
@@ -72,7 +71,7 @@ def _word(answered: Answered) -> CallOutcome | None:
     return _WORDS.get((said if isinstance(said, str) else said.dtm_result) or "")
 
 
-def of_json_rpc(answered: Answered) -> Verdict:
+def of_json_rpc(answered: Answered) -> CallVerdict:
     """The status as for HTTP; within a 2xx the error's code decides, and what is no JSON-RPC is no success."""
     verdict = of_http(answered)
     if not 200 <= answered.status < 300:
@@ -80,32 +79,32 @@ def of_json_rpc(answered: Answered) -> Verdict:
     try:
         reply = msgspec.json.decode(answered.body, type=_Reply)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Verdict("error", f"no JSON-RPC answer: {_text(answered.body)}")
+        return CallVerdict("error", f"no JSON-RPC answer: {_text(answered.body)}")
     if reply.error is None:
         return verdict
     shown = f"error {reply.error.code}: {reply.error.message[:MAX_TEXT]}"
     outcomes: dict[float, CallOutcome] = {FAILURE_CODE: "failure", ONGOING_CODE: "ongoing"}
-    return Verdict(outcomes.get(reply.error.code, "error"), shown)
+    return CallVerdict(outcomes.get(reply.error.code, "error"), shown)
 
 
-def of_grpc(code: grpc.StatusCode, details: str) -> Verdict:
-    if code is grpc.StatusCode.OK:
+def of_grpc(answer: GrpcAnswer) -> CallVerdict:
+    if answer.code == "OK":
         return SUCCESS
-    shown = f"{code.name}: {details[:MAX_TEXT]}"
-    if code is grpc.StatusCode.ABORTED:
-        return Verdict("ongoing" if details == "ONGOING" else "failure", shown)
-    if code is grpc.StatusCode.FAILED_PRECONDITION:
-        return Verdict("ongoing", shown)
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return Verdict("unreachable", shown, reached=False)
-    return Verdict("error", shown)
+    shown = f"{answer.code}: {answer.details[:MAX_TEXT]}"
+    if answer.code == "ABORTED":
+        return CallVerdict("ongoing" if answer.details == "ONGOING" else "failure", shown)
+    if answer.code == "FAILED_PRECONDITION":
+        return CallVerdict("ongoing", shown)
+    if answer.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+        return CallVerdict("unreachable", shown, reached=False)
+    return CallVerdict("error", shown)
 
 
-def of_failure(failed: OutboundFailed) -> Verdict:
+def of_failure(failed: OutboundFailed) -> CallVerdict:
     """No answer, or none that could be read."""
     if failed.kind in ("network", "timeout"):
-        return Verdict("unreachable", str(failed), reached=False)
-    return Verdict("error", str(failed), reached=failed.kind == "protocol")
+        return CallVerdict("unreachable", str(failed), reached=False)
+    return CallVerdict("error", str(failed), reached=failed.kind == "protocol")
 
 
 def _shown(answered: Answered) -> str:
