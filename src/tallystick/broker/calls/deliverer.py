@@ -17,20 +17,18 @@ from msgspec import Struct
 from tallystick.broker.calls.breaker import Breaker
 from tallystick.broker.calls.execute import execute, protocol_of
 from tallystick.broker.calls.finishing import Finisher
-from tallystick.broker.calls.hosts import Host, HostView
+from tallystick.broker.calls.hosts import Host
 from tallystick.broker.calls.results import Verdict
 from tallystick.broker.calls.waiting import CallWaiters
 from tallystick.broker.metrics import Metrics
 from tallystick.broker.outbound import Outbound
 from tallystick.broker.writer import Writer
 from tallystick.core.backoff import Backoff
-from tallystick.core.calls import CallResult, CallsView
+from tallystick.core.calls import CallResult, CallsView, HostView
 from tallystick.core.clock import Clock
 from tallystick.core.errors import TallystickError
 from tallystick.core.message import MAX_TIMEOUT_MS
 from tallystick.store.protocol import CallClaim, ClaimCalls, ClaimedCalls, Progress, RequeueCalls, Result, Store
-
-__all__ = ["CallSettings", "Calls", "HostView"]
 
 log = logging.getLogger("tallystick.broker.calls")
 
