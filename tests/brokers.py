@@ -33,7 +33,7 @@ def watch():
     os._exit(86)
 threading.Thread(target=watch, daemon=True).start()
 exec(os.environ.pop("BROKER_PRELUDE", ""))
-from tallystick.api.http.server import serve
+from tallystick.api.server import serve
 from tallystick.broker.config import load_config
 serve(load_config())
 """

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokers import running_broker
 from raw_client import RawClient
-from tallystick.api.http.table import ENTRIES
+from tallystick.api.http.table import ROUTES
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Ack, AnswerChecks, Check, Commit, Prepare, PreparePart, Rollback, Send
 
@@ -56,7 +56,7 @@ def test_the_description_has_the_form_of_openapi(client: RawClient) -> None:
 def test_the_description_lists_every_route_and_no_other(client: RawClient) -> None:
     document = client.json("GET", "/openapi.json").json()
     listed = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert listed == {(entry.method, re.sub(r":\w+\}", "}", entry.path)) for entry in ENTRIES}
+    assert listed == {(route.method, re.sub(r":\w+\}", "}", route.path)) for route in ROUTES}
     for method, path in listed:
         answer = client.request(
             method, re.sub(r"\{(queue|version)\}", "0", re.sub(r"\{(?!queue|version)\w+\}", "nobody", path))
@@ -68,10 +68,10 @@ def test_the_description_lists_every_route_and_no_other(client: RawClient) -> No
 
 def test_every_request_body_is_described(client: RawClient) -> None:
     document = client.json("GET", "/openapi.json").json()
-    for entry in ENTRIES:
-        if entry.method in ("POST", "PUT") and not entry.path.endswith(("/resume", "/stop", "/hurry")):
-            path = re.sub(r":\w+\}", "}", entry.path)
-            assert "requestBody" in document["paths"][path][entry.method.lower()], path
+    for route in ROUTES:
+        if route.method in ("POST", "PUT") and not route.path.endswith(("/resume", "/stop", "/hurry")):
+            path = re.sub(r":\w+\}", "}", route.path)
+            assert "requestBody" in document["paths"][path][route.method.lower()], path
 
 
 # --- the page for people ---------------------------------------------------------------------------------------------
@@ -96,9 +96,9 @@ def test_the_page_shows_every_route_and_needs_nothing_from_elsewhere(client: Raw
     page = _Page()
     page.feed(answer.body.decode())
     text = " ".join(page.text)
-    for entry in ENTRIES:
-        assert re.sub(r":\w+\}", "}", entry.path) in text
-        assert entry.summary in text
+    for route in ROUTES:
+        assert re.sub(r":\w+\}", "}", route.path) in text
+        assert route.summary in text
     links = [attrs[name] for _, attrs in page.tags for name in ("src", "href", "action", "data") if name in attrs]
     assert all(link is not None and link.startswith("/") and not link.startswith("//") for link in links), links
     assert not [tag for tag, _ in page.tags if tag in ("script", "iframe", "img", "link", "object")]

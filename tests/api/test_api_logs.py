@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from tallystick.api.http.logs import JsonLines, TextLines
+from tallystick.api.serving.logs import JsonLines, TextLines
 
 
 def record(text: str, level: int = logging.WARNING) -> logging.LogRecord:

@@ -19,7 +19,7 @@ from templates import MESSAGE_BYTES, MESSAGES, OPERATIONS, REQUEST_BYTES, REQUES
 
 from brokers import BrokerProcess, running_broker
 from raw_client import Answer, RawClient
-from tallystick.api.http.table import ENTRIES
+from tallystick.api.http.table import ROUTES
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Ack, ClientOp, Prepare, PreparePart, Rollback, Send
 from tallystick.core.wire import JSON, MSGPACK, BatchRequest
@@ -158,10 +158,10 @@ def test_paths_that_lead_nowhere(target: Target, path: str) -> None:
     assert target.refuses("GET", path).status in (404, 405)
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.method} {entry.path}")
-def test_methods_that_a_route_does_not_have(target: Target, entry: Any) -> None:
-    path = entry.path.replace("{queue:int}", "0").replace("{version:int}", "0").replace("{", "").replace("}", "")
-    known = {one.method for one in ENTRIES if one.path == entry.path}
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_methods_that_a_route_does_not_have(target: Target, route: Any) -> None:
+    path = route.path.replace("{queue:int}", "0").replace("{version:int}", "0").replace("{", "").replace("}", "")
+    known = {one.method for one in ROUTES if one.path == route.path}
     for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"} - known:
         assert target.refuses(method, path).status == 405
 
@@ -235,9 +235,9 @@ def test_there_are_more_than_two_thousand_of_them() -> None:
 
 def test_every_route_with_a_body_is_among_the_templates() -> None:
     tried = {(one.method, re.sub(r"/(new|kept|0)(?=/|\Z)", "/{}", one.path)) for one in WITH_BODY}
-    for entry in ENTRIES:
-        if entry.method in ("POST", "PUT") and not entry.path.endswith(("/resume", "/stop", "/hurry")):
-            assert (entry.method, re.sub(r"\{[^}]*\}", "{}", entry.path)) in tried, entry.path
+    for route in ROUTES:
+        if route.method in ("POST", "PUT") and not route.path.endswith(("/resume", "/stop", "/hurry")):
+            assert (route.method, re.sub(r"\{[^}]*\}", "{}", route.path)) in tried, route.path
     assert {op.path for op in OPERATIONS} == {kind.__struct_config__.tag for kind in ClientOp.__args__}  # type: ignore[attr-defined]
     assert len(REQUESTS) > 10
 

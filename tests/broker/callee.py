@@ -158,12 +158,12 @@ async def send_many(broker: Inside, url: str, count: int, name: str = "g") -> li
     gids = [f"{name}{number}" for number in range(count)]
     for start in range(0, count, 500):
         ops = [Send([], gid, [OutgoingCall(url, b"{}")]) for gid in gids[start : start + 500]]
-        assert {result.error for result in await broker.broker.batch(ops, 1_024) if result} <= {None}
+        assert {result.error for result in await broker.door.batch(ops, 1_024) if result} <= {None}
     return gids
 
 
 async def calls_of(broker: Inside, gid: str) -> CallsView:
-    view = await broker.broker.look(lambda store: store.calls(gid))
+    view = await broker.look(lambda store: store.calls(gid))
     assert view is not None
     return view
 
@@ -180,7 +180,7 @@ async def tried(broker: Inside, gid: str, attempts: int = 1, index: int = 0) -> 
 
 async def done(broker: Inside, *gids: str, seconds: float = 10.0) -> None:
     async def look() -> bool:
-        views = await broker.broker.look(lambda store: [store.calls(gid) for gid in gids])
+        views = await broker.look(lambda store: [store.calls(gid) for gid in gids])
         return all(view is not None and view.state == "done" for view in views)
 
     await eventually(look, f"the calls of {gids[:5]}", seconds)
@@ -188,6 +188,6 @@ async def done(broker: Inside, *gids: str, seconds: float = 10.0) -> None:
 
 async def none_waiting(broker: Inside, seconds: float = 10.0) -> None:
     async def look() -> bool:
-        return not (await broker.broker.look(lambda store: store.counts())).calls_waiting
+        return not (await broker.look(lambda store: store.counts())).calls_waiting
 
     await eventually(look, "no call waits", seconds)

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import load_config
+from tallystick.broker.door import raise_refusal
 from tallystick.core.clock import Clock, ManualClock
-from tallystick.core.errors import error_from_code
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Answer, AnswerChecks, Check, ClientOp, OpResult, Prepare
 from tallystick.core.wire import CheckPoll, CheckRequest, TransactionView
-from tallystick.store.protocol import Store, StoreOp
+from tallystick.store.protocol import BrokerOp, Store
 
 T = TypeVar("T")
 
@@ -36,6 +36,7 @@ class Inside:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.door = broker.door()
 
     @property
     def clock(self) -> ManualClock:
@@ -44,9 +45,8 @@ class Inside:
 
     async def do(self, op: ClientOp) -> OpResult:
         """One operation of a client; a refusal is raised."""
-        (result,) = await self.broker.batch([op], 1_024)
-        if result is not None and result.error:
-            raise error_from_code(result.error, result.detail, result.field)
+        (result,) = await self.door.batch([op])
+        raise_refusal(result)
         return result or OpResult()
 
     async def prepare(self, *gids: str, group: str = "shop", member: str | None = None, **check: Any) -> None:
@@ -58,20 +58,25 @@ class Inside:
     async def answer(self, **answers: Answer) -> None:
         await self.do(AnswerChecks(answers))
 
-    async def one(self, op: StoreOp) -> Any:
-        return await self.broker.one(op)
+    async def one(self, op: BrokerOp) -> Any:
+        """One operation that the broker makes; a refusal is raised."""
+        return await self.door._act(op)
+
+    def look(self, see: Callable[[Store], T]) -> asyncio.Future[T]:
+        """See the store itself, between two group commits."""
+        return self.broker._writer.look(see)
 
     async def poll(
         self, member: str = "m", group: str = "shop", most: int = 100, ms: int = 5_000
     ) -> list[CheckRequest]:
-        return await self.broker.poll_checks(CheckPoll(group, member, most, ms))
+        return await self.door.poll_checks(CheckPoll(group, member, most, ms))
 
     def polling(self, member: str, **rest: Any) -> asyncio.Task[list[CheckRequest]]:
         """A poll that waits beside the test."""
         return asyncio.create_task(self.poll(member, **rest))
 
     async def view(self, gid: str) -> TransactionView:
-        found = await self.broker.look(lambda store: store.transaction(gid))
+        found = await self.look(lambda store: store.transaction(gid))
         assert found is not None, f"{gid} is not known"
         return found
 
@@ -93,7 +98,7 @@ class Inside:
 
     def visible(self) -> int:
         """How many messages have become visible in `orders`."""
-        topic = self.broker.store.topic("orders")
+        topic = self.broker._store.topic("orders")
         return sum(topic.ends) if topic else 0
 
 

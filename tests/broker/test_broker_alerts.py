@@ -50,7 +50,7 @@ async def test_every_kind_of_event_is_posted() -> None:
             assert [one.gid for one in await broker.poll()] == [gid]
             await broker.answer(**{gid: "unknown"})
         await broker.do(Send([OutgoingMessage("orders", b"bad")]))
-        (held,) = await broker.broker.receive("g", ReceiveRequest("orders"))
+        (held,) = await broker.door.receive("g", ReceiveRequest("orders"))
         await broker.do(Nack("g", [held.receipt], dead=True, reason="broken"))
         bodies = await told(there, 4)
         assert [body["event"] for body in bodies] == ["conflict", "parked", "exhausted", "dead_letter"]

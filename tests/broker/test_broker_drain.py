@@ -43,7 +43,7 @@ async def test_a_draining_broker_still_resolves_and_acknowledges() -> None:
     async with inside() as broker:
         await broker.prepare("a", "b", "c")
         await broker.do(Send(MESSAGES))
-        (held,) = await broker.broker.receive("g", ReceiveRequest("orders"))
+        (held,) = await broker.door.receive("g", ReceiveRequest("orders"))
         broker.broker.drain()
         await broker.do(Commit("a"))
         await broker.do(Rollback("b"))
@@ -58,7 +58,7 @@ async def test_a_batch_with_one_new_message_is_refused_as_a_whole() -> None:
         await broker.prepare("a")
         broker.broker.drain()
         with pytest.raises(Draining):
-            await broker.broker.batch([Commit("a"), Send(MESSAGES)], 100)
+            await broker.door.batch([Commit("a"), Send(MESSAGES)], 100)
         assert (await broker.view("a")).state == "prepared"
 
 
@@ -66,8 +66,8 @@ async def test_long_polls_go_home_at_once_and_empty() -> None:
     async with inside() as broker:
         await broker.one(PutTopic("orders", 1))
         polls = [
-            asyncio.create_task(broker.broker.fetch("orders", 0, 0, 10, 1_000, 30_000)),
-            asyncio.create_task(broker.broker.receive("g", ReceiveRequest("orders", wait_ms=30_000))),
+            asyncio.create_task(broker.door.fetch("orders", 0, 0, 10, 1_000, 30_000)),
+            asyncio.create_task(broker.door.receive("g", ReceiveRequest("orders", wait_ms=30_000))),
             broker.polling("m", ms=30_000),
         ]
         await asyncio.sleep(0.05)
@@ -75,9 +75,9 @@ async def test_long_polls_go_home_at_once_and_empty() -> None:
         piece, deliveries, checks = await asyncio.wait_for(asyncio.gather(*polls), 2)
         assert (piece.chunks, deliveries, checks) == ([], [], [])
         with pytest.raises(Draining):
-            await broker.broker.receive("g", ReceiveRequest("orders"))
+            await broker.door.receive("g", ReceiveRequest("orders"))
         # Reading takes nothing away from anybody.
-        assert (await broker.broker.fetch("orders", 0, 0, 10, 1_000, 30_000)).chunks == []
+        assert (await broker.door.fetch("orders", 0, 0, 10, 1_000, 30_000)).chunks == []
 
 
 async def test_what_was_handed_in_before_the_end_is_finished() -> None:

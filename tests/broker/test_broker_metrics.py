@@ -170,7 +170,7 @@ async def test_leases_dead_letters_and_lag_follow_the_consumers() -> None:
     async with inside() as broker:
         await broker.one(PutTopic("orders", 1))
         await broker.do(send("orders", 10))
-        first, second, third, *_ = await broker.broker.receive("g", ReceiveRequest("orders", max=5))
+        first, second, third, *_ = await broker.door.receive("g", ReceiveRequest("orders", max=5))
         await broker.do(Ack("g", [first.receipt]))
         await broker.do(Nack("g", [second.receipt], dead=True))
         found = await scraped(broker)

@@ -43,7 +43,7 @@ async def test_delayed_messages_are_delivered_on_time_and_in_the_order_of_their_
         assert broker.visible() == 0
         arrived = []
         while len(arrived) < 3:
-            for one in await broker.broker.receive("g", ReceiveRequest("orders", wait_ms=5_000)):
+            for one in await broker.door.receive("g", ReceiveRequest("orders", wait_ms=5_000)):
                 arrived.append((one.message.value.decode(), broker.broker.clock.now_ms() - now))
         assert [name for name, _ in arrived] == ["early", "middle", "late"]
         for name, after in arrived:
@@ -83,12 +83,12 @@ async def test_parts_and_tombstones_that_are_too_old_are_gone_soon_after_the_sta
     async with inside(store, clock) as broker:
 
         async def look() -> bool:
-            return (await broker.broker.look(lambda store: store.counts())).parts == 1
+            return (await broker.look(lambda store: store.counts())).parts == 1
 
         await eventually(look, "one part", 5)
 
         async def forgotten() -> bool:
-            found = await broker.broker.look(lambda store: store.scan("rolled_back", None, None, 5_000))
+            found = await broker.look(lambda store: store.scan("rolled_back", None, None, 5_000))
             return [view.gid for view in found[0]] == ["recent"]
 
         await eventually(forgotten, "one tombstone", 5)

@@ -15,8 +15,8 @@ from tallystick.broker.waiters import Waiters
 from tallystick.core.errors import Busy
 from tallystick.core.message import Chunk, OutgoingMessage, messages_of
 from tallystick.core.ops import Nack, Send
-from tallystick.core.wire import ReceiveRequest
-from tallystick.store.protocol import PutTopic, ResetGroup
+from tallystick.core.wire import ReceiveRequest, ResetRequest
+from tallystick.store.protocol import PutTopic
 
 decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
 
@@ -137,7 +137,7 @@ async def follow(broker: Inside, count: int) -> list[int]:
     view = await broker.one(PutTopic("orders", 1))
     found: list[int] = []
     while len(found) < count:
-        piece = await broker.broker.fetch("orders", 0, len(found), 100, 10**6, 30_000)
+        piece = await broker.door.fetch("orders", 0, len(found), 100, 10**6, 30_000)
         for raw in piece.chunks:
             found += [int(one.value) for one in messages_of(decode_chunk(raw), view.name, 0, len(found))]
     return found
@@ -161,7 +161,7 @@ async def test_no_follower_misses_a_message_or_sleeps_through_one() -> None:
 
 async def test_a_receive_waits_and_is_woken_by_the_first_message() -> None:
     async with inside() as broker:
-        waiting = asyncio.create_task(broker.broker.receive("g", ReceiveRequest("orders", wait_ms=20_000)))
+        waiting = asyncio.create_task(broker.door.receive("g", ReceiveRequest("orders", wait_ms=20_000)))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         began = time.monotonic()
@@ -175,7 +175,7 @@ async def test_competing_receivers_share_what_comes() -> None:
 
         async def work(found: list[int]) -> None:
             while True:
-                for one in await broker.broker.receive("g", ReceiveRequest("orders", wait_ms=20_000, max=3)):
+                for one in await broker.door.receive("g", ReceiveRequest("orders", wait_ms=20_000, max=3)):
                     found.append(int(one.message.value))
 
         found: list[list[int]] = [[] for _ in range(8)]
@@ -195,8 +195,8 @@ async def test_competing_receivers_share_what_comes() -> None:
 async def test_a_message_given_back_wakes_those_who_wait() -> None:
     async with inside() as broker:
         await put(broker, 1)
-        (held,) = await broker.broker.receive("g", ReceiveRequest("orders"))
-        waiting = asyncio.create_task(broker.broker.receive("g", ReceiveRequest("orders", wait_ms=20_000)))
+        (held,) = await broker.door.receive("g", ReceiveRequest("orders"))
+        waiting = asyncio.create_task(broker.door.receive("g", ReceiveRequest("orders", wait_ms=20_000)))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await broker.do(Nack("g", [held.receipt], delay_ms=0))
@@ -206,12 +206,12 @@ async def test_a_message_given_back_wakes_those_who_wait() -> None:
 
 async def test_receives_beyond_the_limit_are_told_to_come_again() -> None:
     async with inside(max_long_polls=1) as broker:
-        waiting = asyncio.create_task(broker.broker.receive("g", ReceiveRequest("orders", wait_ms=20_000)))
+        waiting = asyncio.create_task(broker.door.receive("g", ReceiveRequest("orders", wait_ms=20_000)))
         await asyncio.sleep(0.05)
         with pytest.raises(Busy, match="long polls"):
-            await broker.broker.receive("g", ReceiveRequest("orders", wait_ms=20_000))
+            await broker.door.receive("g", ReceiveRequest("orders", wait_ms=20_000))
         # One that does not want to wait is no long poll.
-        assert await broker.broker.receive("g", ReceiveRequest("orders")) == []
+        assert await broker.door.receive("g", ReceiveRequest("orders")) == []
         broker.broker.drain()
         assert await waiting == []
 
@@ -219,10 +219,10 @@ async def test_receives_beyond_the_limit_are_told_to_come_again() -> None:
 async def test_whoever_waits_gets_what_a_group_is_moved_back_to() -> None:
     async with inside() as broker:
         await broker.do(Send([OutgoingMessage("orders", b"a", key="k")]))
-        (held,) = await broker.broker.receive("g", ReceiveRequest("orders", invisible_ms=3_600_000))
-        waiting = asyncio.create_task(broker.broker.receive("g", ReceiveRequest("orders", wait_ms=60_000)))
+        (held,) = await broker.door.receive("g", ReceiveRequest("orders", invisible_ms=3_600_000))
+        waiting = asyncio.create_task(broker.door.receive("g", ReceiveRequest("orders", wait_ms=60_000)))
         await asyncio.sleep(0.05)
-        view = await broker.broker.reset_group(ResetGroup("g", "orders", "earliest"))
+        view = await broker.door.reset_group("g", ResetRequest("orders", "earliest"))
         assert (view.lag, view.leased) == (1, 0)
         async with asyncio.timeout(30):
             (again,) = await waiting

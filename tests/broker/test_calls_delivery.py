@@ -179,7 +179,7 @@ async def test_bodies_in_memory_have_a_limit() -> None:
         for number in range(30):
             await send(broker, f"t{number}", there.url, body=b"x" * 20_000)
         most = 0
-        while (await broker.broker.look(lambda store: store.counts())).calls_waiting:
+        while (await broker.look(lambda store: store.counts())).calls_waiting:
             most = max(most, calls._held_bytes)
             await asyncio.sleep(0)
         assert most <= 50_000 + 20_000
@@ -192,7 +192,7 @@ async def test_bodies_in_memory_have_a_limit() -> None:
 async def test_waiting_ends_when_all_calls_are_done() -> None:
     async with inside() as broker, site(SUCCESS) as there:
         await send(broker, "t", f"{there.url}/a", f"{there.url}/b")
-        view = await broker.broker.calls.wait("t", 10)
+        view = await broker.door.wait_for_calls("t", 10)
         assert view.state == "done"
 
 
@@ -202,7 +202,7 @@ async def test_waiting_ends_after_the_first_pass_and_tells_what_failed() -> None
 
     async with inside() as broker, site(second_fails) as there:
         await send(broker, "t", *(f"{there.url}/{name}" for name in "abc"))
-        view = await asyncio.wait_for(broker.broker.calls.wait("t", 60), 10)
+        view = await asyncio.wait_for(broker.door.wait_for_calls("t", 60), 10)
         assert [call.state for call in view.calls] == ["done", "waiting", "waiting"]
         assert [call.attempts for call in view.calls] == [1, 1, 0]
         assert view.calls[1].last_error == "status 409: no stock"
@@ -211,15 +211,15 @@ async def test_waiting_ends_after_the_first_pass_and_tells_what_failed() -> None
 async def test_waiting_ends_when_the_time_is_up() -> None:
     async with inside() as broker, rough_site(silence) as url:
         await send(broker, "t", url)
-        view = await asyncio.wait_for(broker.broker.calls.wait("t", 0.3), 5)
+        view = await asyncio.wait_for(broker.door.wait_for_calls("t", 0.3), 5)
         assert view.state == "waiting"
-        assert (await broker.broker.calls.wait("t", 0)).state == "waiting"
+        assert (await broker.door.wait_for_calls("t", 0)).state == "waiting"
 
 
 async def test_waiting_for_a_transaction_without_an_outcome_waits_for_its_commit() -> None:
     async with inside() as broker, site(SUCCESS) as there:
         await broker.do(Prepare("t", "shop", [], Check(after_ms=DAY), None, [OutgoingCall(there.url, b"{}")]))
-        waiting = asyncio.create_task(broker.broker.calls.wait("t", 20))
+        waiting = asyncio.create_task(broker.door.wait_for_calls("t", 20))
         await asyncio.sleep(0.2)
         assert not waiting.done()
         await broker.do(Commit("t"))
@@ -231,22 +231,22 @@ async def test_waiting_for_what_was_rolled_back_or_is_unknown_ends_at_once() -> 
         calls = [OutgoingCall("http://127.0.0.1:9/", b"{}")]
         await broker.do(Prepare("t", "shop", [], Check(after_ms=DAY), None, calls))
         await broker.do(Rollback("t"))
-        assert (await asyncio.wait_for(broker.broker.calls.wait("t", 60), 5)).state == "dropped"
+        assert (await asyncio.wait_for(broker.door.wait_for_calls("t", 60), 5)).state == "dropped"
         with pytest.raises(NotFound):
-            await broker.broker.calls.wait("nobody", 60)
+            await broker.door.wait_for_calls("nobody", 60)
 
 
 async def test_the_number_of_those_who_wait_has_a_limit() -> None:
     async with inside() as broker, rough_site(silence) as url:
         await send(broker, "t", url)
         broker.broker.calls._waiters._most = 2
-        waiting = [asyncio.create_task(broker.broker.calls.wait("t", 1)) for _ in range(2)]
+        waiting = [asyncio.create_task(broker.door.wait_for_calls("t", 1)) for _ in range(2)]
         await asyncio.sleep(0.05)
         with pytest.raises(Busy):
-            await broker.broker.calls.wait("t", 1)
+            await broker.door.wait_for_calls("t", 1)
         await asyncio.gather(*waiting)
         assert broker.broker.calls._waiters._waiting == {}
-        await broker.broker.calls.wait("t", 0)
+        await broker.door.wait_for_calls("t", 0)
 
 
 # --- check-backs beside them -----------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ async def test_channels_of_calls_are_no_business_of_the_check_back() -> None:
         await send(broker, "t", url)
         await tried(broker, "t")
         await rounds()
-        assert [channel.via for channel in broker.broker.store.channels()] == ["call"]
+        assert [channel.via for channel in broker.broker._store.channels()] == ["call"]
         assert broker.broker.checkback._next_look == {}
         await broker.broker.checkback._park_unreachable()
 

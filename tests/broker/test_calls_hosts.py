@@ -13,9 +13,8 @@ from inside import Inside, eventually, inside, rounds
 from web import closed_port, rough_site, silence, site
 
 from tallystick.broker.calls.deliverer import CallSettings
-from tallystick.broker.calls.hosts import HostView
 from tallystick.broker.outbound.allow_list import AllowedUrls
-from tallystick.core.calls import OutgoingCall
+from tallystick.core.calls import HostView, OutgoingCall
 from tallystick.core.clock import SystemClock
 from tallystick.core.ops import Send
 
@@ -23,13 +22,13 @@ BAD_GATEWAY = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"
 
 
 def host(broker: Inside, url: str) -> HostView:
-    (found,) = (view for view in broker.broker.calls.hosts() if url.startswith(view.name))
+    (found,) = (view for view in broker.door.call_hosts() if url.startswith(view.name))
     return found
 
 
 async def given_up(broker: Inside, url: str) -> None:
     async def look() -> bool:
-        return any(url.startswith(view.name) and view.open for view in broker.broker.calls.hosts())
+        return any(url.startswith(view.name) and view.open for view in broker.door.call_hosts())
 
     await eventually(look, f"{url} is given up")
 
@@ -82,7 +81,7 @@ async def test_hosts_that_hang_delay_no_other(hanging: int) -> None:
         await rounds()
         gids = await send_many(broker, alive.url, 1_000, "alive")
         await done(broker, *gids, seconds=10)
-        stuck = [view for view in broker.broker.calls.hosts() if view.name != alive.url]
+        stuck = [view for view in broker.door.call_hosts() if view.name != alive.url]
         assert [view.in_flight for view in stuck] == [8] * hanging
         broker.broker.calls._settings = CallSettings(drain_ms=10)
 
@@ -238,7 +237,7 @@ async def test_a_probe_that_cannot_be_sent_says_nothing_about_the_host() -> None
         await there.stop()
         await send(broker, "plain", there.url)
         await given_up(broker, there.url)
-        await broker.one(Send([], "odd", [OutgoingCall(f"{there.url}/?method=x", b"[]", protocol="json-rpc")]))
+        await broker.do(Send([], "odd", [OutgoingCall(f"{there.url}/?method=x", b"[]", protocol="json-rpc")]))
         await there.start()
         for _ in range(20):
             broker.clock.advance(2_000)
@@ -263,7 +262,7 @@ async def test_hosts_are_listed_with_what_is_known_of_them() -> None:
 
 async def none_waiting_of(broker: Inside, left: int) -> None:
     async def look() -> bool:
-        return (await broker.broker.look(lambda store: store.counts())).calls_waiting == left
+        return (await broker.look(lambda store: store.counts())).calls_waiting == left
 
     await eventually(look, f"{left} calls wait")
 

@@ -18,7 +18,7 @@ async def pending(broker: Inside, name: str, count: int, group: str = "shop", af
     gids = [f"{name}-{number}" for number in range(count)]
     check, messages = Check(after_ms=after_ms), [OutgoingMessage("orders", b"v")]
     for start in range(0, count, 1_000):
-        await broker.broker.batch([Prepare(gid, group, messages, check) for gid in gids[start : start + 1_000]], 1)
+        await broker.door.batch([Prepare(gid, group, messages, check) for gid in gids[start : start + 1_000]], 1)
     return gids
 
 
@@ -28,7 +28,7 @@ async def cost_of_a_round(count: int, answer: Answer) -> tuple[int, int, int]:
     async with inside(WatchedStore(engine)) as broker:
         await pending(broker, "later", count)
         resolved = await pending(broker, "resolved", count // 2, after_ms=900)
-        await broker.broker.batch([Commit(gid) for gid in resolved], 1)
+        await broker.door.batch([Commit(gid) for gid in resolved], 1)
         due = await pending(broker, "due", 100, after_ms=1_000)
         # A first round that finds nothing, so that the one that is measured is like any other.
         assert await broker.poll(ms=250) == []

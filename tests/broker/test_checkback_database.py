@@ -29,7 +29,7 @@ def reading(service: Service, **more: str) -> dict[str, Any]:
 
 async def prepare(broker: Inside, *gids: str, name: str = "bank", **rest: Any) -> None:
     check, messages = Check(via="database", target=name, after_ms=0, **rest), [OutgoingMessage("orders", b"v")]
-    await broker.broker.batch([Prepare(gid, "shop", messages, check) for gid in gids], 100)
+    await broker.door.batch([Prepare(gid, "shop", messages, check) for gid in gids], 100)
 
 
 # --- the four answers ----------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ async def test_a_name_that_is_not_configured_is_refused_at_the_prepare(tmp_path:
             await prepare(broker, "t", name="vault")
         assert refused.value.field == "ops[0].check.target"
         assert all(word in refused.value.detail for word in ("'vault'", "bank", "shop"))
-        assert await broker.broker.look(lambda store: store.transaction("t")) is None
+        assert await broker.look(lambda store: store.transaction("t")) is None
         with pytest.raises(InvalidRequest, match="needs its database"):
             await prepare(broker, "t", name="")
 

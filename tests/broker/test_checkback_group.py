@@ -167,7 +167,7 @@ async def test_one_that_is_due_at_once_is_not_overlooked_among_later_ones() -> N
         await rounds()  # the broker has looked, and knows of nothing that is due
         wishes = [Check(after_ms=0), Check(after_ms=60_000)]
         messages = [OutgoingMessage("orders", b"")]
-        await broker.broker.batch([Prepare(f"t{wish.after_ms}", "shop", messages, wish) for wish in wishes], 100)
+        await broker.door.batch([Prepare(f"t{wish.after_ms}", "shop", messages, wish) for wish in wishes], 100)
         assert gids(await asyncio.wait_for(poll, 4)) == ["t0"]
 
 
@@ -265,7 +265,7 @@ async def test_a_member_that_leaves_before_it_is_asked_costs_no_check() -> None:
     async with inside() as broker:
         await broker.prepare("t")
         # The claim of the round that the first poll brings waits behind this look; by then the member is gone.
-        slow = broker.broker.writer.look(lambda _: time.sleep(0.4))
+        slow = broker.look(lambda _: time.sleep(0.4))
         leaving = broker.polling("leaving", ms=100)
         assert await leaving == []
         await slow

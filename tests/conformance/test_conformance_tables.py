@@ -11,7 +11,8 @@ from engines import Place, message, prepare
 
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.ops import Check, Commit, CommitOffsets, Prepare, Rollback, Send
-from tallystick.store.protocol import ClaimChecks, ExpireTombstones, FailChecks, PromoteDelayed, TableName, TableQuery
+from tallystick.core.wire import TableName
+from tallystick.store.protocol import ClaimChecks, ExpireTombstones, FailChecks, PromoteDelayed, TableQuery
 
 make_place = engines.make_place
 place = engines.place

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect as python_inspect
-import re
 import textwrap
 from collections.abc import Iterator
 from itertools import pairwise
@@ -16,26 +15,36 @@ from msgspec import inspect
 
 import tallystick
 from tallystick import barrier
-from tallystick.api.http.table import ENTRIES
+from tallystick.api.http.openapi import parameters_of, plain_path
+from tallystick.api.http.table import ROUTES
 from tallystick.client import handlers
 from tallystick.core import wire
 
 
 def routes() -> str:
     rows = []
-    for entry in ENTRIES:
-        query = ", ".join(f"`{name}` ({text})" for name, text in entry.query.items())
-        place = f"`{entry.method} {_plain(entry.path)}`"
-        rows.append([place, entry.summary, query, _link(entry.takes), _link(entry.gives)])
+    for route in ROUTES:
+        query = ", ".join(f"`{name}` ({schema['description']})" for name, schema in parameters_of(route).items())
+        place = f"`{route.method} {plain_path(route.path)}`"
+        also = "".join(f"; {status}: {_links({'': kind})}" for status, kind in route.also.items())
+        rows.append(
+            [
+                place,
+                route.summary,
+                query,
+                _links(route.takes),
+                f"{route.status}: {_links(route.gives)}{also}".rstrip(": "),
+            ]
+        )
     return table(["route", "what it does", "query", "takes", "gives"], rows)
 
 
-def _plain(path: str) -> str:
-    return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
-
-
-def _link(kind: Any) -> str:
-    return f"[{kind.__name__}](#{kind.__name__.lower()})" if kind is not None else ""
+def _links(by_media: dict[str, Any]) -> str:
+    """The kinds of a body, each once; bytes by their media type."""
+    found = {
+        f"[{kind.__name__}](#{kind.__name__.lower()})" if kind else f"`{name}`": 0 for name, kind in by_media.items()
+    }
+    return ", ".join(found)
 
 
 def bodies() -> str:
@@ -58,8 +67,8 @@ def _own_doc(kind: type) -> str:
 def _structs() -> set[type]:
     """Every struct that a request or an answer may hold."""
     found: set[type] = set()
-    for entry in ENTRIES:
-        for kind in (entry.takes, entry.gives):
+    for route in ROUTES:
+        for kind in (*route.takes.values(), *route.gives.values(), *route.also.values()):
             if kind is not None:
                 _gather(inspect.type_info(kind), found)
     _gather(inspect.type_info(wire.Problem), found)

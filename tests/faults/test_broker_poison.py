@@ -45,12 +45,12 @@ def send(gid: str) -> Send:
 async def test_only_the_one_that_is_wrong_fails(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     half = Prepare("half", "shop", [OutgoingMessage("orders", b"half")])
-    await broker.batch([half], 100)
+    await broker.door().batch([half], 100)
     gids = [*(f"a{number}" for number in range(20)), "poison", *(f"b{number}" for number in range(20))]
-    blocked = broker.writer.look(lambda _: __import__("time").sleep(0.2))  # all of them wait for one group commit
-    work = [asyncio.ensure_future(broker.batch([send(gid)], 100)) for gid in gids]
-    counted = asyncio.ensure_future(broker.look(lambda store: store.counts()))
-    last = asyncio.ensure_future(broker.batch([Commit("half")], 100))
+    blocked = broker._writer.look(lambda _: __import__("time").sleep(0.2))  # all of them wait for one group commit
+    work = [asyncio.ensure_future(broker.door().batch([send(gid)], 100)) for gid in gids]
+    counted = asyncio.ensure_future(broker.door().info())
+    last = asyncio.ensure_future(broker.door().batch([Commit("half")], 100))
     await blocked
     answers = await asyncio.gather(*work, counted, last, return_exceptions=True)
     failed = [gid for gid, answer in zip(gids, answers, strict=False) if isinstance(answer, BaseException)]
@@ -59,11 +59,10 @@ async def test_only_the_one_that_is_wrong_fails(broker: Broker, caplog: pytest.L
     assert isinstance(error, TallystickError)
     assert (error.status, error.retryable) == (500, False)
     assert "internal error" in error.detail
-    view = broker.store.topic("orders")
-    assert view is not None
+    view = broker.door().topic("orders")
     assert sum(view.ends) == 41
     for gid in gids:
-        found = await broker.look(lambda store, gid=gid: store.transaction(gid))  # type: ignore[misc]
+        found = await broker.door().whole(gid)
         assert (found is None) == (gid == "poison")
 
 
@@ -71,9 +70,8 @@ async def test_the_broker_goes_on_after_it(broker: Broker, caplog: pytest.LogCap
     caplog.set_level(logging.CRITICAL)
     for number in range(5):
         with pytest.raises(TallystickError, match="internal error"):
-            await broker.batch([send("poison")], 100)
-        assert (await broker.batch([send(f"s{number}")], 100))[0] is not None
-    assert broker.store.failure() is None
-    view = broker.store.topic("orders")
-    assert view is not None
+            await broker.door().batch([send("poison")], 100)
+        assert (await broker.door().batch([send(f"s{number}")], 100))[0] is not None
+    assert broker.door().not_ready() is None
+    view = broker.door().topic("orders")
     assert sum(view.ends) == 5

@@ -64,15 +64,14 @@ def outgoing(service: Service, gid: str, **rest: Any) -> list[OutgoingCall]:
 
 
 async def send(broker: Broker, service: Service, gid: str, **rest: Any) -> None:
-    (result,) = await broker.batch([Send([], gid, calls=outgoing(service, gid, **rest))], 100)
+    (result,) = await broker.door().batch([Send([], gid, calls=outgoing(service, gid, **rest))], 100)
     assert result is None or not result.error, result
 
 
 async def becomes(broker: Broker, gid: str, state: str, seconds: float = 20.0) -> CallsView:
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
-        view = await broker.look(lambda store: store.calls(gid))
-        assert view is not None
+        view = await broker.door().calls(gid)
         if view.state == state:
             return view
         assert asyncio.get_running_loop().time() < deadline, f"{gid} is {view}"
@@ -109,12 +108,12 @@ async def test_a_jump_drops_nothing_and_calls_nothing_that_has_no_outcome(
 ) -> None:
     check = Check(via="url", target=service.check_url, after_ms=HOUR, max_checks=1_000)
     for gid in ("open", "undone"):
-        await broker.batch([Prepare(gid, "shop", [], check, calls=outgoing(service, gid))], 100)
-    await broker.batch([Rollback("undone")], 100)
+        await broker.door().batch([Prepare(gid, "shop", [], check, calls=outgoing(service, gid))], 100)
+    await broker.door().batch([Rollback("undone")], 100)
     jump(broker, ms)
     await asyncio.sleep(0.5)
     assert service.arrivals == []
-    await broker.batch([Commit("open")], 100)
+    await broker.door().batch([Commit("open")], 100)
     await becomes(broker, "open", "done")
     assert service.of("open") == [("01", 200), ("02", 200)]
     assert service.of("undone") == []
@@ -137,7 +136,7 @@ async def test_a_host_that_was_down_when_the_clock_went_back_is_found_when_it_is
     service.answer = lambda _: 503
     await send(broker, service, "before")
     async with asyncio.timeout(20):
-        while not any(host.open for host in broker.calls.hosts()):
+        while not any(host.open for host in broker.door().call_hosts()):
             await asyncio.sleep(0.02)
     jump(broker, ms)
     service.answer = lambda _: 200

@@ -421,15 +421,15 @@ def test_a_batch_write_with_its_version_is_written_once(broker: BrokerProcess, t
 # Ends the broker, once, between making the commit durable and answering it.
 _DIES_AFTER_COMMIT = """
 import os, pathlib
-from tallystick.api.http.routes import tables
-original = tables.respond
-def respond(request, content, *more):
+from tallystick.api.http.route import Asked
+original = Asked.respond
+def respond(self, content, *more):
     mark = pathlib.Path("die-after-commit")
-    if request.method == "POST" and "/ledger/" in request.url.path and mark.exists():
+    if self._request.method == "POST" and "/ledger/" in self._request.url.path and mark.exists():
         mark.unlink()
         os._exit(9)
-    return original(request, content, *more)
-tables.respond = respond
+    return original(self, content, *more)
+Asked.respond = respond
 """
 
 

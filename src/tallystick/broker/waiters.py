@@ -25,6 +25,8 @@ class Waiters:
         self._forgotten = 0  # no topic that is not in `_versions` has a newer append than this
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._closed = False
+        # Receives under way that lend one message of a key at a time: an ack is news to them.
+        self.in_order = 0
 
     def version(self, *topics: str) -> int:
         return max(self._versions.get(topic, self._forgotten) for topic in topics)

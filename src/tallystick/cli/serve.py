@@ -33,7 +33,7 @@ def serve(
     **flags: Any,
 ) -> None:
     settings = load_config(config, flags)
-    from tallystick.api.http.server import serve as run  # late: a wrong setting is told without loading the broker
+    from tallystick.api.server import serve as run  # late: a wrong setting is told without loading the broker
 
     try:
         run(settings, None if ready_file is None else _writes(ready_file))

@@ -155,3 +155,13 @@ def digest_of(calls: list[OutgoingCall], options: CallOptions | None) -> bytes:
     if not calls:
         return b""
     return hashlib.blake2b(msgspec.msgpack.encode((calls, options or CallOptions())), digest_size=16).digest()
+
+
+class HostView(Struct):
+    """A host as an operator sees it. `open`: it does not answer, and only a probe is sent now and then."""
+
+    name: str
+    in_flight: int = 0
+    open: bool = False
+    failures: int = 0
+    next_probe_at: int = 0

@@ -16,6 +16,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
 
 TransactionState = Literal["prepared", "parked", "committed", "rolled_back"]
+TableName = Literal["transactions", "half", "op", "offsets", "delayed", "calls"]
 
 SOURCE_HEADER = "Tallystick-Source"
 """With a check-back by URL: the database that holds the outcome, percent-encoded, so that no other one answers."""
@@ -200,3 +201,10 @@ class GroupView(Struct, omit_defaults=True):
     leased: int = 0
     lag: int = 0
     oldest_unsettled_at: int | None = None
+
+
+class Split(Struct):
+    """A range of a table; ranges of one answer are disjoint and together the whole table."""
+
+    after: str | None
+    before: str | None

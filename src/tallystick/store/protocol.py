@@ -17,7 +17,16 @@ from tallystick.core.calls import CallResult, CallsView, CallTopicView, CallView
 from tallystick.core.limits import Limits
 from tallystick.core.ops import ClientOp, OpResult
 from tallystick.core.transaction import CheckDefaults
-from tallystick.core.wire import CheckRequest, Delivery, GroupView, LedgerView, TopicView, TransactionView
+from tallystick.core.wire import (
+    CheckRequest,
+    Delivery,
+    GroupView,
+    LedgerView,
+    Split,
+    TableName,
+    TopicView,
+    TransactionView,
+)
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -315,9 +324,6 @@ class Slice(Struct):
     created_at: int  # of the topic: a name may have had several
 
 
-TableName = Literal["transactions", "half", "op", "offsets", "delayed", "calls"]
-
-
 class TableQuery(Struct, frozen=True):
     """A page of one of the store's own tables. `after` and `before` are tokens of earlier answers."""
 
@@ -335,13 +341,6 @@ class TablePage(Struct):
 
     columns: dict[str, list[Any]]
     next: str | None
-
-
-class Split(Struct):
-    """A range of a table; ranges of one answer are disjoint and together the whole table."""
-
-    after: str | None
-    before: str | None
 
 
 class Counts(Struct):

@@ -67,7 +67,7 @@ def test_a_port_that_is_taken_while_the_store_is_opened_is_told_the_same_way(tmp
     # The prelude listens on the port after the broker has reserved it, as another program might.
     thief = """
 import socket
-from tallystick.api.http import server
+from tallystick.api import server
 def opening(config, grpc, open_it=server._open):
     global taken
     taken = socket.socket()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Awaitable, Sequence
+from typing import NoReturn, TypeVar
 
 from tallystick.api.dtm import errors, waiting
 from tallystick.api.dtm.errors import DtmError, DtmOngoing, refusal_of
-from tallystick.api.dtm.states import Known, known
+from tallystick.api.dtm.states import finished, status_of
 from tallystick.api.dtm.translate import (
     GROUP,
     Trans,
@@ -22,7 +22,7 @@ from tallystick.api.dtm.translate import (
     timeout_of,
     url_of,
 )
-from tallystick.broker.broker import Broker
+from tallystick.broker.door import WEIGHT, Door, Whole, raise_refusal
 from tallystick.core.errors import (
     AlreadyResolved,
     Conflict,
@@ -30,26 +30,11 @@ from tallystick.core.errors import (
     NotFound,
     OutcomeConflict,
     TallystickError,
-    error_from_code,
 )
-from tallystick.core.ids import new_gid
 from tallystick.core.ops import ClientOp, Commit, OpResult, Rollback
-from tallystick.store.protocol import (
-    DropCallTopic,
-    Hurry,
-    HurryAll,
-    OperatorResolve,
-    Progress,
-    Resume,
-    ResumeCalls,
-    StopCalls,
-    StoreOp,
-    Subscribe,
-    Unsubscribe,
-)
 
 TRIES = 3  # a submit may meet a prepare or a check-back on its way; after one look more there is nothing left to meet
-WEIGHT = 1_024  # what an operation without bodies is reckoned as
+T = TypeVar("T")
 _DONE = OpResult()
 _OF_STATE = (AlreadyResolved.code, DifferentContent.code, OutcomeConflict.code)
 
@@ -57,11 +42,11 @@ _OF_STATE = (AlreadyResolved.code, DifferentContent.code, OutcomeConflict.code)
 class Dtm:
     """Every operation raises DtmFailure, DtmOngoing or DtmError, or has been carried out durably."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+    def __init__(self, door: Door) -> None:
+        self._door = door
 
     def new_gid(self) -> str:
-        return new_gid(self.broker.store.id)
+        return self._door.new_gid()
 
     # --- transactions ----------------------------------------------------------------------------------------------
 
@@ -71,8 +56,8 @@ class Dtm:
         op = prepare_op(trans)
         if (await self._batch([op], weight)).error:
             found = await self._known(op.gid)
-            if found.status != "prepared":
-                raise errors.cannot_prepare(found.status)
+            if status_of(found) != "prepared":
+                raise errors.cannot_prepare(status_of(found))
             # As in dtm, what was stored first stands. But a gid of another producer is not this transaction.
             if found.transaction.group != GROUP:
                 raise DtmError(f"gid {op.gid} belongs to a transaction that did not come through this API")
@@ -112,8 +97,8 @@ class Dtm:
         """A repeated submit runs nothing again. It is refused where dtm refuses it: when everything is over."""
         found = await self._known(gid)
         by_check = found.transaction.resolved_by == "check"  # then this may be the first submit, and it is fulfilled
-        if found.status == "failed" or (found.status == "succeed" and not by_check):
-            raise errors.cannot_submit(found.status)
+        if status_of(found) == "failed" or (status_of(found) == "succeed" and not by_check):
+            raise errors.cannot_submit(status_of(found))
 
     async def _wait(self, trans: Trans) -> None:
         gid = gid_of(trans)
@@ -122,54 +107,51 @@ class Dtm:
             return
         # As in dtm, what was delayed is not waited for: the caller is told that it has not happened yet.
         seconds = 0.0 if delay_of(trans) else waiting.patience(found.calls, timeout_of(trans))
-        try:
-            waiting.judge(await self.broker.calls.wait(gid, seconds))
-        except TallystickError as error:
-            raise refusal_of(error) from error
+        waiting.judge(await _told(self._door.wait_for_calls(gid, seconds)))
 
     async def abort(self, trans: Trans) -> None:
         check_type(trans.trans_type)
         gid = gid_of(trans)
         found = await self._known(gid)
-        if found.status != "prepared":
-            raise errors.cannot_abort(found.status)
+        if status_of(found) != "prepared":
+            raise errors.cannot_abort(status_of(found))
         result = await self._batch([Rollback(gid)])
         if result.error or result.duplicate:
-            raise errors.cannot_abort((await self._known(gid)).status)
+            raise errors.cannot_abort(status_of(await self._known(gid)))
 
     async def force_stop(self, gid: str | None) -> None:
         """Nothing more is done for an unfinished transaction."""
         gid = checked_gid(gid)
         for _ in range(TRIES):
             found = await self._known(gid)
-            if found.finished:
-                raise errors.cannot_stop(found.status)
-            stop = OperatorResolve(gid, "rolled_back") if found.status == "prepared" else StopCalls(gid)
+            if finished(found):
+                raise errors.cannot_stop(status_of(found))
             try:
-                await self.broker.one(stop)
+                if status_of(found) == "prepared":
+                    await self._door.resolve(gid, "rolled_back")
+                else:
+                    await self._door.stop_calls(gid)
                 return
             except Conflict:
                 continue  # submitted or finished since the look
             except TallystickError as error:
                 raise refusal_of(error) from error
-        raise errors.cannot_stop((await self._known(gid)).status)
+        raise errors.cannot_stop(status_of(await self._known(gid)))
 
     async def hurry(self, gid: str | None) -> None:
         """The next check or the next tries are due now. dtm parks nothing, so what is parked here goes on as well."""
         gid = checked_gid(gid)
         found = await self._known(gid)
         if found.transaction.state == "parked":
-            await self._one(Resume(gid))
+            await _told(self._door.resume(gid))
         elif found.calls is not None and any(call.state == "parked" for call in found.calls.calls):
-            await self._one(ResumeCalls(gid))
-        if not found.finished:
-            await self._one(Hurry(gid))
+            await _told(self._door.resume_calls(gid))
+        if not finished(found):
+            await _told(self._door.hurry(gid))
 
-    async def hurry_all(self, after_ms: int, limit: int) -> Progress:
-        progress = await self._one(HurryAll(after_ms, limit))
-        if not isinstance(progress, Progress):
-            raise TypeError(f"the store answered with {progress!r}")
-        return progress
+    async def hurry_all(self, after_ms: int, limit: int) -> tuple[int, bool]:
+        """How many were hurried, and whether there are more."""
+        return await _told(self._door.hurry_all(after_ms, limit))
 
     def register_branch(self, trans_type: str | None) -> NoReturn:
         """Branches come one by one only in transactions that this broker does not have."""
@@ -177,11 +159,8 @@ class Dtm:
             raise DtmError("unknow trans type: msg")  # dtm's own words
         raise errors.wrong_type(trans_type)
 
-    async def find(self, gid: str) -> Known | None:
-        return await self.broker.look(lambda store: known(store, gid))
-
-    async def _known(self, gid: str) -> Known:
-        found = await self.find(gid)
+    async def _known(self, gid: str) -> Whole:
+        found = await self._door.whole(gid)
         if found is None:
             raise errors.unknown_gid(gid)
         return found
@@ -190,17 +169,14 @@ class Dtm:
 
     async def subscribe(self, topic: str, url: str, remark: str = "") -> None:
         place = url_of(url, "grpc", "url") if url else ""
-        try:
-            await self.broker.subscribe(Subscribe(topic, place, remark))
-        except TallystickError as error:
-            raise refusal_of(error) from error
+        await _told(self._door.subscribe(topic, place, remark))
 
     async def unsubscribe(self, topic: str, url: str) -> None:
-        await self._one(Unsubscribe(topic, subscriber_url(url)))
+        await _told(self._door.unsubscribe(topic, subscriber_url(url)))
 
     async def delete_topic(self, topic: str) -> None:
         try:
-            await self.broker.one(DropCallTopic(topic))
+            await self._door.drop_call_topic(topic)
         except NotFound as error:
             raise DtmError("storage: NotFound") from error
         except TallystickError as error:
@@ -211,16 +187,18 @@ class Dtm:
     async def _batch(self, ops: Sequence[ClientOp], weight: int = WEIGHT) -> OpResult:
         """Carry out; gives the answer to the last operation if it is done or if its refusal is about the state of the
         transaction, and raises everything else."""
-        try:
-            result = (await self.broker.batch(ops, weight))[-1] or _DONE
-            if result.error and result.error not in _OF_STATE and result.field != "gid":
-                raise error_from_code(result.error, result.detail, result.field)
-        except TallystickError as error:
-            raise refusal_of(error) from error
+        result = (await _told(self._door.batch(ops, weight)))[-1] or _DONE
+        if result.error and result.error not in _OF_STATE and result.field != "gid":
+            try:
+                raise_refusal(result)
+            except TallystickError as error:
+                raise refusal_of(error) from error
         return result
 
-    async def _one(self, op: StoreOp) -> object:
-        try:
-            return await self.broker.one(op)
-        except TallystickError as error:
-            raise refusal_of(error) from error
+
+async def _told(work: Awaitable[T]) -> T:
+    """What the door gives; what it refuses, in dtm's words."""
+    try:
+        return await work
+    except TallystickError as error:
+        raise refusal_of(error) from error

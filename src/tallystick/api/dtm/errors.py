@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from tallystick.api.http.problems import as_tallystick_error
+from tallystick.api.serving.problems import as_tallystick_error
 from tallystick.core.errors import TallystickError
 
 # Places in the broker's operations, as dtm's requests call them.

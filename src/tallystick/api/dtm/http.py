@@ -7,8 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.requests import Request
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from tallystick.api.dtm import views
 from tallystick.api.dtm.engine import Dtm
@@ -17,10 +16,9 @@ from tallystick.api.dtm.jsonrpc import JsonRpc
 from tallystick.api.dtm.requests import Asked
 from tallystick.api.dtm.states import STATUSES
 from tallystick.api.dtm.translate import TIMEOUT_TO_FAIL, decode_trans, known_form
-from tallystick.api.http.batch import Receive, Scope, Send, answer_raw, read_raw
-from tallystick.api.http.problems import RETRY_AFTER_SECONDS
-from tallystick.api.http.routes.context import CallerGone, while_connected
-from tallystick.broker.broker import Broker
+from tallystick.api.serving.asgi import CallerGone, Receive, Scope, Send, answer_raw, read_raw, while_connected
+from tallystick.api.serving.problems import RETRY_AFTER_SECONDS
+from tallystick.broker.door import Door
 from tallystick.core.wire import JSON
 
 BASE = "/api/dtmsvr"
@@ -38,9 +36,9 @@ class DtmHttp:
     """An ASGI application for every path that begins with PREFIX. A handler's answer is encoded as JSON; None is
     dtm's SUCCESS."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._dtm = Dtm(broker)
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._dtm = Dtm(door)
         self._json_rpc = JsonRpc(self._dtm)
         read = ("GET",)
         write = ("POST",)
@@ -83,11 +81,11 @@ class DtmHttp:
             route = PREFIX  # never the path itself: a label for each would have no bound
             text = f"there is no {scope['method']} {scope['path'][:200]} in dtm's API; the native API is at /docs"
             status = await _reply(send, 404, _encode({"message": text}))
-        self._broker.metrics.requests.labels(route, status).inc()
+        self._door.answered(route, status)
 
     async def _handle(self, handler: Handler, rest: str, scope: Scope, receive: Receive, send: Send) -> int:
         try:
-            body = await read_raw(receive, dict(scope["headers"]), self._broker.limits.request_bytes)
+            body = await read_raw(receive, dict(scope["headers"]), self._door.limits.request_bytes)
             answer = await handler(Asked(scope, receive, body, rest))
         except CallerGone:
             return await _reply(send, 499, b"{}")  # nobody reads it
@@ -104,7 +102,7 @@ class DtmHttp:
         trans = decode_trans(asked.body)
         submitting = self._dtm.submit(trans, len(asked.body))
         if trans.wait_result:
-            await while_connected(Request(asked.scope, asked.receive), submitting)
+            await while_connected(asked.receive, submitting)
         else:
             await submitting
 
@@ -119,8 +117,8 @@ class DtmHttp:
 
     async def _reset_all(self, asked: Asked) -> object:
         after = asked.number("timeout", 3 * TIMEOUT_TO_FAIL, MOST_SECONDS)
-        progress = await self._dtm.hurry_all(1000 * after, asked.number("limit", 100, 10_000))
-        return {"has_remaining": progress.more, "succeed_count": progress.done}
+        done, more = await self._dtm.hurry_all(1000 * after, asked.number("limit", 100, 10_000))
+        return {"has_remaining": more, "succeed_count": done}
 
     async def _new_gid(self, _: Asked) -> object:
         return {"dtm_result": "SUCCESS", "gid": self._dtm.new_gid()}
@@ -133,13 +131,11 @@ class DtmHttp:
     async def _query(self, asked: Asked) -> object:
         if not asked.text("gid"):
             raise DtmError("no gid specified")
-        gid, now, most = known_form(asked.text("gid")), self._broker.clock.now_ms(), self._broker.limits.request_bytes
-        if gid is None:
-            return {"transaction": None, "branches": []}
-        return await self._broker.look(lambda store: views.query(store, gid, now, most))
+        gid = known_form(asked.text("gid"))
+        return views.NOT_FOUND if gid is None else await views.query(self._door, gid)
 
     async def _all(self, asked: Asked) -> object:
-        status, now = asked.text("status"), self._broker.clock.now_ms()
+        status = asked.text("status")
         if status not in ("", *STATUSES):
             raise DtmError(f"status: {status[:40]!r} is none of {', '.join(STATUSES)}")
         gid = known_form(asked.text("gid")) if asked.text("gid") else ""
@@ -153,7 +149,7 @@ class DtmHttp:
             asked.text("position"),
             max(1, asked.number("limit", 100, MOST_LISTED)),
         )
-        return await self._broker.look(lambda store: views.all_transactions(store, wanted, now))
+        return await views.all_transactions(self._door, wanted)
 
     async def _version(self, _: Asked) -> object:
         return {"version": SPOKEN, "tallystick": version("tallystick")}
@@ -170,13 +166,11 @@ class DtmHttp:
         await self._dtm.delete_topic(asked.rest)
 
     async def _query_kv(self, asked: Asked) -> object:
-        category, key = asked.text("cat"), asked.text("key")
-        return {"kv": await self._broker.look(lambda store: views.topics(store, category, key))}
+        return {"kv": await views.topics(self._door, asked.text("cat"), asked.text("key"))}
 
     async def _scan_kv(self, asked: Asked) -> object:
-        category, position = asked.text("cat"), asked.text("position")
         limit = max(1, asked.number("limit", 100, MOST_LISTED))
-        return await self._broker.look(lambda store: views.scan_topics(store, category, position, limit))
+        return await views.scan_topics(self._door, asked.text("cat"), asked.text("position"), limit)
 
     # --- the rest --------------------------------------------------------------------------------------------------
 
@@ -184,8 +178,7 @@ class DtmHttp:
         return await self._json_rpc.answer(asked.body)
 
     async def _metrics(self, send: Send) -> int:
-        await self._broker.count()
-        await answer_raw(send, 200, CONTENT_TYPE_LATEST, generate_latest(self._broker.metrics.registry))
+        await answer_raw(send, 200, CONTENT_TYPE_LATEST, await self._door.metrics())
         return 200
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from tallystick.api.dtm.engine import Dtm
 from tallystick.api.dtm.errors import refusal_of
 from tallystick.api.dtm.translate import Trans, trans_from
-from tallystick.api.http.problems import DECODING
+from tallystick.api.serving.problems import DECODING
 
 PARSE_ERROR, BAD_REQUEST, NO_METHOD = -32700, -32600, -32601
 Method = Callable[[Trans], Awaitable[dict[str, str] | None]]
@@ -24,7 +24,7 @@ class Envelope(Struct):
     id: str | None = None
 
 
-class Fault(Struct):
+class JsonRpcFault(Struct):
     code: int
     message: str
 
@@ -34,7 +34,7 @@ class Reply(Struct):
 
     jsonrpc: str
     id: str
-    error: Fault | None = None
+    error: JsonRpcFault | None = None
     result: dict[str, str] | None = None
 
 
@@ -56,21 +56,19 @@ class JsonRpc:
         try:
             asked = _decode(body)
         except DECODING as error:
-            return Reply("2.0", "", Fault(PARSE_ERROR, f"Parse json error: {error}"))
+            return _refused("", PARSE_ERROR, f"Parse json error: {error}")
         name = asked.id or ""
         if not name or asked.jsonrpc != "2.0":
-            return Reply("2.0", name, Fault(BAD_REQUEST, 'Bad json request: id must not be empty and jsonrpc be "2.0"'))
+            return _refused(name, BAD_REQUEST, 'Bad json request: id must not be empty and jsonrpc be "2.0"')
         method = self._methods.get(asked.method or "")
         if method is None:
             known = ", ".join(self._methods)
-            return Reply(
-                "2.0", name, Fault(NO_METHOD, f"Method not found: {(asked.method or '')[:80]!r} is none of {known}")
-            )
+            return _refused(name, NO_METHOD, f"Method not found: {(asked.method or '')[:80]!r} is none of {known}")
         try:
             return Reply("2.0", name, None, await method(trans_from(asked.params or {})))
         except Exception as error:
             refusal = refusal_of(error)
-            return Reply("2.0", name, Fault(refusal.jsonrpc_code, refusal.message))
+            return _refused(name, refusal.jsonrpc_code, refusal.message)
 
     async def _new_gid(self, _: Trans) -> dict[str, str]:
         return {"dtm_result": "SUCCESS", "gid": self._dtm.new_gid()}
@@ -86,3 +84,7 @@ class JsonRpc:
 
     async def _register_branch(self, trans: Trans) -> None:
         self._dtm.register_branch(trans.trans_type)
+
+
+def _refused(name: str, code: int, message: str) -> Reply:
+    return Reply("2.0", name, JsonRpcFault(code, message))

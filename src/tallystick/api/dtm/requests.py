@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tallystick.api.dtm.errors import DtmError
-from tallystick.api.http.batch import Receive, Scope
-from tallystick.api.http.problems import DECODING, undecodable
+from tallystick.api.serving.asgi import Receive, Scope
+from tallystick.api.serving.problems import DECODING, undecodable
 
 _decode_object = msgspec.json.Decoder(dict[str, object]).decode
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tallystick.api.dtm.errors import DtmError, wrong_type
-from tallystick.api.http.problems import DECODING, undecodable
+from tallystick.api.serving.problems import DECODING, undecodable
 from tallystick.core.calls import PROTOCOLS, TOPIC_SCHEME, CallOptions, OutgoingCall, Protocol
 from tallystick.core.errors import TallystickError
 from tallystick.core.message import MAX_TIMEOUT_MS
@@ -69,7 +69,7 @@ class BinaryTrans(Trans):
     bodies: list[bytes] = []
 
 
-class Options(Struct, frozen=True, omit_defaults=True):
+class DtmOptions(Struct, frozen=True, omit_defaults=True):
     """dtm's column `options`: what a query shows of them."""
 
     wait_result: bool = False
@@ -80,19 +80,19 @@ class Options(Struct, frozen=True, omit_defaults=True):
     concurrent: bool = False
 
 
-class Remark(Struct, omit_defaults=True):
+class DtmRemark(Struct, omit_defaults=True):
     """What the broker keeps beside the calls because only dtm's protocol has a word for it."""
 
     protocol: str = ""
     custom_data: str = ""
     query_prepared: str = ""
-    options: Options = Options()
+    options: DtmOptions = DtmOptions()
 
 
 _decode = msgspec.json.Decoder(Trans).decode
 _encode = msgspec.json.Encoder().encode
-_decode_remark = msgspec.json.Decoder(Remark).decode
-_EMPTY = Remark()
+_decode_remark = msgspec.json.Decoder(DtmRemark).decode
+_EMPTY = DtmRemark()
 
 
 def decode_trans(body: bytes) -> Trans:
@@ -233,7 +233,7 @@ def call_options_of(trans: Trans) -> CallOptions:
 
 
 def remark_of(trans: Trans) -> str:
-    options = Options(
+    options = DtmOptions(
         bool(trans.wait_result),
         trans.timeout_to_fail or 0,
         trans.request_timeout or 0,
@@ -242,7 +242,7 @@ def remark_of(trans: Trans) -> str:
         bool(trans.concurrent),
     )
     protocol = "" if trans.protocol in (None, "http") else trans.protocol or ""
-    text: str = _encode(Remark(protocol, trans.custom_data or "", trans.query_prepared or "", options)).decode()
+    text: str = _encode(DtmRemark(protocol, trans.custom_data or "", trans.query_prepared or "", options)).decode()
     if len(text) > MOST_REMARK:
         raise DtmError(
             f"custom_data, branch_headers and query_prepared have {len(text)} characters together as JSON; "
@@ -251,7 +251,7 @@ def remark_of(trans: Trans) -> str:
     return "" if text == "{}" else text
 
 
-def read_remark(text: str) -> Remark:
+def read_remark(text: str) -> DtmRemark:
     """What `remark_of` wrote; the calls of a native transaction may have a remark of another kind, or none."""
     try:
         return _decode_remark(text) if text else _EMPTY

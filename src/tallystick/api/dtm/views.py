@@ -7,16 +7,17 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from tallystick.api.dtm.states import Known, known
-from tallystick.api.dtm.translate import GROUP, Options, Remark, read_remark, shown_url
+from tallystick.api.dtm.states import finished, status_of
+from tallystick.api.dtm.translate import GROUP, DtmOptions, DtmRemark, read_remark, shown_url
+from tallystick.broker.door import Door, Whole
 from tallystick.core.calls import CallTopicView, CallView
-from tallystick.store.protocol import Store
 
-EXAMINED_PER_PAGE = 1_000  # a page that filters much away ends early instead of holding the writer up
+EXAMINED_PER_PAGE = 1_000  # a page that filters much away ends early instead of keeping the caller
+NOT_FOUND: dict[str, object] = {"transaction": None, "branches": []}
 _ZERO_ID = 0  # dtm's number of a row; its own stores without one show 0
 
 
-class Transaction(Struct, omit_defaults=True):
+class TransactionRow(Struct, omit_defaults=True):
     """dtm's keys; empty ones are left out, except the first three and the last."""
 
     create_time: str
@@ -34,7 +35,7 @@ class Transaction(Struct, omit_defaults=True):
     next_cron_time: str = ""
 
 
-class Branch(Struct, omit_defaults=True):
+class BranchRow(Struct, omit_defaults=True):
     """dtm's keys, and three that it has not: how often it was called, what came of it, and when it is next."""
 
     create_time: str
@@ -59,12 +60,12 @@ def time_text(ms: int) -> str:
 # --- transactions ------------------------------------------------------------------------------------------------
 
 
-def transaction_view(found: Known, now: int) -> dict[str, object]:
-    transaction, calls, status = found.transaction, found.calls, found.status
-    remark = read_remark(calls.remark) if calls else Remark()
+def transaction_view(found: Whole, now: int) -> dict[str, object]:
+    transaction, calls, status = found.transaction, found.calls, status_of(found)
+    remark = read_remark(calls.remark) if calls else DtmRemark()
     over = max(transaction.resolved_at, calls.finished_at if calls else 0)
     next_at = _next_at(found)
-    shown = Transaction(
+    shown = TransactionRow(
         time_text(transaction.created_at),
         time_text(max(transaction.created_at, over)),
         transaction.gid,
@@ -74,7 +75,7 @@ def transaction_view(found: Known, now: int) -> dict[str, object]:
         remark.protocol or "http",
         time_text(over) if status == "succeed" else "",
         time_text(over) if status == "failed" else "",
-        msgspec.json.encode(remark.options).decode() if remark.options != Options() else "",
+        msgspec.json.encode(remark.options).decode() if remark.options != DtmOptions() else "",
         remark.custom_data,
         max(1, (next_at - now) // 1000) if next_at else 0,
         time_text(next_at),
@@ -86,17 +87,17 @@ def _filled(shown: Struct) -> dict[str, object]:
     return {name: value for name, value in msgspec.structs.asdict(shown).items() if value}
 
 
-def _next_at(found: Known) -> int:
+def _next_at(found: Whole) -> int:
     """When the broker will do something for it by itself."""
-    if found.finished:
+    if finished(found):
         return 0
-    if found.status == "prepared" or found.calls is None:
+    if status_of(found) == "prepared" or found.calls is None:
         return found.transaction.next_check_at
     return min((call.next_at for call in found.calls.calls if call.next_at), default=0)
 
 
 def branch_view(call: CallView, body: bytes) -> dict[str, object]:
-    shown = Branch(
+    shown = BranchRow(
         time_text(call.created_at),
         time_text(max(call.created_at, call.finished_at)),
         call.gid,
@@ -113,15 +114,14 @@ def branch_view(call: CallView, body: bytes) -> dict[str, object]:
     return {"id": _ZERO_ID, **_filled(shown)}
 
 
-def query(store: Store, gid: str, now: int, most_bytes: int) -> dict[str, object]:
-    """One transaction with its branches. Bodies beyond `most_bytes` together are left out of the answer."""
-    found = known(store, gid)
-    branches = []
-    for call in found.calls.calls if found and found.calls else ():
-        most_bytes -= call.size
-        body = store.call_body(gid, call.index) if call.size and most_bytes >= 0 else b""
-        branches.append(branch_view(call, body))
-    return {"transaction": transaction_view(found, now) if found else None, "branches": branches}
+async def query(door: Door, gid: str) -> dict[str, object]:
+    """One transaction with its branches. Bodies beyond what a request may hold are left out of the answer."""
+    found = await door.whole(gid, door.limits.request_bytes)
+    if found is None:
+        return NOT_FOUND
+    calls = found.calls.calls if found.calls else []
+    branches = [branch_view(call, body) for call, body in zip(calls, found.bodies, strict=True)]
+    return {"transaction": transaction_view(found, door.now_ms()), "branches": branches}
 
 
 class Wanted(Struct, frozen=True):
@@ -134,39 +134,37 @@ class Wanted(Struct, frozen=True):
     position: str = ""
     limit: int = 100
 
-    def takes(self, found: Known) -> bool:
+    def takes(self, found: Whole) -> bool:
         created = found.transaction.created_at
         return (
             (found.calls is not None or found.transaction.group == GROUP)
-            and self.status in ("", found.status)
+            and self.status in ("", status_of(found))
             and created >= self.created_from
             and (not self.created_to or created <= self.created_to)
         )
 
 
-def all_transactions(store: Store, wanted: Wanted, now: int) -> dict[str, object]:
+async def all_transactions(door: Door, wanted: Wanted) -> dict[str, object]:
     """A page: first what is prepared, then what has an outcome, newest first."""
     if wanted.gid:
-        one = known(store, wanted.gid)
+        one = await door.whole(wanted.gid)
         found, position = [one] if one and wanted.takes(one) else [], ""
     else:
-        found, position = _page(store, wanted)
+        found, position = await _page(door, wanted)
+    now = door.now_ms()
     return {"transactions": [transaction_view(one, now) for one in found], "next_position": position}
 
 
-def _page(store: Store, wanted: Wanted) -> tuple[list[Known], str]:
+async def _page(door: Door, wanted: Wanted) -> tuple[list[Whole], str]:
     state = "committed" if wanted.status in ("submitted", "succeed") else None
     place = wanted.position or None
-    found: list[Known] = []
+    found: list[Whole] = []
     examined = 0
     while True:
-        views, place = store.scan(state, None, place, wanted.limit - len(found))
-        for view in views:
-            one = Known(view, store.calls(view.gid) if view.calls else None)
-            if wanted.takes(one):
-                found.append(one)
-        examined += max(1, len(views))
-        if place is None or (wanted.status == "prepared" and views and views[-1].resolved_at):
+        seen, place = await door.wholes(state, place, wanted.limit - len(found))
+        found += [one for one in seen if wanted.takes(one)]
+        examined += max(1, len(seen))
+        if place is None or (wanted.status == "prepared" and seen and seen[-1].transaction.resolved_at):
             return found, ""
         if len(found) >= wanted.limit or examined >= EXAMINED_PER_PAGE:
             return found, place
@@ -188,16 +186,16 @@ def topic_view(number: int, topic: CallTopicView) -> dict[str, object]:
     }
 
 
-def topics(store: Store, category: str, key: str) -> list[dict[str, object]]:
+async def topics(door: Door, category: str, key: str) -> list[dict[str, object]]:
     """dtm keeps pairs of several categories; here there are topics only."""
     if category != "topics":
         return []
-    numbered = enumerate(store.call_topics(), 1)
+    numbered = enumerate(await door.call_topics(), 1)
     return [topic_view(number, topic) for number, topic in numbered if key in ("", topic.topic)]
 
 
-def scan_topics(store: Store, category: str, position: str, limit: int) -> dict[str, object]:
+async def scan_topics(door: Door, category: str, position: str, limit: int) -> dict[str, object]:
     """A page in the order of names; the position is the last name of the page before."""
-    left = [one for one in topics(store, category, "") if str(one["k"]) > position]
+    left = [one for one in await topics(door, category, "") if str(one["k"]) > position]
     more = len(left) > limit
     return {"kv": left[:limit], "next_position": left[limit - 1]["k"] if more else ""}

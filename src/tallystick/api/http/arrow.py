@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tallystick.broker.broker import Broker
+from tallystick.broker.door import Door
 from tallystick.core.errors import InvalidRequest, NotAllowed
 from tallystick.core.message import Chunk
 
@@ -111,20 +111,25 @@ def headers_array(headers: list[dict[str, str] | None]) -> Any:
 
 
 async def stream(
-    broker: Broker, topic: str, queue: int, offset: int, end: int, names: tuple[str, ...]
+    door: Door, topic: str, queue: int, offset: int, end: int, names: tuple[str, ...]
 ) -> AsyncIterator[bytes | memoryview]:
     """An Arrow IPC stream of the offsets in [offset, end): the schema, record batches, the end mark."""
     yield schema_of(names).serialize().to_pybytes()
     while offset < end:
-        piece = broker.store.read(topic, queue, offset, ROWS_AT_ONCE, BYTES_AT_ONCE)
-        if not piece.chunks:
+        # Off the event loop: reading and building arrays of megabytes would hold every other request up.
+        encoded, offset = await asyncio.to_thread(_next, door, topic, queue, offset, end, names)
+        if encoded is None:
             break
-        # Off the event loop: building arrays of megabytes would hold every other request up.
-        yield await asyncio.to_thread(_encoded, piece.chunks, topic, queue, offset, end, names)
-        offset = piece.next
+        yield encoded
     yield END_OF_STREAM
 
 
-def _encoded(raw: list[bytes], topic: str, queue: int, offset: int, end: int, names: tuple[str, ...]) -> memoryview:
-    batch = record_batch([_decode(chunk) for chunk in raw], topic, queue, offset, end, names)
-    return memoryview(batch.serialize())
+def _next(
+    door: Door, topic: str, queue: int, offset: int, end: int, names: tuple[str, ...]
+) -> tuple[memoryview | None, int]:
+    """What lies at `offset` as one encoded batch, and where to go on; nothing if there is no more."""
+    piece = door.read(topic, queue, offset, ROWS_AT_ONCE, BYTES_AT_ONCE)
+    if not piece.chunks:
+        return None, offset
+    batch = record_batch([_decode(chunk) for chunk in piece.chunks], topic, queue, offset, end, names)
+    return memoryview(batch.serialize()), piece.next

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from tallystick.api.http.arrow import END_OF_STREAM, headers_array, pyarrow
-from tallystick.store.protocol import TableName
+from tallystick.core.wire import TableName
 
 # Name and kind of each column; a question mark where it may be null.
 _COLUMNS: dict[TableName, str] = {

@@ -1,4 +1,4 @@
-"""The API's own description, made from the table of routes and the structs they use."""
+"""The API's own description, made from the routes and the structs they use."""
 
 from __future__ import annotations
 
@@ -10,56 +10,103 @@ from typing import Any
 
 import msgspec
 
-from tallystick.api.http.table import ENTRIES, Entry
-from tallystick.core.wire import JSON, PROBLEM, Problem
+from tallystick.api.http.route import Route
+from tallystick.core.wire import PROBLEM, Problem
+
+_STATUSES = {200: "done", 201: "made", 204: "done", 409: "not all of it was done", 503: "not now"}
 
 
 @cache
-def describe() -> dict[str, Any]:
+def describe(routes: tuple[Route, ...]) -> dict[str, Any]:
     """OpenAPI 3.1."""
-    kinds = {kind for entry in ENTRIES for kind in (entry.takes, entry.gives) if kind is not None} | {Problem}
+    kinds = {kind for route in routes for kind in _kinds(route)} | {Problem}
     ordered = sorted(kinds, key=lambda kind: kind.__name__)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     by_kind = dict(zip(ordered, schemas, strict=True))
     paths: dict[str, Any] = {}
-    for entry in ENTRIES:
-        paths.setdefault(_plain(entry.path), {})[entry.method.lower()] = _operation(entry, by_kind)
-    return {
+    for route in routes:
+        paths.setdefault(plain_path(route.path), {})[route.method.lower()] = _operation(route, by_kind)
+    document = {
         "openapi": "3.1.0",
         "info": {"title": "Tallystick", "version": version("tallystick"), "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {"schemas": components},
     }
+    described: dict[str, Any] = _ecma(document)
+    return described
 
 
-def _plain(path: str) -> str:
+def _kinds(route: Route) -> list[Any]:
+    found = (*route.takes.values(), *route.gives.values(), *route.also.values())
+    return [kind for kind in found if kind is not None]
+
+
+def plain_path(path: str) -> str:
     return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
 
 
-def _operation(entry: Entry, schemas: dict[Any, Any]) -> dict[str, Any]:
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"\{(\w+)", entry.path)
+def parameters_of(route: Route) -> dict[str, dict[str, Any]]:
+    """The schemas of the parameters after the question mark."""
+    if route.query is None:
+        return {}
+    known: dict[str, dict[str, Any]] = msgspec.json.schema(route.query)["$defs"][route.query.__name__]["properties"]
+    return {name: _present(schema) for name, schema in known.items()}
+
+
+def _present(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter may be left out; that it would be null then is nothing that can be sent."""
+    (kind,) = (one for one in schema.get("anyOf", [schema]) if one != {"type": "null"})
+    return {name: value for name, value in {**schema, **kind}.items() if name != "anyOf" and value is not None}
+
+
+def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+    def content(by_media: dict[str, Any]) -> dict[str, Any]:
+        return {media: {} if kind is None else {"schema": schemas[kind]} for media, kind in by_media.items()}
+
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "integer" if form else "string"}}
+        for name, form in re.findall(r"\{(\w+)(:int)?\}", route.path)
     ]
-    parameters += [
-        {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
-        for name, text in entry.query.items()
-    ]
-    answer: dict[str, Any] = {"description": "done"}
-    if entry.gives is not None:
-        answer["content"] = {JSON: {"schema": schemas[entry.gives]}}
+    for name, schema in parameters_of(route).items():
+        text, required = schema.pop("description"), name in _required(route.query)
+        parameters.append({"name": name, "in": "query", "required": required, "description": text, "schema": schema})
+    answers: dict[str, Any] = {str(route.status): {"description": _STATUSES[route.status]}}
+    if route.gives:
+        answers[str(route.status)]["content"] = content(route.gives)
+    for status, kind in route.also.items():
+        answers[str(status)] = {
+            "description": _STATUSES[status],
+            "content": {**content(dict.fromkeys(route.gives, kind)), **content({PROBLEM: Problem})},
+        }
+    answers["default"] = {"description": "a problem", "content": content({PROBLEM: Problem})}
     described: dict[str, Any] = {
-        "summary": entry.summary,
-        "operationId": f"{entry.method.lower()}{re.sub(r'[^a-z]+', '_', entry.path)}",
+        "summary": route.summary,
+        "operationId": f"{route.method.lower()}{re.sub(r'[^a-z]+', '_', route.path)}",
         "parameters": parameters,
-        "responses": {
-            "200": answer,
-            "default": {"description": "a problem", "content": {PROBLEM: {"schema": schemas[Problem]}}},
-        },
+        "responses": answers,
     }
-    if entry.takes is not None:
-        described["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[entry.takes]}}}
+    if route.takes:
+        described["requestBody"] = {"required": _needs_body(route), "content": content(route.takes)}
     return described
+
+
+def _needs_body(route: Route) -> bool:
+    """Where every field may be left out, so may the body."""
+    return any(_required(kind) for kind in route.takes.values())
+
+
+def _required(kind: type[msgspec.Struct] | None) -> set[str]:
+    return set() if kind is None else {one.encode_name for one in msgspec.structs.fields(kind) if one.required}
+
+
+def _ecma(node: Any) -> Any:
+    r"""Patterns as JSON Schema has them: what Python writes as \Z is a plain $ there."""
+    if isinstance(node, dict):
+        return {
+            name: value.replace(r"\Z", "$") if name == "pattern" and isinstance(value, str) else _ecma(value)
+            for name, value in node.items()
+        }
+    return [_ecma(one) for one in node] if isinstance(node, list) else node
 
 
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tallystick API</title><style>
@@ -73,24 +120,31 @@ td{padding:.1rem .8rem .1rem 0;vertical-align:top}</style>
 
 
 @cache
-def docs_page() -> str:
+def docs_page(routes: tuple[Route, ...]) -> str:
     """One page without scripts or anything from elsewhere: it works on a machine without a network."""
     parts = [_PAGE]
-    for entry in ENTRIES:
-        path = html.escape(_plain(entry.path))
+    for route in routes:
+        path = html.escape(plain_path(route.path))
         parts.append(
-            f'<details><summary><code><span class="m {entry.method}">{entry.method}</span>{path}</code> '
-            f"&mdash; {html.escape(entry.summary)}</summary>{_details(entry)}</details>"
+            f'<details><summary><code><span class="m {route.method}">{route.method}</span>{path}</code> '
+            f"&mdash; {html.escape(route.summary)}</summary>{_details(route)}</details>"
         )
     return "".join(parts) + "</html>"
 
 
-def _details(entry: Entry) -> str:
-    rows = "".join(f"<tr><td><code>{name}</code><td>{html.escape(text)}" for name, text in entry.query.items())
+def _details(route: Route) -> str:
+    rows = "".join(
+        f"<tr><td><code>{name}</code><td>{html.escape(schema['description'])}"
+        for name, schema in parameters_of(route).items()
+    )
     shown = f"<table>{rows}</table>" if rows else ""
-    for title, kind in (("Takes", entry.takes), ("Gives", entry.gives)):
-        if kind is not None:
-            shown += f"<p>{title} <code>{kind.__name__}</code></p><pre>{html.escape(_fields(kind))}</pre>"
+    for title, by_media in (("Takes", route.takes), (f"Gives {route.status}", route.gives)):
+        for kind in dict.fromkeys(by_media.values()):
+            media = ", ".join(name for name, one in by_media.items() if one is kind)
+            if kind is None:
+                shown += f"<p>{title}: {html.escape(media)}</p>"
+            else:
+                shown += f"<p>{title} <code>{kind.__name__}</code>: {media}</p><pre>{html.escape(_fields(kind))}</pre>"
     return shown
 
 

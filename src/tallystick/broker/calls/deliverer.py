@@ -17,20 +17,18 @@ from msgspec import Struct
 from tallystick.broker.calls.breaker import Breaker
 from tallystick.broker.calls.call_waiters import CallWaiters
 from tallystick.broker.calls.finisher import Finisher
-from tallystick.broker.calls.hosts import Host, HostView
+from tallystick.broker.calls.hosts import Host
 from tallystick.broker.calls.protocols import make_call
 from tallystick.broker.calls.verdicts import CallVerdict
 from tallystick.broker.metrics import Metrics
 from tallystick.broker.outbound.outbound import Outbound
 from tallystick.broker.writer import Writer
 from tallystick.core.backoff import Backoff
-from tallystick.core.calls import CallResult, CallsView
+from tallystick.core.calls import CallResult, CallsView, HostView
 from tallystick.core.clock import Clock
 from tallystick.core.errors import TallystickError
 from tallystick.core.message import MAX_TIMEOUT_MS
 from tallystick.store.protocol import CallClaim, ClaimCalls, ClaimedCalls, Progress, RequeueCalls, Result, Store
-
-__all__ = ["CallSettings", "Calls", "HostView"]
 
 log = logging.getLogger("tallystick.broker.calls")
 

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from msgspec import Struct
-
 from tallystick.broker.calls.breaker import Breaker
+from tallystick.core.calls import HostView
 from tallystick.core.clock import Clock
 from tallystick.store.protocol import CallClaim
 
 FIRST_WINDOW = 8
 MAX_SEEN = 200_000
-
-
-class HostView(Struct):
-    """A host as an operator sees it. `open`: it does not answer, and only a probe is sent now and then."""
-
-    name: str
-    in_flight: int = 0
-    open: bool = False
-    failures: int = 0
-    next_probe_at: int = 0
 
 
 class Host:

@@ -10,7 +10,7 @@ from typing import Any
 from tallystick.core import ops
 from tallystick.core.calls import CallsView, CallTopicView, CallView
 from tallystick.core.errors import NotFound, StorageFailed, TallystickError
-from tallystick.core.wire import GroupView, LedgerView, TopicView, TransactionView
+from tallystick.core.wire import GroupView, LedgerView, Split, TableName, TopicView, TransactionView
 from tallystick.store import protocol
 from tallystick.store.kv import (
     call_topics,
@@ -40,10 +40,8 @@ from tallystick.store.protocol import (
     Event,
     Result,
     Slice,
-    Split,
     StoreOp,
     StoreSettings,
-    TableName,
     TablePage,
     TableQuery,
 )

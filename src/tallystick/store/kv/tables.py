@@ -17,6 +17,7 @@ from tallystick.core.calls import CallView
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.message import OutgoingMessage, dated
 from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
+from tallystick.core.wire import Split, TableName
 from tallystick.store.kv import call_views, keys, views
 from tallystick.store.kv.batch import Batch
 from tallystick.store.kv.call_records import decode_calls, decode_state
@@ -24,7 +25,7 @@ from tallystick.store.kv.delayed import decode_delayed
 from tallystick.store.kv.engine import Area
 from tallystick.store.kv.reader import Reader
 from tallystick.store.kv.tombstones import decode_outcomes
-from tallystick.store.protocol import Split, TableName, TablePage, TableQuery
+from tallystick.store.protocol import TablePage, TableQuery
 
 PAGE_BYTES = 8 * 1024 * 1024
 EXAMINED_PER_PAGE = 50_000  # a page that filters much away ends early

@@ -2,125 +2,78 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 import msgspec
-from google.protobuf.descriptor import MethodDescriptor
-from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
 
 from tallystick.api.dtm.engine import Dtm
 from tallystick.api.dtm.errors import DtmError, DtmFailure, DtmOngoing, DtmRefusal, refusal_of
 from tallystick.api.dtm.grpc.messages import SERVICE, DtmGidReply, Empty
 from tallystick.api.dtm.translate import BinaryTrans, Trans, check_type, trans_from
-from tallystick.api.http.problems import DECODING, undecodable
-from tallystick.broker.broker import Broker
-
-MAX_STATUS_TEXT = 1_000  # a status travels in the trailers, and many clients take no more than 8 KiB of those
-
-Act = Callable[[Any], Awaitable[Any]]
-Context = grpc.aio.ServicerContext[bytes, bytes]
+from tallystick.api.serving.grpc import GrpcService
+from tallystick.api.serving.problems import DECODING, undecodable
+from tallystick.broker.door import Door
 
 
-class Service:
-    """dtm's methods, carried out on a broker."""
+def dtm_service(door: Door) -> GrpcService:
+    methods = _Methods(Dtm(door))
+    by_name = {
+        "NewGid": methods.new_gid,
+        "Prepare": methods.prepare,
+        "Submit": methods.submit,
+        "Abort": methods.abort,
+        "Subscribe": methods.subscribe,
+        "Unsubscribe": methods.unsubscribe,
+        "DeleteTopic": methods.delete_topic,
+        "RegisterBranch": methods.register_branch,
+        "PrepareWorkflow": methods.prepare_workflow,
+    }
+    return GrpcService(SERVICE, by_name, _refuse, door.answered)
 
-    def __init__(self, broker: Broker) -> None:
-        self._dtm = Dtm(broker)
-        self._requests = broker.metrics.requests
-        self._under_way: set[asyncio.Future[Any]] = set()
-        self._acts: dict[str, Act] = {
-            "NewGid": self._new_gid,
-            "Prepare": self._prepare,
-            "Submit": self._submit,
-            "Abort": self._abort,
-            "Subscribe": self._subscribe,
-            "Unsubscribe": self._unsubscribe,
-            "DeleteTopic": self._delete_topic,
-            "RegisterBranch": self._register_branch,
-            "PrepareWorkflow": self._prepare_workflow,
-        }
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        methods = {method.name: self._handler_of(method) for method in SERVICE.methods}
-        return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)
+def _refuse(error: Exception) -> tuple[grpc.StatusCode, str]:
+    refusal = refusal_of(error)
+    return code_of(refusal), refusal.message
 
-    def _handler_of(self, method: MethodDescriptor) -> grpc.RpcMethodHandler[bytes, bytes]:
-        kind: Any = GetMessageClass(method.input_type)
-        act = self._acts[method.name]
-        route = f"/{SERVICE.full_name}/{method.name}"
 
-        async def answer(body: bytes, context: Context) -> bytes:
-            try:
-                reply: bytes = (await self._whole(act, _decoded(kind, body))).SerializeToString()
-            except Exception as error:
-                refusal = refusal_of(error)
-                code = code_of(refusal)
-                self._requests.labels(route, code.name).inc()
-                await context.abort(code, refusal.message[:MAX_STATUS_TEXT])
-            self._requests.labels(route, "OK").inc()
-            return reply
+class _Methods:
+    def __init__(self, dtm: Dtm) -> None:
+        self._dtm = dtm
 
-        return grpc.unary_unary_rpc_method_handler(answer)
-
-    async def _whole(self, act: Act, request: Any) -> Any:
-        """A client that goes away cancels its call, but what has begun is carried out to its end."""
-        task = asyncio.ensure_future(act(request))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        return await asyncio.shield(task)
-
-    async def close(self) -> None:
-        """Give up what is still waited for by nobody. What the writer was given, it carries out all the same."""
-        for task in self._under_way:
-            task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
-
-    # --- the methods -------------------------------------------------------------------------------------------
-
-    async def _new_gid(self, request: Any) -> Any:
+    async def new_gid(self, request: Any) -> Any:
         return DtmGidReply(Gid=self._dtm.new_gid())
 
-    async def _prepare(self, request: Any) -> Any:
+    async def prepare(self, request: Any) -> Any:
         await self._dtm.prepare(trans_of(request), request.ByteSize())
         return Empty()
 
-    async def _submit(self, request: Any) -> Any:
+    async def submit(self, request: Any) -> Any:
         await self._dtm.submit(trans_of(request), request.ByteSize())
         return Empty()
 
-    async def _abort(self, request: Any) -> Any:
+    async def abort(self, request: Any) -> Any:
         await self._dtm.abort(trans_of(request))
         return Empty()
 
-    async def _subscribe(self, request: Any) -> Any:
+    async def subscribe(self, request: Any) -> Any:
         await self._dtm.subscribe(request.Topic, request.URL, request.Remark)
         return Empty()
 
-    async def _unsubscribe(self, request: Any) -> Any:
+    async def unsubscribe(self, request: Any) -> Any:
         await self._dtm.unsubscribe(request.Topic, request.URL)
         return Empty()
 
-    async def _delete_topic(self, request: Any) -> Any:
+    async def delete_topic(self, request: Any) -> Any:
         await self._dtm.delete_topic(request.Topic)
         return Empty()
 
-    async def _register_branch(self, request: Any) -> Any:
+    async def register_branch(self, request: Any) -> Any:
         check_type(request.TransType)
         raise DtmError(f"unknow trans type: {request.TransType}")  # dtm's words: a message registers no branches
 
-    async def _prepare_workflow(self, request: Any) -> Any:
+    async def prepare_workflow(self, request: Any) -> Any:
         check_type("workflow")
-
-
-def _decoded(kind: Any, body: bytes) -> Any:
-    try:
-        return kind.FromString(body)
-    except DecodeError as error:
-        raise DtmError(f"the message cannot be decoded as {kind.DESCRIPTOR.full_name}: {error}") from error
 
 
 def trans_of(request: Any) -> Trans:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-from starlette.requests import Request
-from starlette.responses import Response
+from typing import Annotated, Literal
 
-from tallystick.api.http.bodies import respond
-from tallystick.api.http.routes.context import body_of, broker_of, gid_of, number, while_connected
-from tallystick.broker.broker import Broker
-from tallystick.core.calls import CallPage, CallsView, CallTopicView, Remark, Url
-from tallystick.core.errors import InvalidRequest, NotFound
-from tallystick.core.names import check_name
-from tallystick.store.protocol import DropCallTopic, ResumeCalls, StopCalls, Subscribe, Unsubscribe
+from msgspec import Meta, Struct
+
+from tallystick.api.http.route import Asked
+from tallystick.core.calls import CallPage, CallsView, CallTopicView, HostView, Remark, Url
+from tallystick.core.errors import NotFound
 
 
 class SubscriberIn(Struct, forbid_unknown_fields=True):
@@ -20,83 +16,75 @@ class SubscriberIn(Struct, forbid_unknown_fields=True):
     remark: Remark = ""
 
 
-async def _view(broker: Broker, gid: str) -> CallsView:
-    view = await broker.look(lambda store: store.calls(gid))
-    if view is None:
-        raise NotFound(f"transaction {gid} is not known here, or has no calls", field="gid")
-    return view
+class UnsubscribeQuery(Struct):
+    url: Annotated[str, Meta(description="the URL to remove")] = ""
 
 
-async def show(request: Request) -> Response:
-    gid, broker = gid_of(request), broker_of(request)
-    wait_ms = number(request, "wait_ms", 0, 0, 60_000)
-    if wait_ms:
-        return respond(request, await while_connected(request, broker.calls.wait(gid, wait_ms / 1000)))
-    return respond(request, await _view(broker, gid))
+class CallsQuery(Struct):
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="how long to wait at most")] = 0
 
 
-async def resume(request: Request) -> Response:
-    return await _tell(request, ResumeCalls(gid_of(request)))
+class CallListQuery(Struct):
+    state: Annotated[Literal["waiting", "parked"], Meta(description="waiting or parked")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000, description="page size")] = 100
+    after: Annotated[str, Meta(description="`next` of the page before")] | None = None
 
 
-async def stop(request: Request) -> Response:
-    return await _tell(request, StopCalls(gid_of(request)))
+class CallTopicList(Struct):
+    topics: list[CallTopicView]
 
 
-async def _tell(request: Request, op: ResumeCalls | StopCalls) -> Response:
-    broker = broker_of(request)
-    await broker.one(op)
-    return respond(request, await _view(broker, op.gid))
+class HostList(Struct):
+    hosts: list[HostView]
 
 
-async def list_(request: Request) -> Response:
-    state = request.query_params.get("state")
-    if state not in (None, "waiting", "parked"):
-        raise InvalidRequest(f"state: {state[:40]!r} is none of waiting, parked", field="state")
-    limit = number(request, "limit", 100, 1, 1_000)
-    after = request.query_params.get("after")
-    found, more = await broker_of(request).look(lambda store: store.scan_calls(state, after, limit))
-    return respond(request, CallPage(found, more))
+async def show(asked: Asked, query: CallsQuery) -> CallsView:
+    if query.wait_ms:
+        return await asked.wait(asked.door.wait_for_calls(asked.gid, query.wait_ms / 1000))
+    return await asked.door.calls(asked.gid)
 
 
-async def hosts(request: Request) -> Response:
-    return respond(request, {"hosts": broker_of(request).calls.hosts()})
+async def resume(asked: Asked) -> CallsView:
+    await asked.door.resume_calls(asked.gid)
+    return await asked.door.calls(asked.gid)
+
+
+async def stop(asked: Asked) -> CallsView:
+    await asked.door.stop_calls(asked.gid)
+    return await asked.door.calls(asked.gid)
+
+
+async def list_(asked: Asked, query: CallListQuery) -> CallPage:
+    return await asked.door.list_calls(query.state, query.after, query.limit)
+
+
+async def hosts(asked: Asked) -> HostList:
+    return HostList(asked.door.call_hosts())
 
 
 # --- call topics -------------------------------------------------------------------------------------------------
 
 
-def _topic_of(request: Request) -> str:
-    return check_name(request.path_params["topic"], "topic")
+async def list_topics(asked: Asked) -> CallTopicList:
+    return CallTopicList(await asked.door.call_topics())
 
 
-async def _topics(broker: Broker) -> dict[str, CallTopicView]:
-    return {view.topic: view for view in await broker.look(lambda store: store.call_topics())}
+async def show_topic(asked: Asked) -> CallTopicView:
+    topic = asked.topic
+    for known in await asked.door.call_topics():
+        if known.topic == topic:
+            return known
+    raise NotFound(f"there is no call topic {topic!r}", field="topic")
 
 
-async def list_topics(request: Request) -> Response:
-    return respond(request, {"topics": list((await _topics(broker_of(request))).values())})
+async def subscribe(asked: Asked, sent: SubscriberIn) -> CallTopicView:
+    await asked.door.subscribe(asked.topic, sent.url, sent.remark)
+    return await show_topic(asked)
 
 
-async def show_topic(request: Request) -> Response:
-    topic = _topic_of(request)
-    known = (await _topics(broker_of(request))).get(topic)
-    if known is None:
-        raise NotFound(f"there is no call topic {topic!r}", field="topic")
-    return respond(request, known)
+async def unsubscribe(asked: Asked, query: UnsubscribeQuery) -> None:
+    await asked.door.unsubscribe(asked.topic, query.url)
 
 
-async def subscribe(request: Request) -> Response:
-    topic, sent, broker = _topic_of(request), await body_of(request, SubscriberIn), broker_of(request)
-    await broker.subscribe(Subscribe(topic, sent.url, sent.remark))
-    return respond(request, (await _topics(broker))[topic])
-
-
-async def unsubscribe(request: Request) -> Response:
-    await broker_of(request).one(Unsubscribe(_topic_of(request), request.query_params.get("url", "")))
-    return Response(status_code=204)
-
-
-async def drop_topic(request: Request) -> Response:
-    await broker_of(request).one(DropCallTopic(_topic_of(request)))
-    return Response(status_code=204)
+async def drop_topic(asked: Asked) -> None:
+    await asked.door.drop_call_topic(asked.topic)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-from starlette.requests import Request
+from typing import Annotated
+
+from msgspec import Meta, Struct
 from starlette.responses import Response
 
-from tallystick.api.http.bodies import respond, wants_msgpack
-from tallystick.api.http.people import readable
-from tallystick.api.http.routes.context import body_of, broker_of, group_of, while_connected
-from tallystick.core.errors import InvalidRequest, error_from_code
+from tallystick.api.http.json_messages import MessageOut, readable
+from tallystick.api.http.route import Asked
 from tallystick.core.message import Milliseconds
-from tallystick.core.names import TopicName, check_name
+from tallystick.core.names import NAME_PATTERN, Gid, GroupName, MemberName, TopicName
 from tallystick.core.ops import (
+    MOST_AT_ONCE,
     Ack,
+    Answer,
     AnswerChecks,
     ClientOp,
     CommitOffsets,
@@ -23,8 +24,15 @@ from tallystick.core.ops import (
     Receipts,
     Renew,
 )
-from tallystick.core.wire import CheckPoll, CheckPollResponse, ReceiveRequest, ReceiveResponse, ResetRequest
-from tallystick.store.protocol import ResetGroup
+from tallystick.core.wire import (
+    MSGPACK,
+    CheckPoll,
+    CheckPollResponse,
+    GroupView,
+    ReceiveRequest,
+    ReceiveResponse,
+    ResetRequest,
+)
 
 
 class AckIn(Struct, forbid_unknown_fields=True):
@@ -49,79 +57,91 @@ class OffsetsIn(Struct, forbid_unknown_fields=True):
     expected: dict[int, int] | None = None
 
 
-async def list_(request: Request) -> Response:
-    return respond(request, {"groups": await broker_of(request).look(lambda store: store.groups())})
+class AnswersIn(Struct, forbid_unknown_fields=True):
+    """What the producer's side says of transactions it was asked about, and why where it could not tell."""
+
+    answers: Annotated[dict[Gid, Answer], Meta(max_length=MOST_AT_ONCE)]
+    reasons: dict[Gid, Reason] = {}
+    group: GroupName | None = None
+    member: MemberName | None = None
 
 
-async def show(request: Request) -> Response:
-    group = group_of(request)
-    return respond(request, {"groups": await broker_of(request).look(lambda store: store.groups(group))})
+class OffsetsQuery(Struct):
+    topic: Annotated[str, Meta(pattern=NAME_PATTERN, description="of this topic")]
 
 
-async def receive(request: Request) -> Response:
-    group, wanted = group_of(request), await body_of(request, ReceiveRequest)
-    deliveries = await while_connected(request, broker_of(request).receive(group, wanted))
-    if wants_msgpack(request):
-        return respond(request, ReceiveResponse(deliveries, broker_of(request).store.id))
-    shown = [
-        {
-            "message": readable(one.message),
-            "receipt": one.receipt,
-            "attempt": one.attempt,
-            "lease_until": one.lease_until,
-        }
-        for one in deliveries
-    ]
-    return respond(request, {"deliveries": shown, "store": broker_of(request).store.id})
+class GroupList(Struct):
+    groups: list[GroupView]
 
 
-async def _settle(request: Request, op: ClientOp) -> Response:
-    (result,) = await broker_of(request).batch([op], 1_024)
-    if result is not None and result.error and not result.stale:
-        raise error_from_code(result.error, result.detail, result.field)
-    stale = result.stale if result else []
-    return respond(request, {"stale": stale}, 409 if stale else 200)
+class StaleReceipts(Struct):
+    """Receipts that held no lease any more; the status is 409 if there are any."""
+
+    stale: list[str]
 
 
-async def ack(request: Request) -> Response:
-    sent = await body_of(request, AckIn)
-    return await _settle(request, Ack(group_of(request), sent.receipts))
+class DeliveryOut(Struct):
+    message: MessageOut
+    receipt: str
+    attempt: int
+    lease_until: int
 
 
-async def nack(request: Request) -> Response:
-    sent = await body_of(request, NackIn)
-    return await _settle(request, Nack(group_of(request), sent.receipts, sent.delay_ms, sent.dead, sent.reason))
+class Deliveries(Struct):
+    """Messages under lease, as JSON shows them. `store` names whose offsets these are."""
+
+    deliveries: list[DeliveryOut]
+    store: str
 
 
-async def renew(request: Request) -> Response:
-    sent = await body_of(request, RenewIn)
-    return await _settle(request, Renew(group_of(request), sent.receipts, sent.invisible_ms))
+async def list_(asked: Asked) -> GroupList:
+    return GroupList(await asked.door.groups())
 
 
-async def offsets(request: Request) -> Response:
-    group, topic = group_of(request), request.query_params.get("topic")
-    if topic is None:
-        raise InvalidRequest("topic: say which topic, ?topic=name", field="topic")
-    check_name(topic, "topic")
-    return respond(request, await broker_of(request).look(lambda store: store.stored_offsets(group, topic)))
+async def show(asked: Asked) -> GroupList:
+    return GroupList(await asked.door.groups(asked.group))
 
 
-async def put_offsets(request: Request) -> Response:
-    sent = await body_of(request, OffsetsIn)
-    return await _settle(request, CommitOffsets(group_of(request), sent.topic, sent.offsets, sent.expected))
+async def receive(asked: Asked, sent: ReceiveRequest) -> Deliveries | ReceiveResponse:
+    found = await asked.wait(asked.door.receive(asked.group, sent))
+    if asked.accepts(MSGPACK):
+        return ReceiveResponse(found, asked.door.store_id)
+    shown = [DeliveryOut(readable(one.message), one.receipt, one.attempt, one.lease_until) for one in found]
+    return Deliveries(shown, asked.door.store_id)
 
 
-async def reset(request: Request) -> Response:
-    sent = await body_of(request, ResetRequest)
-    op = ResetGroup(group_of(request), sent.topic, sent.to, sent.offsets, sent.timestamp)
-    return respond(request, await broker_of(request).reset_group(op))
+async def _settle(asked: Asked, op: ClientOp) -> StaleReceipts | Response:
+    stale = StaleReceipts((await asked.door.do(op)).stale)
+    return asked.respond(stale, 409) if stale.stale else stale
 
 
-async def poll_checks(request: Request) -> Response:
-    poll = await body_of(request, CheckPoll)
-    checks = await while_connected(request, broker_of(request).poll_checks(poll))
-    return respond(request, CheckPollResponse(checks))
+async def ack(asked: Asked, sent: AckIn) -> StaleReceipts | Response:
+    return await _settle(asked, Ack(asked.group, sent.receipts))
 
 
-async def answer_checks(request: Request) -> Response:
-    return await _settle(request, await body_of(request, AnswerChecks))
+async def nack(asked: Asked, sent: NackIn) -> StaleReceipts | Response:
+    return await _settle(asked, Nack(asked.group, sent.receipts, sent.delay_ms, sent.dead, sent.reason))
+
+
+async def renew(asked: Asked, sent: RenewIn) -> StaleReceipts | Response:
+    return await _settle(asked, Renew(asked.group, sent.receipts, sent.invisible_ms))
+
+
+async def offsets(asked: Asked, query: OffsetsQuery) -> GroupView:
+    return await asked.door.stored_offsets(asked.group, query.topic)
+
+
+async def put_offsets(asked: Asked, sent: OffsetsIn) -> StaleReceipts | Response:
+    return await _settle(asked, CommitOffsets(asked.group, sent.topic, sent.offsets, sent.expected))
+
+
+async def reset(asked: Asked, sent: ResetRequest) -> GroupView:
+    return await asked.door.reset_group(asked.group, sent)
+
+
+async def poll_checks(asked: Asked, sent: CheckPoll) -> CheckPollResponse:
+    return CheckPollResponse(await asked.wait(asked.door.poll_checks(sent)))
+
+
+async def answer_checks(asked: Asked, sent: AnswersIn) -> StaleReceipts | Response:
+    return await _settle(asked, AnswerChecks(sent.answers, sent.reasons, sent.group, sent.member))

@@ -1,61 +1,52 @@
-"""Health, readiness, metrics, and what a client wants to know first."""
+"""Health, readiness, metrics, the API's own description, and what a client wants to know first."""
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from typing import Literal
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from msgspec import Struct
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import HTMLResponse, Response
 
-from tallystick.api.http.bodies import respond
 from tallystick.api.http.openapi import describe, docs_page
-from tallystick.api.http.routes.context import broker_of
-from tallystick.core.wire import BrokerInfo
+from tallystick.api.http.route import Asked
+from tallystick.core.wire import JSON, BrokerInfo
 
 
-async def healthz(_: Request) -> Response:
+class Health(Struct):
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(Struct, omit_defaults=True):
+    """The status is 503 if it is not ready."""
+
+    status: Literal["ready", "not ready"]
+    reason: str | None = None
+
+
+async def healthz(_: Asked) -> Health:
     """The process runs and its event loop turns."""
-    return JSONResponse({"status": "ok"})
+    return Health()
 
 
-async def readyz(request: Request) -> Response:
+async def readyz(asked: Asked) -> Readiness | Response:
     """It takes work: the store can write and the broker is not on its way out."""
-    broker = broker_of(request)
-    failure = "draining" if broker.draining else broker.store.failure()
-    if failure:
-        return JSONResponse({"status": "not ready", "reason": failure}, 503)
-    return JSONResponse({"status": "ready"})
+    failure = asked.door.not_ready()
+    return asked.respond(Readiness("not ready", failure), 503) if failure else Readiness("ready")
 
 
-async def metrics(request: Request) -> Response:
-    await broker_of(request).count()
-    return Response(generate_latest(broker_of(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
+async def metrics(asked: Asked) -> Response:
+    return Response(await asked.door.metrics(), media_type=CONTENT_TYPE_LATEST)
 
 
-async def info(request: Request) -> Response:
-    broker = broker_of(request)
-    counts = await broker.look(lambda store: store.counts())
-    return respond(
-        request,
-        BrokerInfo(
-            broker.store.id,
-            version("tallystick"),
-            broker.clock.now_ms(),
-            broker.config.dedup_retention,
-            counts.oldest_pending_at,
-            msgspec.structs.asdict(broker.limits),
-            counts.calls_waiting,
-            counts.calls_parked,
-            broker.config.grpc_port if broker.config.grpc else 0,
-        ),
-    )
+async def info(asked: Asked) -> BrokerInfo:
+    return await asked.door.info()
 
 
-async def openapi(_: Request) -> Response:
-    return JSONResponse(describe())
+async def openapi(asked: Asked) -> Response:
+    return Response(msgspec.json.encode(describe(asked.routes)), media_type=JSON)
 
 
-async def docs(_: Request) -> Response:
-    return HTMLResponse(docs_page())
+async def docs(asked: Asked) -> Response:
+    return HTMLResponse(docs_page(asked.routes))

@@ -3,116 +3,137 @@
 from __future__ import annotations
 
 import asyncio
-from typing import get_args
+from typing import Annotated, get_args
 
-from starlette.requests import Request
+from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from tallystick.api.http import arrow_tables
-from tallystick.api.http.bodies import respond
-from tallystick.api.http.people import BatchIn
-from tallystick.api.http.routes.context import body_of, broker_of, number
+from tallystick.api.http.json_messages import BatchIn
+from tallystick.api.http.route import Asked
 from tallystick.core.calls import CallState
 from tallystick.core.errors import InvalidRequest, NotFound
-from tallystick.core.ids import new_gid
-from tallystick.core.names import check_app, check_name
-from tallystick.core.ops import CommitBatch, OpResult
-from tallystick.core.wire import ARROW, LedgerView, TransactionState
-from tallystick.store.protocol import ForgetApp, TableName, TableQuery
+from tallystick.core.names import NAME_PATTERN, check_app
+from tallystick.core.ops import CommitBatch
+from tallystick.core.wire import ARROW, LedgerView, Split, TableName, TransactionState
 
-MOST_ROWS = 100_000
 STATES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(get_args(TableName), (*get_args(TransactionState), "pending")),
     "calls": tuple(state for state in get_args(CallState) if state != "held"),  # of transactions that have an outcome
 }
 
 
-def _table_of(request: Request) -> TableName:
-    name = request.path_params["table"]
+class TablePageQuery(Struct):
+    limit: Annotated[int, Meta(ge=1, le=100_000, description="rows at most")] = 20_000
+    after: Annotated[str, Meta(description="`Tallystick-Next` of the page before, or of a split")] | None = None
+    before: Annotated[str, Meta(description="of a split")] | None = None
+    state: (
+        Annotated[
+            str,
+            Meta(
+                description="prepared, parked, pending (both), committed or rolled_back; of calls: waiting or parked",
+            ),
+        ]
+        | None
+    ) = None
+    group: Annotated[str, Meta(pattern=NAME_PATTERN, description="of this group")] | None = None
+    older_than_ms: Annotated[int, Meta(ge=0, le=2**62, description="transactions made longer ago than this")] | None = (
+        None
+    )
+
+
+class SplitsQuery(Struct):
+    n: Annotated[int, Meta(ge=1, le=1_000, description="how many at most")] = 8
+    state: Annotated[str, Meta(description="as for the table")] | None = None
+
+
+class SplitList(Struct):
+    splits: list[Split]
+
+
+class LedgerQuery(Struct):
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="how many at most")] = 1_000
+    after: Annotated[str, Meta(description="the application before the first")] = ""
+
+
+class LedgerList(Struct):
+    apps: list[LedgerView]
+
+
+class BatchOut(Struct):
+    """`duplicate` if the version was decided before; `last` is the newest one of the application."""
+
+    app: str
+    version: int
+    last: int
+    duplicate: bool
+    gid: str | None
+    messages: int | None
+
+
+def _table_of(asked: Asked) -> TableName:
+    name = asked.path("table")
     tables: dict[str, TableName] = {table: table for table in get_args(TableName)}
     if name not in tables:
         raise NotFound(f"there is no table {name[:80]!r}; the tables are {', '.join(tables)}", field="table")
     return tables[name]
 
 
-def _state_of(request: Request, table: TableName) -> str | None:
-    state = request.query_params.get("state")
+def _check_state(state: str | None, table: TableName) -> None:
     if state is not None and state not in STATES[table]:
         raise InvalidRequest(f"state: {state[:40]!r} is not one of {', '.join(STATES[table])}", field="state")
-    return state
 
 
-async def page(request: Request) -> Response:
-    broker, table = broker_of(request), _table_of(request)
-    group = request.query_params.get("group")
-    older_than = number(request, "older_than_ms", -1, 0) if "older_than_ms" in request.query_params else None
-    query = TableQuery(
-        table,
-        number(request, "limit", 20_000, 1, MOST_ROWS),
-        request.query_params.get("after"),
-        request.query_params.get("before"),
-        _state_of(request, table),
-        None if group is None else check_name(group, "group"),
-        None if older_than is None else broker.clock.now_ms() - older_than,
+async def page(asked: Asked, query: TablePageQuery) -> Response:
+    table = _table_of(asked)
+    _check_state(query.state, table)
+    arrow_tables.schema(table)  # first: without Arrow there is nothing to look for
+    found = await asked.door.page(
+        table, query.limit, query.after, query.before, query.state, query.group, query.older_than_ms
     )
-    arrow_tables.schema(table)
-    found = await broker.page(query)
     content = await asyncio.to_thread(arrow_tables.stream, table, found.columns)
     headers = {} if found.next is None else {"Tallystick-Next": found.next}
     return Response(content, media_type=ARROW, headers=headers)
 
 
-async def splits(request: Request) -> Response:
-    broker, table = broker_of(request), _table_of(request)
-    state = _state_of(request, table)
-    most = number(request, "n", 8, 1, 1_000)
-    return respond(request, {"splits": await broker.look(lambda store: store.splits(table, state, most))})
+async def splits(asked: Asked, query: SplitsQuery) -> SplitList:
+    table = _table_of(asked)
+    _check_state(query.state, table)
+    return SplitList(await asked.door.splits(table, query.state, query.n))
 
 
 # --- the ledger --------------------------------------------------------------------------------------------------
 
 
-def _app_of(request: Request) -> str:
-    return check_app(request.path_params["app"])
+def _app_of(asked: Asked) -> str:
+    return check_app(asked.path("app"))
 
 
-async def list_ledger(request: Request) -> Response:
-    after, limit = request.query_params.get("after", ""), number(request, "limit", 1_000, 1, 10_000)
-    return respond(request, {"apps": await broker_of(request).look(lambda store: store.ledgers(after, limit))})
+async def list_ledger(asked: Asked, query: LedgerQuery) -> LedgerList:
+    return LedgerList(await asked.door.ledgers(query.after, query.limit))
 
 
-async def show_ledger(request: Request) -> Response:
-    return respond(request, await _known(request, _app_of(request)))
+async def show_ledger(asked: Asked) -> LedgerView:
+    return await asked.door.ledger(_app_of(asked))
 
 
-async def _known(request: Request, app: str) -> LedgerView:
-    found = await broker_of(request).look(lambda store: store.ledger(app))
-    if found is None:
-        raise NotFound(f"there is no application {app!r} in the ledger", field="app")
-    return found
-
-
-async def commit_batch(request: Request) -> Response:
-    app, broker, sent = _app_of(request), broker_of(request), await body_of(request, BatchIn)
-    version = int(request.path_params["version"])
+async def commit_batch(asked: Asked, sent: BatchIn) -> BatchOut:
+    app, version = _app_of(asked), asked.number("version")
     if version > 2**62:
         raise InvalidRequest(f"version: {version} is too large a number", field="version")
-    gid = sent.gid or new_gid(broker.store.id)
-    result = await broker.one(CommitBatch(app, version, gid, sent.parts, sent.digest))
-    known = await _known(request, app)
-    return respond(
-        request,
-        {
-            "app": app,
-            "version": version,
-            "last": known.version,
-            "duplicate": isinstance(result, OpResult) and result.duplicate,
-            "gid": known.gid if known.version == version else None,
-            "messages": known.messages if known.version == version else None,
-        },
+    gid = sent.gid or asked.door.new_gid()
+    result = await asked.door.do(CommitBatch(app, version, gid, sent.parts, sent.digest))
+    known = await asked.door.ledger(app)
+    newest = known.version == version
+    return BatchOut(
+        app,
+        version,
+        known.version,
+        result.duplicate,
+        known.gid if newest else None,
+        known.messages if newest else None,
     )
 
 
-async def forget_app(request: Request) -> Response:
-    await broker_of(request).one(ForgetApp(_app_of(request)))
-    return Response(status_code=204)
+async def forget_app(asked: Asked) -> None:
+    await asked.door.forget_app(_app_of(asked))

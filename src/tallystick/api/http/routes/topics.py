@@ -3,103 +3,123 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
 import msgspec
-from starlette.requests import Request
+from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
 
 from tallystick.api.http import arrow
-from tallystick.api.http.bodies import respond, wants_msgpack
-from tallystick.api.http.people import TrimIn, readable
-from tallystick.api.http.routes.context import body_of, broker_of, number, topic_of, while_connected
-from tallystick.core.errors import NotFound
+from tallystick.api.http.json_messages import MessageOut, TrimIn, readable
+from tallystick.api.http.route import Asked
+from tallystick.core.errors import InvalidRequest
 from tallystick.core.message import Chunk, messages_of
 from tallystick.core.names import check_name
-from tallystick.core.wire import ARROW, FetchResponse, TopicSpec
-from tallystick.store.protocol import DeleteTopic, Progress, PutTopic, Slice, TrimTo
+from tallystick.core.wire import ARROW, MSGPACK, FetchResponse, TopicSpec, TopicView
 
-TRIMMED_AT_ONCE = 5_000
+Number = Annotated[int, Meta(ge=0, le=2**62)]
+BYTES_AT_ONCE = 4 * 1024 * 1024
 _decode = msgspec.msgpack.Decoder(Chunk).decode
 
 
-async def list_(request: Request) -> Response:
-    broker, given = broker_of(request), request.query_params.get("names")
+class TopicsQuery(Struct):
+    names: Annotated[str, Meta(description="only these, separated by commas")] | None = None
+    position: Annotated[Number, Meta(description="wait while it is still this one")] | None = None
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="how long to wait at most")] = 0
+
+
+class TopicList(Struct):
+    """`position` is another number as soon as one of these topics has more messages."""
+
+    topics: list[TopicView]
+    position: int
+
+
+class TimeQuery(Struct):
+    timestamp: Annotated[Number, Meta(description="milliseconds since the epoch")] = 0
+
+
+class TopicOffsets(Struct):
+    topic: str
+    offsets: list[int]
+
+
+class FetchQuery(Struct):
+    offset: Annotated[Number, Meta(description="first offset")] = 0
+    max: Annotated[int, Meta(ge=1, le=100_000, description="messages at most")] = 1_000
+    max_bytes: Annotated[int, Meta(ge=1, description="bytes at most")] | None = None
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="long poll")] = 0
+    end: Annotated[Number, Meta(description="Arrow: offset to stop at")] | None = None
+    columns: Annotated[str, Meta(description="Arrow: only these, separated by commas")] | None = None
+
+
+class ReadMessages(Struct):
+    """Messages as JSON shows them. `start` is the first offset that is kept, `next` where to go on, `end` one past the
+    last; `store` names whose offsets these are."""
+
+    start: int
+    next: int
+    end: int
+    messages: list[MessageOut]
+    store: str
+
+
+async def list_(asked: Asked, query: TopicsQuery) -> TopicList:
+    given = query.names
     names = None if given is None else [check_name(name, "names") for name in given.split(",") if name]
-    position = number(request, "position", 0) if "position" in request.query_params else None
-    wait_ms = number(request, "wait_ms", 0, 0, 60_000)
-    views, now_at = await while_connected(request, broker.ends(names, position, wait_ms))
-    return respond(request, {"topics": views, "position": now_at})
+    return TopicList(*await asked.wait(asked.door.ends(names, query.position, query.wait_ms)))
 
 
-async def offsets(request: Request) -> Response:
-    store, topic, timestamp = broker_of(request).store, topic_of(request), number(request, "timestamp", 0)
-    return respond(request, {"topic": topic, "offsets": await asyncio.to_thread(store.offsets_at, topic, timestamp)})
+async def offsets(asked: Asked, query: TimeQuery) -> TopicOffsets:
+    return TopicOffsets(asked.topic, await asked.door.offsets_at(asked.topic, query.timestamp))
 
 
-async def trim(request: Request) -> Response:
-    topic, sent, broker = topic_of(request), await body_of(request, TrimIn), broker_of(request)
-    progress = await broker.one(TrimTo(topic, sent.offsets, TRIMMED_AT_ONCE))
-    while isinstance(progress, Progress) and progress.more:
-        progress = await broker.one(TrimTo(topic, sent.offsets, TRIMMED_AT_ONCE))
-    return await show(request)
+async def trim(asked: Asked, sent: TrimIn) -> TopicView:
+    await asked.door.trim(asked.topic, sent.offsets)
+    return asked.door.topic(asked.topic)
 
 
-async def show(request: Request) -> Response:
-    name = topic_of(request)
-    view = broker_of(request).store.topic(name)
-    if view is None:
-        raise NotFound(f"there is no topic {name!r}", field="topic")
-    return respond(request, view)
+async def show(asked: Asked) -> TopicView:
+    return asked.door.topic(asked.topic)
 
 
-async def put(request: Request) -> Response:
-    spec = await body_of(request, TopicSpec)
-    return respond(request, await broker_of(request).one(PutTopic(topic_of(request), spec.queues, spec.retention_ms)))
+async def put(asked: Asked, sent: TopicSpec) -> TopicView:
+    return await asked.door.put_topic(asked.topic, sent)
 
 
-async def delete(request: Request) -> Response:
-    await broker_of(request).one(DeleteTopic(topic_of(request)))
-    return Response(status_code=204)
+async def delete(asked: Asked) -> None:
+    await asked.door.delete_topic(asked.topic)
 
 
-async def fetch(request: Request) -> Response:
-    broker, topic, queue = broker_of(request), topic_of(request), int(request.path_params["queue"])
-    offset = number(request, "offset", 0)
-    if ARROW in request.headers.get("accept", ""):
-        return _arrow(request, topic, queue, offset)
-    most = number(request, "max", 1_000, 1, 100_000)
-    max_bytes = number(request, "max_bytes", 4 * 1024 * 1024, 1, broker.limits.request_bytes)
-    wait_ms = number(request, "wait_ms", 0, 0, 60_000)
-    piece = await while_connected(request, broker.fetch(topic, queue, offset, most, max_bytes, wait_ms))
-    if wants_msgpack(request):
+async def fetch(asked: Asked, query: FetchQuery) -> ReadMessages | FetchResponse | Response:
+    door, topic, queue, offset = asked.door, asked.topic, asked.number("queue"), query.offset
+    if asked.accepts(ARROW):
+        return await _arrow(asked, topic, queue, query)
+    max_bytes = query.max_bytes or BYTES_AT_ONCE
+    if query.max_bytes is not None and max_bytes > door.limits.request_bytes:
+        most = f"is not a number from 1 to {door.limits.request_bytes}"
+        raise InvalidRequest(f"max_bytes: {max_bytes} {most}", field="max_bytes")
+    piece = await asked.wait(door.fetch(topic, queue, offset, query.max, max_bytes, query.wait_ms))
+    if asked.accepts(MSGPACK):
         raw = [msgspec.Raw(chunk) for chunk in piece.chunks]
-        return respond(request, FetchResponse(topic, queue, piece.start, piece.next, piece.end, raw, broker.store.id))
-    return respond(request, {**_readable(piece, topic, queue, offset, most), "store": broker.store.id})
+        return FetchResponse(topic, queue, piece.start, piece.next, piece.end, raw, door.store_id)
+    found = [one for raw in piece.chunks for one in messages_of(_decode(raw), topic, queue, offset)][: query.max]
+    follows = found[-1].offset + 1 if found else piece.next
+    return ReadMessages(piece.start, follows, piece.end, [readable(message) for message in found], door.store_id)
 
 
-def _readable(piece: Slice, topic: str, queue: int, offset: int, most: int) -> dict[str, object]:
-    messages = [one for raw in piece.chunks for one in messages_of(_decode(raw), topic, queue, offset)][:most]
-    follows = messages[-1].offset + 1 if messages else piece.next
-    return {
-        "start": piece.start,
-        "next": follows,
-        "end": piece.end,
-        "messages": [readable(message) for message in messages],
-    }
-
-
-def _arrow(request: Request, topic: str, queue: int, offset: int) -> Response:
-    broker = broker_of(request)
+async def _arrow(asked: Asked, topic: str, queue: int, query: FetchQuery) -> Response:
+    door = asked.door
     # Read once before the answer begins: an error after its first byte could not be told any more.
-    known = broker.store.read(topic, queue, offset, 1, 1)
-    end = min(known.end, number(request, "end", known.end))
-    names = arrow.read_columns(request.query_params.get("columns"))
+    known = await asyncio.to_thread(door.read, topic, queue, query.offset, 1, 1)
+    end = known.end if query.end is None else min(known.end, query.end)
+    names = arrow.read_columns(query.columns)
     headers = {
         "Tallystick-Start": str(known.start),
-        "Tallystick-Next": str(max(offset, end)),
+        "Tallystick-Next": str(max(query.offset, end)),
         "Tallystick-End": str(known.end),
-        "Tallystick-Store": broker.store.id,
+        "Tallystick-Store": door.store_id,
         "Tallystick-Created": str(known.created_at),
     }
-    content = arrow.stream(broker, topic, queue, offset, end, names)
+    content = arrow.stream(door, topic, queue, query.offset, end, names)
     return StreamingResponse(content, media_type=ARROW, headers=headers)

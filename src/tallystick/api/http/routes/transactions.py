@@ -3,141 +3,125 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, get_args
+from typing import Annotated
 
-from starlette.requests import Request
-from starlette.responses import Response
+from msgspec import Meta, Struct
 
 from tallystick.api.http import arrow_in
-from tallystick.api.http.bodies import media_type, read_body, respond
-from tallystick.api.http.people import MessagesIn, OutcomeIn, PartIn, TransactionIn, outgoing, outgoing_calls
-from tallystick.api.http.routes.context import body_of, broker_of, gid_of, number
-from tallystick.broker.broker import Broker
+from tallystick.api.http.json_messages import MessagesIn, OutcomeIn, PartIn, TransactionIn, outgoing, outgoing_calls
+from tallystick.api.http.route import Asked
 from tallystick.core.calls import OutgoingCall
-from tallystick.core.errors import InvalidRequest, NotFound, TallystickError, error_from_code
-from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.names import check_gid, check_name
-from tallystick.core.ops import ClientOp, Commit, DropParts, OpResult, Prepare, PreparePart, Rollback, Send
+from tallystick.core.names import NAME_PATTERN, check_gid
+from tallystick.core.ops import Commit, DropParts, Prepare, PreparePart, Rollback, Send
 from tallystick.core.wire import ARROW, TransactionPage, TransactionState, TransactionView
-from tallystick.store.protocol import Hurry, OperatorResolve, Resume
 
 LONGEST_MS = 366 * 24 * 3600 * 1000
 
 
-async def _carry_out(broker: Broker, op: ClientOp, weight: int = 1_024) -> OpResult:
-    try:
-        (result,) = await broker.batch([op], weight)
-    except TallystickError as error:
-        # The caller has sent no list of operations, so the place is told without it.
-        place = (error.field or "").removeprefix("ops[0].") or None
-        raise type(error)(error.detail.removeprefix("ops[0]."), field=place) from error
-    if result is not None and result.error:
-        raise error_from_code(result.error, result.detail, result.field)
-    return result or OpResult()
+class TransactionsQuery(Struct):
+    state: Annotated[TransactionState, Meta(description="prepared, parked, committed or rolled_back")] | None = None
+    group: Annotated[str, Meta(pattern=NAME_PATTERN, description="of this producer group")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000, description="page size")] = 100
+    after: Annotated[str, Meta(description="`next` of the page before")] | None = None
 
 
-async def _view(broker: Broker, gid: str) -> TransactionView:
-    view = await broker.look(lambda store: store.transaction(gid))
-    if view is None:
-        raise NotFound(f"transaction {gid} is not known here", field="gid")
-    return view
+class PartQuery(Struct):
+    index: Annotated[int, Meta(ge=0, le=1_000_000, description="Arrow: as in the JSON body")] = 0
+    ttl_ms: Annotated[int, Meta(ge=0, le=LONGEST_MS, description="Arrow: as in the JSON body")] | None = None
+
+
+class PartOut(Struct):
+    """`duplicate` if this index of the part had been prepared before."""
+
+    part: str
+    messages: int
+    duplicate: bool
+
+
+class PositionOut(Struct):
+    topic: str
+    queue: int
+    offset: int
+
+
+class SentOut(Struct):
+    """Where the messages are; `duplicate` if the gid had been sent before."""
+
+    duplicate: bool
+    positions: list[PositionOut]
 
 
 def _weight(messages: list[OutgoingMessage], calls: list[OutgoingCall]) -> int:
     return sum(len(message.value) for message in messages) + sum(len(call.body) for call in calls)
 
 
-async def prepare(request: Request) -> Response:
-    sent, broker = await body_of(request, TransactionIn), broker_of(request)
-    gid = sent.gid or new_gid(broker.store.id)
+async def prepare(asked: Asked, sent: TransactionIn) -> TransactionView:
+    gid = sent.gid or asked.door.new_gid()
     messages, calls = outgoing(sent.messages), outgoing_calls(sent.calls)
     op = Prepare(gid, sent.group, messages, sent.check, sent.member, calls, sent.call_options, sent.remark)
-    await _carry_out(broker, op, _weight(messages, calls))
-    return respond(request, await _view(broker, gid), 201)
+    await asked.door.do(op, _weight(messages, calls))
+    return await asked.door.transaction(gid)
 
 
-async def show(request: Request) -> Response:
-    return respond(request, await _view(broker_of(request), gid_of(request)))
+async def show(asked: Asked) -> TransactionView:
+    return await asked.door.transaction(asked.gid)
 
 
-async def list_(request: Request) -> Response:
-    state = request.query_params.get("state")
-    group = request.query_params.get("group")
-    if state is not None and state not in get_args(TransactionState):
-        raise InvalidRequest(f"state: {state[:40]!r} is none of {', '.join(get_args(TransactionState))}", field="state")
-    if group is not None:
-        check_name(group, "group")
-    limit = number(request, "limit", 100, 1, 1_000)
-    after = request.query_params.get("after")
-    found, more = await broker_of(request).look(lambda store: store.scan(state, group, after, limit))
-    return respond(request, TransactionPage(found, more))
+async def list_(asked: Asked, query: TransactionsQuery) -> TransactionPage:
+    return await asked.door.transactions(query.state, query.group, query.after, query.limit)
 
 
-async def commit(request: Request) -> Response:
-    gid, sent, broker = gid_of(request), await body_of(request, OutcomeIn), broker_of(request)
+async def commit(asked: Asked, sent: OutcomeIn) -> TransactionView:
     if sent.by == "operator":
-        await broker.one(OperatorResolve(gid, "committed"))
+        await asked.door.resolve(asked.gid, "committed")
     else:
-        await _carry_out(broker, Commit(gid, sent.parts, sent.delay_ms))
-    return respond(request, await _view(broker, gid))
+        await asked.door.do(Commit(asked.gid, sent.parts, sent.delay_ms))
+    return await asked.door.transaction(asked.gid)
 
 
-async def rollback(request: Request) -> Response:
-    gid, sent, broker = gid_of(request), await body_of(request, OutcomeIn), broker_of(request)
+async def rollback(asked: Asked, sent: OutcomeIn) -> TransactionView:
     if sent.by == "operator":
-        await broker.one(OperatorResolve(gid, "rolled_back"))
+        await asked.door.resolve(asked.gid, "rolled_back")
     else:
-        await _carry_out(broker, Rollback(gid, [ref.part for ref in sent.parts]))
-    return respond(request, await _view(broker, gid))
+        await asked.door.do(Rollback(asked.gid, [ref.part for ref in sent.parts]))
+    return await asked.door.transaction(asked.gid)
 
 
-async def resume(request: Request) -> Response:
-    return await _tell(request, Resume(gid_of(request)))
+async def resume(asked: Asked) -> TransactionView:
+    await asked.door.resume(asked.gid)
+    return await asked.door.transaction(asked.gid)
 
 
-async def hurry(request: Request) -> Response:
-    return await _tell(request, Hurry(gid_of(request)))
+async def hurry(asked: Asked) -> TransactionView:
+    await asked.door.hurry(asked.gid)
+    return await asked.door.transaction(asked.gid)
 
 
-async def _tell(request: Request, op: Resume | Hurry) -> Response:
-    broker = broker_of(request)
-    await broker.one(op)
-    return respond(request, await _view(broker, op.gid))
-
-
-async def put_part(request: Request) -> Response:
-    part = check_gid(request.path_params["part"], "part")
-    if media_type(request.headers.get("content-type", "")) == ARROW:
-        op, weight = await _arrow_part(request, part)
+async def put_part(asked: Asked, query: PartQuery) -> PartOut:
+    part = check_gid(asked.path("part"), "part")
+    if asked.sends(ARROW):
+        op, weight = await _arrow_part(asked, part, query)
     else:
-        sent = await body_of(request, PartIn)
+        sent = await asked.body(PartIn)
         op, weight = PreparePart(part, outgoing(sent.messages), sent.index, sent.ttl_ms), 1_024
-    result = await _carry_out(broker_of(request), op, weight)
-    return respond(request, {"part": part, "messages": len(op.messages), "duplicate": result.duplicate}, 201)
+    result = await asked.door.do(op, weight)
+    return PartOut(part, len(op.messages), result.duplicate)
 
 
-async def _arrow_part(request: Request, part: str) -> tuple[PreparePart, int]:
-    limits = broker_of(request).limits
-    body = await read_body(request, limits.request_bytes)
+async def _arrow_part(asked: Asked, part: str, query: PartQuery) -> tuple[PreparePart, int]:
+    body = await asked.raw_body()
     # Off the event loop: turning megabytes into messages would hold every other request up.
-    messages = await asyncio.to_thread(arrow_in.messages_of_stream, body, limits.part_messages)
-    ttl_ms = number(request, "ttl_ms", 0, 0, LONGEST_MS) if "ttl_ms" in request.query_params else None
-    return PreparePart(part, messages, number(request, "index", 0, 0, 1_000_000), ttl_ms), len(body)
+    messages = await asyncio.to_thread(arrow_in.messages_of_stream, body, asked.door.limits.part_messages)
+    return PreparePart(part, messages, query.index, query.ttl_ms), len(body)
 
 
-async def drop_part(request: Request) -> Response:
-    await broker_of(request).one(DropParts([check_gid(request.path_params["part"], "part")]))
-    return Response(status_code=204)
+async def drop_part(asked: Asked) -> None:
+    await asked.door.do(DropParts([check_gid(asked.path("part"), "part")]))
 
 
-async def send(request: Request) -> Response:
-    sent = await body_of(request, MessagesIn)
+async def send(asked: Asked, sent: MessagesIn) -> SentOut:
     messages, calls = outgoing(sent.messages), outgoing_calls(sent.calls)
     op = Send(messages, sent.gid, calls, sent.call_options, sent.remark)
-    result = await _carry_out(broker_of(request), op, _weight(messages, calls))
-    answer: dict[str, Any] = {
-        "duplicate": result.duplicate,
-        "positions": [{"topic": at.topic, "queue": at.queue, "offset": at.offset} for at in result.positions],
-    }
-    return respond(request, answer, 201)
+    result = await asked.door.do(op, _weight(messages, calls))
+    return SentOut(result.duplicate, [PositionOut(at.topic, at.queue, at.offset) for at in result.positions])

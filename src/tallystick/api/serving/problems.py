@@ -6,10 +6,9 @@ import logging
 import re
 
 import msgspec
-from starlette.responses import Response
 
 from tallystick.core.errors import InvalidRequest, TallystickError
-from tallystick.core.wire import PROBLEM, Problem
+from tallystick.core.wire import Problem
 
 log = logging.getLogger("tallystick.api")
 
@@ -35,16 +34,9 @@ def as_tallystick_error(error: Exception) -> TallystickError:
     return TallystickError("internal error; the broker's log has the details")
 
 
-def problem_of(error: TallystickError) -> Problem:
-    title = (type(error).__doc__ or "").strip().splitlines()[0]
-    return Problem(title, error.status, error.detail, error.code, field=error.field)
-
-
-def headers_of(error: TallystickError) -> dict[str, str]:
-    return {"Retry-After": RETRY_AFTER_SECONDS} if error.retryable else {}
-
-
-def problem_response(error: Exception) -> Response:
+def problem_of(error: Exception) -> tuple[int, bytes, dict[str, str]]:
+    """The status, the body and the headers of the answer to a request that ran into this."""
     known = as_tallystick_error(error)
-    body = msgspec.json.encode(problem_of(known))
-    return Response(body, known.status, headers_of(known), PROBLEM)
+    title = (type(known).__doc__ or "").strip().splitlines()[0]
+    body = msgspec.json.encode(Problem(title, known.status, known.detail, known.code, field=known.field))
+    return known.status, body, {"Retry-After": RETRY_AFTER_SECONDS} if known.retryable else {}

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from tallystick.api.http import listening
-from tallystick.api.http.app import App
-from tallystick.api.http.logs import set_up_logs
+from tallystick.api.app import App
+from tallystick.api.serving import sockets as listening
+from tallystick.api.serving.logs import set_up_logs
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import Config
 
 if TYPE_CHECKING:
-    from tallystick.api.dtm.grpc.server import GrpcServer
+    from tallystick.api.serving.grpc import GrpcServer
 
 log = logging.getLogger("tallystick")
 
@@ -72,7 +72,7 @@ class Server(uvicorn.Server):
 
 def serve(config: Config, on_ready: Callable[[str], None] | None = None) -> None:
     """Run a broker until a signal ends it. `on_ready` gets its URL once it accepts connections."""
-    set_up_logs(config)
+    set_up_logs(config.log_format, config.log_level)
     sockets = listening.bind(config.host, config.port)
     reserved: list[socket.socket] = []
     try:
@@ -105,7 +105,7 @@ def _run(
         url = f"http://{listening.place_of(sockets, config.host)}"
         where = f" in {config.data_dir}" if config.store == "rocksdb" else ""
         also = f", gRPC on {listening.place_of(reserved, config.host)}" if reserved else ""
-        log.info("store %s%s, listening on %s%s", app.broker.store.id if app.broker else "", where, url, also)
+        log.info("store %s%s, listening on %s%s", app.broker.door().store_id if app.broker else "", where, url, also)
         if on_ready is not None:
             on_ready(url)
 
@@ -126,16 +126,18 @@ def _run(
 def _grpc_server(config: Config, reserved: list[socket.socket]) -> GrpcServer | None:
     if not reserved:
         return None
-    from tallystick.api.dtm.grpc.server import GrpcServer  # late: it is large, and may be switched off
+    from tallystick.api.serving.grpc import GrpcServer  # late: gRPC is large, and may be switched off
 
-    return GrpcServer(config, reserved)
+    return GrpcServer(reserved, config.max_request_bytes, config.max_long_polls, config.drain_timeout / 1000)
 
 
 async def _open(config: Config, grpc: GrpcServer | None) -> Broker:
     broker = Broker(config)
     if grpc is not None:
+        from tallystick.api.dtm.grpc.service import dtm_service  # late, as above
+
         try:
-            await grpc.start(broker)
+            await grpc.start([dtm_service(broker.door())])
         except BaseException as error:
             await _stop(grpc)
             await broker.close()

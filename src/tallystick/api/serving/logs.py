@@ -7,18 +7,16 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-from tallystick.broker.config import Config
-
 _RESET, _BOLD, _DIM, _BLUE = "\033[0m", "\033[1m", "\033[2m", "\033[34m"
 _COLOURS = {"debug": "\033[32m", "info": "\033[32m", "warning": "\033[33m"}
 _RED = "\033[31m"
 
 
-def set_up_logs(config: Config) -> None:
+def set_up_logs(log_format: str, level: str) -> None:
     """One handler for everything."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if config.log_format == "json" else TextLines(sys.stderr.isatty()))
-    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines(sys.stderr.isatty()))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 

@@ -122,22 +122,38 @@ class OutcomeIn(Struct, forbid_unknown_fields=True):
     by: Literal["producer", "operator"] = "producer"
 
 
-def readable(message: StoredMessage) -> dict[str, Any]:
+class MessageOut(Struct, kw_only=True, omit_defaults=True):
+    """A stored message: `value` is text or JSON, `value_base64` is there in its place where it is neither."""
+
+    topic: str
+    queue: int
+    offset: int
+    key: str | None = None
+    value: Any = UNSET
+    value_base64: str | UnsetType = UNSET
+    headers: dict[str, str] | None = None
+    tag: str | None = None
+    gid: str | None = None
+    sequence: int
+    born_at: int
+    stored_at: int
+
+
+def readable(message: StoredMessage) -> MessageOut:
     """A stored message for JSON."""
-    shown: dict[str, Any] = {
-        "topic": message.topic,
-        "queue": message.queue,
-        "offset": message.offset,
-        "key": message.key,
+    return MessageOut(
+        topic=message.topic,
+        queue=message.queue,
+        offset=message.offset,
+        key=message.key,
         **_value(message.value),
-        "headers": message.headers,
-        "tag": message.tag,
-        "gid": message.gid or None,
-        "sequence": message.sequence,
-        "born_at": message.born_at,
-        "stored_at": message.stored_at,
-    }
-    return {name: value for name, value in shown.items() if value is not None}
+        headers=message.headers,
+        tag=message.tag,
+        gid=message.gid or None,
+        sequence=message.sequence,
+        born_at=message.born_at,
+        stored_at=message.stored_at,
+    )
 
 
 def _value(value: bytes) -> dict[str, Any]:

@@ -1,0 +1,185 @@
+"""A route of the native API: a function, with what its own types say it takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import cache
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import msgspec
+from msgspec import Struct, inspect
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tallystick.api.serving.asgi import read_raw, while_connected
+from tallystick.api.serving.problems import DECODING, undecodable
+from tallystick.broker.door import Door
+from tallystick.core.errors import InvalidRequest
+from tallystick.core.names import check_gid, check_name
+from tallystick.core.wire import JSON, MSGPACK
+
+T = TypeVar("T")
+Q = TypeVar("Q", bound=Struct)
+Handler = Callable[..., Awaitable[Any]]
+_JSON_TOO = (JSON, "", "application/x-www-form-urlencoded", "text/plain")  # curl's defaults
+
+
+class Route(Struct, frozen=True, eq=False):
+    """`takes` and `gives` have the kind of the body by its media type; None stands for bytes. `also` has what is given
+    with another status than the usual one."""
+
+    method: str
+    path: str
+    run: Handler
+    summary: str
+    takes: dict[str, Any]
+    gives: dict[str, Any]
+    status: int
+    query: type[Struct] | None
+    also: dict[int, Any]
+
+    async def answer(self, asked: Asked) -> Response:
+        given: dict[str, Any] = {}
+        if self.query is None:
+            asked.refuse_parameters(())
+        else:
+            given["query"] = asked.query(self.query)
+        if "sent" in _hints(self.run):
+            given["sent"] = await asked.body(_hints(self.run)["sent"])
+        answer = await self.run(asked, **given)
+        if isinstance(answer, Response):
+            return answer
+        return Response(status_code=self.status) if answer is None else asked.respond(answer, self.status)
+
+
+def route(
+    method: str,
+    path: str,
+    run: Handler,
+    summary: str,
+    *,
+    status: int = 200,
+    takes: dict[str, Any] | None = None,
+    gives: dict[str, Any] | None = None,
+    also: dict[int, Any] | None = None,
+) -> Route:
+    """A route whose function takes `sent` (its body) and `query`, or neither, and returns its answer, or None, or a
+    Response where it chose the form itself: then the table says what forms there are."""
+    hints = _hints(run)
+    if takes is None:
+        takes = dict.fromkeys((JSON, MSGPACK), hints["sent"]) if "sent" in hints else {}
+    kinds = [kind for kind in get_args(hints["return"]) or (hints["return"],) if kind not in (Response, NoneType)]
+    if gives is None:
+        gives = {media: kind for kind in kinds for media in (JSON, MSGPACK)}
+    status = status if gives else 204
+    return Route(method, path, run, summary, takes, gives, status, hints.get("query"), also or {})
+
+
+@cache
+def _hints(run: Handler) -> dict[str, Any]:
+    return get_type_hints(run, include_extras=True)
+
+
+class Asked:
+    """One request, as the function of a route sees it."""
+
+    __slots__ = ("_request", "door", "routes")
+
+    def __init__(self, request: Request, door: Door, routes: tuple[Route, ...]) -> None:
+        self._request, self.door, self.routes = request, door, routes
+
+    def path(self, name: str) -> str:
+        value: str = self._request.path_params[name]
+        return value
+
+    def number(self, name: str) -> int:
+        """A part of the path that can only be a number."""
+        return int(self._request.path_params[name])
+
+    @property
+    def topic(self) -> str:
+        return check_name(self.path("topic"), "topic")
+
+    @property
+    def group(self) -> str:
+        return check_name(self.path("group"), "group")
+
+    @property
+    def gid(self) -> str:
+        return check_gid(self.path("gid"))
+
+    def sends(self, media: str) -> bool:
+        return _media_type(self._request.headers.get("content-type", "")) == media
+
+    def accepts(self, media: str) -> bool:
+        return media in self._request.headers.get("accept", "")
+
+    def query(self, kind: type[Q]) -> Q:
+        """The parameters after the question mark; errors name them."""
+        self.refuse_parameters(_parameters(kind))
+        given = {name: _plain(text, _parameters(kind)[name]) for name, text in self._request.query_params.items()}
+        try:
+            return msgspec.convert(given, kind)
+        except msgspec.ValidationError as error:
+            wrong = undecodable(error)
+            if wrong.field is None:  # the one that must be there is not
+                name = str(error).split("`")[1]
+                raise InvalidRequest(f"{name}: say which {name}, ?{name}=...", field=name) from error
+            said, reason = str(given[wrong.field])[:40], wrong.detail.removeprefix(f"{wrong.field}: ")
+            raise InvalidRequest(f"{wrong.field}: {said!r} will not do: {reason}", field=wrong.field) from error
+
+    def refuse_parameters(self, known: Sequence[str] | dict[str, bool]) -> None:
+        """Whoever writes `?limt=5` is told, instead of being given what was not asked for."""
+        for name in self._request.query_params:
+            if name not in known:
+                these = f"there are {', '.join(known)}" if known else "it has none"
+                raise InvalidRequest(f"{name[:80]}: no parameter of this route; {these}", field=name[:80])
+
+    async def raw_body(self) -> bytes:
+        headers = dict(self._request.scope["headers"])
+        return await read_raw(self._request.receive, headers, self.door.limits.request_bytes)
+
+    async def body(self, kind: type[T]) -> T:
+        """The body as `kind`; an empty one as an object without fields."""
+        body = await self.raw_body()
+        sent = _media_type(self._request.headers.get("content-type", JSON))
+        try:
+            if sent == MSGPACK:
+                return msgspec.msgpack.decode(body or b"\x80", type=kind)
+            if sent in _JSON_TOO:
+                return msgspec.json.decode(body or b"{}", type=kind)
+        except DECODING as error:
+            raise undecodable(error) from error
+        raise InvalidRequest(f"Content-Type: {sent!r} is not one of {JSON} and {MSGPACK}", field="Content-Type")
+
+    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Long work, for as long as the caller is there."""
+        return await while_connected(self._request.receive, work)
+
+    def respond(self, content: Struct, status: int = 200) -> Response:
+        if self.accepts(MSGPACK):
+            return Response(msgspec.msgpack.encode(content), status, media_type=MSGPACK)
+        return Response(msgspec.json.encode(content), status, media_type=JSON)
+
+
+def _media_type(header: str) -> str:
+    return header.partition(";")[0].strip().lower()
+
+
+@cache
+def _parameters(kind: type[Struct]) -> dict[str, bool]:
+    """The names of the parameters, and whether each is a number."""
+    return {field.encode_name: _is_number(field.type) for field in inspect.type_info(kind).fields}  # type: ignore[attr-defined]
+
+
+def _is_number(kind: inspect.Type) -> bool:
+    if isinstance(kind, inspect.Metadata):
+        return _is_number(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return any(_is_number(one) for one in kind.types)
+    return isinstance(kind, inspect.IntType)
+
+
+def _plain(text: str, number: bool) -> str | int:
+    return int(text) if number and text.isascii() and text.isdigit() and len(text) < 20 else text

@@ -1,0 +1,1 @@
+"""What every protocol stands on: sockets, raw ASGI, errors, a gRPC server."""

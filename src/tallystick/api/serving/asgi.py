@@ -1,0 +1,79 @@
+"""ASGI by hand, for what is paid by every transaction: bodies within a limit, answers, callers that go away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, TypeVar
+
+from tallystick.core.errors import InvalidRequest, TooLarge
+
+T = TypeVar("T")
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class CallerGone(Exception):
+    """The one who asked closed the connection before the answer."""
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for long work, but not for a caller that is gone: what it would be given then would be lost on it."""
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise CallerGone
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def read_raw(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
+    """The body within a limit; its declared size is judged before a single byte is read."""
+    _check_size(_declared_size(headers.get(b"content-length")), limit)
+    event = await receive()
+    body: bytes = event.get("body", b"")
+    if not event.get("more_body"):
+        _check_size(len(body), limit)
+        return body
+    pieces, size = [body], len(body)
+    while event.get("more_body"):
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise InvalidRequest("the connection ended before the body did")
+        piece = event.get("body", b"")
+        size += len(piece)
+        _check_size(size, limit)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _declared_size(header: bytes | None) -> int:
+    if header is None:
+        return 0
+    if not header.isdigit():
+        raise InvalidRequest(
+            f"Content-Length: {header[:40].decode('latin-1')!r} is not a number", field="Content-Length"
+        )
+    return int(header)
+
+
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise TooLarge(f"the request has more than {limit} bytes, the limit of this broker")
+
+
+async def answer_raw(send: Send, status: int, media_type: str, body: bytes, more: dict[str, str] | None = None) -> None:
+    headers = [(b"content-type", media_type.encode()), (b"content-length", str(len(body)).encode())]
+    headers += [(name.lower().encode(), value.encode()) for name, value in (more or {}).items()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

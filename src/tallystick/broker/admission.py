@@ -1,0 +1,84 @@
+"""What a client's operations must keep to before anything of them is stored: limits, the allow-list, the drain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tallystick.broker.checkback.databases import Databases
+from tallystick.broker.config import Config
+from tallystick.broker.outbound.allow_list import AllowedUrls
+from tallystick.broker.outbound.headers import check_headers
+from tallystick.core.calls import TOPIC_SCHEME, OutgoingCall
+from tallystick.core.errors import Draining, InvalidRequest, NotAllowed
+from tallystick.core.limits import Limits
+from tallystick.core.ops import ClientOp, Prepare, PreparePart, Send
+
+
+class Admission:
+    """Refuses by raising. While `draining` is set nothing new is taken; what was accepted may still be settled."""
+
+    def __init__(self, config: Config, limits: Limits, allowed: AllowedUrls, databases: Databases) -> None:
+        self._config, self._limits, self._allowed, self._databases = config, limits, allowed, databases
+        self.draining = False
+
+    def check(self, ops: Sequence[ClientOp]) -> int | None:
+        """Refuse what breaks a rule; tell the shortest time to a first check among what is prepared."""
+        soonest: int | None = None
+        for index, op in enumerate(ops):
+            kind = type(op)
+            if kind is Prepare:
+                self._check_prepare(op, index)  # type: ignore[arg-type]
+                after = op.check.after_ms  # type: ignore[union-attr]
+                after = self._config.check_after if after is None else after
+                soonest = after if soonest is None else min(soonest, after)
+            elif kind is Send:
+                self._limits.check_messages(op.messages, f"ops[{index}].messages")  # type: ignore[union-attr]
+                self._check_calls(op.calls, f"ops[{index}].calls")  # type: ignore[union-attr]
+            elif kind is PreparePart:
+                most = self._limits.part_messages
+                self._limits.check_messages(op.messages, f"ops[{index}].messages", most)  # type: ignore[union-attr]
+            if self.draining and kind in (Prepare, PreparePart, Send):
+                raise Draining()
+        return soonest
+
+    def check_url(self, url: str, at: str) -> None:
+        self._allowed.check(url, at)
+
+    def refuse_while_draining(self) -> None:
+        if self.draining:
+            raise Draining()
+
+    def _check_prepare(self, op: Prepare, index: int) -> None:
+        self._limits.check_messages(op.messages, f"ops[{index}].messages")
+        self._check_calls(op.calls, f"ops[{index}].calls")
+        check = op.check
+        if check.via == "group":
+            return
+        if check.via == "none":
+            self._check_unchecked(f"ops[{index}].check.via")
+            return
+        if not check.target:
+            at = f"ops[{index}].check.target"
+            raise InvalidRequest(f"{at}: a check-back by {check.via} needs its {check.via} here", field=at)
+        if check.via == "url":
+            check_headers(check.headers, f"ops[{index}].check.headers")
+            self._allowed.check(check.target, f"ops[{index}].check.target")
+        else:
+            self._databases.check(check.target, f"ops[{index}].check.target")
+
+    def _check_unchecked(self, at: str) -> None:
+        if not self._config.allow_unchecked:
+            raise NotAllowed(
+                f"{at}: a transaction that nobody can be asked about would be committed blindly; name a check-back, "
+                "or let the operator set allow_unchecked",
+                field=at,
+            )
+
+    def _check_calls(self, calls: list[OutgoingCall], at: str) -> None:
+        if not calls:
+            return
+        self._limits.check_calls(calls, at)
+        for index, call in enumerate(calls):
+            check_headers(call.headers, f"{at}[{index}].headers")
+            if not call.url.startswith(TOPIC_SCHEME):
+                self._allowed.check(call.url, f"{at}[{index}].url")

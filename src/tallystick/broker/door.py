@@ -1,0 +1,455 @@
+"""The door of a broker: what every protocol goes through, whatever it wants done, seen, read or waited for.
+
+A door is made for one caller. Each way through it first asks whether the caller may: with the operations themselves,
+which say their kind and their names, or with the word for what is looked at and its names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from msgspec import Struct
+from prometheus_client import generate_latest
+
+from tallystick.broker.checkback.scheduler import TICK_SECONDS
+from tallystick.broker.waiters import ANY
+from tallystick.core.calls import CallPage, CallsView, CallTopicView, HostView
+from tallystick.core.errors import NotFound, TallystickError, error_from_code
+from tallystick.core.ids import new_gid
+from tallystick.core.ops import Ack, AnswerChecks, ClientOp, Nack, OpResult, Outcome
+from tallystick.core.wire import (
+    BrokerInfo,
+    CheckPoll,
+    CheckRequest,
+    Delivery,
+    GroupView,
+    LedgerView,
+    ReceiveRequest,
+    ResetRequest,
+    Split,
+    TableName,
+    TopicSpec,
+    TopicView,
+    TransactionPage,
+    TransactionView,
+)
+from tallystick.store.protocol import (
+    BrokerOp,
+    DeleteTopic,
+    DropCallTopic,
+    ForgetApp,
+    Hurry,
+    HurryAll,
+    OperatorResolve,
+    Progress,
+    PutTopic,
+    Receive,
+    Received,
+    ResetGroup,
+    Result,
+    Resume,
+    ResumeCalls,
+    Slice,
+    StopCalls,
+    Store,
+    Subscribe,
+    TablePage,
+    TableQuery,
+    TrimTo,
+    Unsubscribe,
+)
+
+if TYPE_CHECKING:
+    from tallystick.broker.broker import Broker
+
+T = TypeVar("T")
+WEIGHT = 1_024  # what an operation without bodies is reckoned as
+TRIMMED_AT_ONCE = 5_000
+
+
+class Caller:
+    """Somebody who asks. Nobody is known by name yet, and everybody may do and see everything."""
+
+    def may_do(self, ops: Sequence[ClientOp | BrokerOp]) -> None:
+        """Raises if one of these is not for this caller."""
+
+    def may_see(self, what: str, *names: str) -> None:
+        """Raises if this is not for this caller's eyes. Without names it is a list, or the broker itself."""
+
+
+ANYBODY = Caller()
+
+
+class Whole(Struct):
+    """A transaction and, if it has some, its calls with their bodies, as they were at one moment."""
+
+    transaction: TransactionView
+    calls: CallsView | None
+    bodies: list[bytes] = []
+
+
+class Door:
+    def __init__(self, broker: Broker, caller: Caller) -> None:
+        self._caller = caller
+        self._broker = broker
+        self._store, self._writer, self._waiters = broker._store, broker._writer, broker._waiters
+        self._admission = broker._admission
+        self.limits = broker.limits
+
+    # --- what a client does --------------------------------------------------------------------------------------
+
+    async def batch(self, ops: Sequence[ClientOp], weight: int = WEIGHT) -> list[OpResult | None]:
+        """Carry out what a client sent, as part of one group commit. Raises before anything is stored."""
+        self._caller.may_do(ops)
+        soonest = self._admission.check(ops)
+        results = await self._writer.submit(ops, weight)
+        if soonest is not None:
+            self._broker.checkback.prepared(soonest)
+        for op in ops:
+            if type(op) is AnswerChecks:
+                self._broker.checkback.answered(op)
+            elif type(op) is Nack or (type(op) is Ack and self._waiters.in_order):
+                self._given_back(op.receipts)
+        return results  # type: ignore[return-value]  # client operations answer with OpResult or None only
+
+    async def do(self, op: ClientOp, weight: int = WEIGHT) -> OpResult:
+        """Carry out a single operation; a refusal is raised. Receipts that held nothing are told in the answer."""
+        try:
+            (result,) = await self.batch([op], weight)
+        except TallystickError as error:
+            # The caller has sent no list of operations, so the place is told without it.
+            place = (error.field or "").removeprefix("ops[0].") or None
+            raise type(error)(error.detail.removeprefix("ops[0]."), field=place) from error
+        if result is None:
+            return OpResult()
+        if not result.stale:
+            raise_refusal(result)
+        return result
+
+    def _given_back(self, receipts: list[str]) -> None:
+        """A message is visible again sooner than its lease said, or the next one of its key is free: those who
+        wait look again."""
+        self._waiters.appended({receipt.partition("/")[0] for receipt in receipts})
+
+    def new_gid(self) -> str:
+        return new_gid(self.store_id)
+
+    # --- what an operator does -----------------------------------------------------------------------------------
+
+    async def resolve(self, gid: str, outcome: Outcome) -> None:
+        await self._act(OperatorResolve(gid, outcome))
+
+    async def resume(self, gid: str) -> None:
+        await self._act(Resume(gid))
+
+    async def hurry(self, gid: str) -> None:
+        await self._act(Hurry(gid))
+
+    async def hurry_all(self, after_ms: int, limit: int) -> tuple[int, bool]:
+        """How many were hurried, and whether there are more."""
+        progress = await self._act(HurryAll(after_ms, limit), Progress)
+        return progress.done, progress.more
+
+    async def resume_calls(self, gid: str) -> None:
+        await self._act(ResumeCalls(gid))
+
+    async def stop_calls(self, gid: str) -> None:
+        await self._act(StopCalls(gid))
+
+    async def subscribe(self, topic: str, url: str, remark: str) -> None:
+        """Add a URL to a call topic, if this broker may call it."""
+        if url:
+            self._admission.check_url(url, "url")
+        await self._act(Subscribe(topic, url, remark))
+
+    async def unsubscribe(self, topic: str, url: str) -> None:
+        await self._act(Unsubscribe(topic, url))
+
+    async def drop_call_topic(self, topic: str) -> None:
+        await self._act(DropCallTopic(topic))
+
+    async def put_topic(self, name: str, spec: TopicSpec) -> TopicView:
+        return await self._act(PutTopic(name, spec.queues, spec.retention_ms), TopicView)
+
+    async def delete_topic(self, name: str) -> None:
+        await self._act(DeleteTopic(name))
+
+    async def trim(self, topic: str, offsets: dict[int, int]) -> None:
+        """Remove what lies before these offsets, in pieces that hold nobody up."""
+        op = TrimTo(topic, offsets, TRIMMED_AT_ONCE)
+        while (await self._act(op, Progress)).more:
+            pass
+
+    async def reset_group(self, group: str, to: ResetRequest) -> GroupView:
+        """Move a consumer group; tells where it is then. Those who wait for messages look again."""
+        await self._act(ResetGroup(group, to.topic, to.to, to.offsets, to.timestamp))
+        view = await self._look(lambda store: store.stored_offsets(group, to.topic))
+        self._waiters.appended({to.topic})
+        return view
+
+    async def forget_app(self, app: str) -> None:
+        await self._act(ForgetApp(app))
+
+    async def _act(self, op: BrokerOp, gives: type[T] = object) -> T:  # type: ignore[assignment]
+        """Carry out an operation that no batch may hold; a refusal is raised."""
+        self._caller.may_do([op])
+        (result,) = await self._writer.submit([op])
+        raise_refusal(result)
+        if isinstance(op, Resume | Hurry | HurryAll):
+            self._broker.checkback.resumed()
+        if gives is not object and not isinstance(result, gives):
+            raise TypeError(f"the store answered {op!r} with {result!r}")
+        return result  # type: ignore[return-value]  # checked, or wanted by nobody
+
+    # --- what can be looked at, between two group commits --------------------------------------------------------
+
+    async def transaction(self, gid: str) -> TransactionView:
+        view = await self._see(lambda store: store.transaction(gid), "transaction", gid)
+        if view is None:
+            raise NotFound(f"transaction {gid} is not known here", field="gid")
+        return view
+
+    async def transactions(
+        self, state: str | None, group: str | None, after: str | None, limit: int
+    ) -> TransactionPage:
+        names = () if group is None else (group,)
+        found = await self._see(lambda store: store.scan(state, group, after, limit), "transactions", *names)
+        return TransactionPage(*found)
+
+    async def whole(self, gid: str, most_bytes: int = 0) -> Whole | None:
+        """A transaction with its calls. Bodies beyond `most_bytes` together are left out, as empty ones."""
+
+        def see(store: Store) -> Whole | None:
+            view = store.transaction(gid)
+            return None if view is None else _whole(store, view, store.calls(gid), most_bytes)
+
+        return await self._see(see, "transaction", gid)
+
+    async def wholes(self, state: str | None, after: str | None, limit: int) -> tuple[list[Whole], str | None]:
+        """A page of transactions with their calls, without bodies, and where the next page begins."""
+
+        def see(store: Store) -> tuple[list[Whole], str | None]:
+            views, following = store.scan(state, None, after, limit)
+            return [Whole(view, store.calls(view.gid) if view.calls else None) for view in views], following
+
+        return await self._see(see, "transactions")
+
+    async def calls(self, gid: str) -> CallsView:
+        view = await self._see(lambda store: store.calls(gid), "transaction", gid)
+        if view is None:
+            raise NotFound(f"transaction {gid} is not known here, or has no calls", field="gid")
+        return view
+
+    async def list_calls(self, state: str | None, after: str | None, limit: int) -> CallPage:
+        return CallPage(*await self._see(lambda store: store.scan_calls(state, after, limit), "calls"))
+
+    async def call_topics(self) -> list[CallTopicView]:
+        return await self._see(lambda store: store.call_topics(), "call topics")
+
+    def call_hosts(self) -> list[HostView]:
+        self._caller.may_see("call hosts")
+        return self._broker.calls.hosts()
+
+    async def groups(self, group: str | None = None) -> list[GroupView]:
+        return await self._see(lambda store: store.groups(group), "group", *(() if group is None else (group,)))
+
+    async def stored_offsets(self, group: str, topic: str) -> GroupView:
+        return await self._see(lambda store: store.stored_offsets(group, topic), "group", group, topic)
+
+    async def ledger(self, app: str) -> LedgerView:
+        found = await self._see(lambda store: store.ledger(app), "ledger", app)
+        if found is None:
+            raise NotFound(f"there is no application {app!r} in the ledger", field="app")
+        return found
+
+    async def ledgers(self, after: str, limit: int) -> list[LedgerView]:
+        return await self._see(lambda store: store.ledgers(after, limit), "ledger")
+
+    async def splits(self, table: TableName, state: str | None, most: int) -> list[Split]:
+        return await self._see(lambda store: store.splits(table, state, most), "table", table)
+
+    async def page(
+        self,
+        table: TableName,
+        limit: int,
+        after: str | None = None,
+        before: str | None = None,
+        state: str | None = None,
+        group: str | None = None,
+        older_than_ms: int | None = None,
+    ) -> TablePage:
+        """A page of one of the store's tables, with nothing in it that is not durable."""
+        self._caller.may_see("table", table)
+        created_before = None if older_than_ms is None else self.now_ms() - older_than_ms
+        query = TableQuery(table, limit, after, before, state, group, created_before)
+        if table == "offsets":
+            return await self._look(lambda store: store.page(query))
+        page = await asyncio.to_thread(self._store.page, query)
+        # It may show a group commit that is on its way to the disk: once the writer has looked up, that has arrived.
+        await self._look(lambda store: store.counts())
+        return page
+
+    async def info(self) -> BrokerInfo:
+        counts = await self._see(lambda store: store.counts(), "broker")
+        config = self._broker.config
+        return BrokerInfo(
+            self.store_id,
+            version("tallystick"),
+            self.now_ms(),
+            config.dedup_retention,
+            counts.oldest_pending_at,
+            msgspec.structs.asdict(self.limits),
+            counts.calls_waiting,
+            counts.calls_parked,
+            config.grpc_port if config.grpc else 0,
+        )
+
+    async def _see(self, see: Callable[[Store], T], what: str, *names: str) -> T:
+        self._caller.may_see(what, *names)
+        return await self._look(see)
+
+    async def _look(self, see: Callable[[Store], T]) -> T:
+        return await self._writer.look(see)
+
+    # --- topics and what is in them ------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicView:
+        """What the store keeps of topics in memory, so that it costs the event loop nothing to look."""
+        self._caller.may_see("topic", name)
+        view = self._store.topic(name)
+        if view is None:
+            raise NotFound(f"there is no topic {name!r}", field="topic")
+        return view
+
+    async def offsets_at(self, topic: str, timestamp: int) -> list[int]:
+        self._caller.may_see("topic", topic)
+        return await asyncio.to_thread(self._store.offsets_at, topic, timestamp)
+
+    def read(self, topic: str, queue: int, offset: int, most: int, max_bytes: int) -> Slice:
+        """A piece of a queue. It reads from the disk, so not on the event loop."""
+        self._caller.may_see("topic", topic)
+        return self._store.read(topic, queue, offset, most, max_bytes)
+
+    # --- long polls ----------------------------------------------------------------------------------------------
+
+    async def fetch(self, topic: str, queue: int, offset: int, most: int, max_bytes: int, wait_ms: int) -> Slice:
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        while True:
+            seen = self._waiters.version(topic)
+            piece = await asyncio.to_thread(self.read, topic, queue, offset, most, max_bytes)
+            left = deadline - asyncio.get_running_loop().time()
+            if piece.chunks or left <= 0 or self._waiters.closed:
+                return piece
+            await self._waiters.wait((topic,), seen, left)
+
+    async def ends(
+        self, names: Sequence[str] | None, position: int | None, wait_ms: int
+    ) -> tuple[list[TopicView], int]:
+        """Topics and a number that changes with their ends; waits while it is still `position`."""
+        self._caller.may_see("topic", *(names or ()))
+        watched = names or (ANY,)
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        while True:
+            seen = self._waiters.version(*watched)
+            # In memory, as in `topic`.
+            views = self._store.topics() if names is None else _present(self._store.topic(name) for name in names)
+            now_at = _position(views)
+            left = deadline - asyncio.get_running_loop().time()
+            if now_at != position or left <= 0 or self._waiters.closed:
+                return views, now_at
+            await self._waiters.wait(watched, seen, left)
+
+    async def receive(self, group: str, request: ReceiveRequest) -> list[Delivery]:
+        op = Receive(
+            group,
+            request.topic,
+            request.max,
+            request.invisible_ms,
+            request.ordered,
+            request.start,
+            request.tags,
+        )
+        deadline = asyncio.get_running_loop().time() + request.wait_ms / 1000
+        # Counted before the first look: an ack after it must not be missed.
+        self._waiters.in_order += request.ordered
+        try:
+            return await self._receive(op, deadline)
+        finally:
+            self._waiters.in_order -= request.ordered
+
+    async def _receive(self, op: Receive, deadline: float) -> list[Delivery]:
+        self._admission.refuse_while_draining()
+        while True:
+            seen = self._waiters.version(op.topic)
+            received = await self._act(op, Received)
+            left = deadline - asyncio.get_running_loop().time()
+            if received.deliveries or left <= 0 or self._waiters.closed:
+                return received.deliveries
+            if received.next_visible is not None:
+                left = min(left, max(0.005, (received.next_visible - self.now_ms()) / 1000))
+            await self._waiters.wait((op.topic,), seen, left)
+            if self._admission.draining:
+                return []  # sent home: nothing more is lent
+
+    async def wait_for_calls(self, gid: str, seconds: float) -> CallsView:
+        """A transaction's calls, once each that could be tried has been, or when the time is up."""
+        self._caller.may_see("transaction", gid)
+        return await self._broker.calls.wait(gid, seconds)
+
+    async def poll_checks(self, poll: CheckPoll) -> list[CheckRequest]:
+        self._caller.may_see("checks", poll.group)
+        self._admission.refuse_while_draining()
+        # Checks are handed out in rounds: whoever does not want to wait still waits for the next one.
+        seconds = max(poll.wait_ms / 1000, 2 * TICK_SECONDS)
+        return await self._broker.checkback.members.poll(poll.group, poll.member, poll.max, seconds)
+
+    # --- the broker itself ---------------------------------------------------------------------------------------
+
+    @property
+    def store_id(self) -> str:
+        return self._store.id
+
+    def now_ms(self) -> int:
+        return self._broker.clock.now_ms()
+
+    def not_ready(self) -> str | None:
+        """Why no work is taken; None if it is."""
+        return "draining" if self._admission.draining else self._store.failure()
+
+    def answered(self, route: str, status: int | str) -> None:
+        """Count a request. `route` comes from a closed set, never from what somebody sent."""
+        self._broker.metrics.requests.labels(route, status).inc()
+
+    async def metrics(self) -> bytes:
+        """In the form that Prometheus reads."""
+        self._caller.may_see("metrics")
+        await self._broker.count()
+        return generate_latest(self._broker.metrics.registry)
+
+
+def raise_refusal(result: Result) -> None:
+    """Raise what an operation was refused with; nothing if it was carried out."""
+    if isinstance(result, OpResult) and result.error:
+        raise error_from_code(result.error, result.detail, result.field)
+
+
+def _whole(store: Store, view: TransactionView, calls: CallsView | None, most_bytes: int) -> Whole:
+    bodies = []
+    for call in calls.calls if calls and most_bytes else ():
+        most_bytes -= call.size
+        bodies.append(store.call_body(view.gid, call.index) if call.size and most_bytes >= 0 else b"")
+    return Whole(view, calls, bodies)
+
+
+def _present(views: Iterable[TopicView | None]) -> list[TopicView]:
+    return [view for view in views if view is not None]
+
+
+def _position(views: Iterable[TopicView]) -> int:
+    ends = msgspec.msgpack.encode([(view.name, view.created_at, view.ends) for view in views])
+    return int.from_bytes(hashlib.blake2b(ends, digest_size=6).digest())
