@@ -93,7 +93,7 @@ class Whole(Struct):
     bodies: list[bytes] = []
 
 
-class Door:
+class BrokerDoor:
     def __init__(self, broker: Broker, caller: Caller) -> None:
         self._caller = caller
         self._broker = broker
@@ -163,8 +163,6 @@ class Door:
 
     async def subscribe(self, topic: str, url: str, remark: str) -> None:
         """Add a URL to a call topic, if this broker may call it."""
-        if url:
-            self._admission.check_url(url, "url")
         await self._act(Subscribe(topic, url, remark))
 
     async def unsubscribe(self, topic: str, url: str) -> None:
@@ -198,6 +196,7 @@ class Door:
     async def _act(self, op: BrokerOp, gives: type[T] = object) -> T:  # type: ignore[assignment]
         """Carry out an operation that no batch may hold; a refusal is raised."""
         self._caller.may_do([op])
+        self._admission.check_action(op)
         (result,) = await self._writer.submit([op])
         raise_refusal(result)
         if isinstance(op, Resume | Hurry | HurryAll):

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from tallystick.api.serving.asgi import read_raw, while_connected
 from tallystick.api.serving.problems import DECODING, undecodable
-from tallystick.broker.door import Door
+from tallystick.broker.door import BrokerDoor
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid, check_name
 from tallystick.core.wire import JSON, MSGPACK
@@ -86,7 +86,7 @@ class Asked:
 
     __slots__ = ("_request", "door", "routes")
 
-    def __init__(self, request: Request, door: Door, routes: tuple[Route, ...]) -> None:
+    def __init__(self, request: Request, door: BrokerDoor, routes: tuple[Route, ...]) -> None:
         self._request, self.door, self.routes = request, door, routes
 
     def path(self, name: str) -> str:
