@@ -187,12 +187,12 @@ class Dtm:
     async def _batch(self, ops: Sequence[ClientOp], weight: int = WEIGHT) -> OpResult:
         """Carry out; gives the answer to the last operation if it is done or if its refusal is about the state of the
         transaction, and raises everything else."""
-        result = (await _told(self._door.batch(ops, weight)))[-1] or _DONE
-        if result.error and result.error not in _OF_STATE and result.field != "gid":
-            try:
-                raise_refusal(result)
-            except TallystickError as error:
-                raise refusal_of(error) from error
+        return await _told(self._last(ops, weight))
+
+    async def _last(self, ops: Sequence[ClientOp], weight: int) -> OpResult:
+        result = (await self._door.batch(ops, weight))[-1] or _DONE
+        if result.error not in _OF_STATE and result.field != "gid":
+            raise_refusal(result)
         return result
 
 
