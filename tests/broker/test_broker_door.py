@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from inside import inside
 
-from tallystick.broker.door import Caller, Door
+from tallystick.broker.door import BrokerDoor, Caller
 from tallystick.core.errors import InvalidRequest, NotAllowed, NotFound, OutcomeConflict
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Ack, Commit, Prepare, Rollback, Send
@@ -31,7 +31,7 @@ class Nobody(Caller):
         raise NotAllowed("not for you")
 
 
-async def go(door: Door, way: str, given: tuple[Any, ...]) -> None:
+async def go(door: BrokerDoor, way: str, given: tuple[Any, ...]) -> None:
     found = getattr(door, way)(*given)
     assert isinstance(found, Awaitable), "it was shown without asking"
     await found
@@ -85,7 +85,7 @@ OPEN = {"new_gid", "store_id", "now_ms", "not_ready", "answered"}
 
 
 def test_every_way_is_known_here() -> None:
-    public = {name for name, _ in python_inspect.getmembers(Door) if not name.startswith("_")}
+    public = {name for name, _ in python_inspect.getmembers(BrokerDoor) if not name.startswith("_")}
     assert public == WAYS.keys() | OPEN
 
 

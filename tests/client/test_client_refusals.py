@@ -18,13 +18,13 @@ NEVER_ENOUGH = 2**60
 
 # A real broker whose every group commit is refused, in the words that the test looks for.
 _REFUSES = """
-from tallystick.broker.door import Door
+from tallystick.broker.door import BrokerDoor
 from tallystick.core import errors
 
 async def refuse(self, ops, weight=0):
     raise errors.{name}("so says the broker")
 
-Door.batch = refuse
+BrokerDoor.batch = refuse
 """
 WORDS = {
     "StorageFull": "disk is nearly full",

@@ -12,6 +12,7 @@ from tallystick.core.calls import TOPIC_SCHEME, OutgoingCall
 from tallystick.core.errors import Draining, InvalidRequest, NotAllowed
 from tallystick.core.limits import Limits
 from tallystick.core.ops import ClientOp, Prepare, PreparePart, Send
+from tallystick.store.protocol import BrokerOp, Subscribe
 
 
 class Admission:
@@ -41,8 +42,9 @@ class Admission:
                 raise Draining()
         return soonest
 
-    def check_url(self, url: str, at: str) -> None:
-        self._allowed.check(url, at)
+    def check_action(self, op: BrokerOp) -> None:
+        if isinstance(op, Subscribe) and op.url:
+            self._allowed.check(op.url, "url")
 
     def refuse_while_draining(self) -> None:
         if self.draining:

@@ -13,7 +13,7 @@ from tallystick.broker.calls.deliverer import Calls, CallSettings
 from tallystick.broker.checkback.databases import Databases
 from tallystick.broker.checkback.scheduler import CheckBack
 from tallystick.broker.config import Config
-from tallystick.broker.door import ANYBODY, Caller, Door
+from tallystick.broker.door import ANYBODY, BrokerDoor, Caller
 from tallystick.broker.metrics import MAX_LAG_SERIES, Metrics, StoreCollector
 from tallystick.broker.outbound.allow_list import AllowedUrls
 from tallystick.broker.outbound.outbound import Outbound
@@ -94,9 +94,9 @@ class Broker:
         for event in self._store.drain_events():
             self._alerts.tell(event)
 
-    def door(self, caller: Caller = ANYBODY) -> Door:
+    def door(self, caller: Caller = ANYBODY) -> BrokerDoor:
         """The way in, for one caller."""
-        return Door(self, caller)
+        return BrokerDoor(self, caller)
 
     # --- life --------------------------------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class Whole(Struct):
     bodies: list[bytes] = []
 
 
-class Door:
+class BrokerDoor:
     def __init__(self, broker: Broker, caller: Caller) -> None:
         self._caller = caller
         self._broker = broker
@@ -163,8 +163,6 @@ class Door:
 
     async def subscribe(self, topic: str, url: str, remark: str) -> None:
         """Add a URL to a call topic, if this broker may call it."""
-        if url:
-            self._admission.check_url(url, "url")
         await self._act(Subscribe(topic, url, remark))
 
     async def unsubscribe(self, topic: str, url: str) -> None:
@@ -198,6 +196,7 @@ class Door:
     async def _act(self, op: BrokerOp, gives: type[T] = object) -> T:  # type: ignore[assignment]
         """Carry out an operation that no batch may hold; a refusal is raised."""
         self._caller.may_do([op])
+        self._admission.check_action(op)
         (result,) = await self._writer.submit([op])
         raise_refusal(result)
         if isinstance(op, Resume | Hurry | HurryAll):
@@ -338,33 +337,26 @@ class Door:
     # --- long polls ----------------------------------------------------------------------------------------------
 
     async def fetch(self, topic: str, queue: int, offset: int, most: int, max_bytes: int, wait_ms: int) -> Slice:
-        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
-        while True:
-            seen = self._waiters.version(topic)
-            piece = await asyncio.to_thread(self.read, topic, queue, offset, most, max_bytes)
-            left = deadline - asyncio.get_running_loop().time()
-            if piece.chunks or left <= 0 or self._waiters.closed:
-                return piece
-            await self._waiters.wait((topic,), seen, left)
+        async def look() -> Slice:
+            return await asyncio.to_thread(self.read, topic, queue, offset, most, max_bytes)
+
+        return await self._waiters.poll((topic,), wait_ms, look, lambda piece: bool(piece.chunks))
 
     async def ends(
         self, names: Sequence[str] | None, position: int | None, wait_ms: int
     ) -> tuple[list[TopicView], int]:
         """Topics and a number that changes with their ends; waits while it is still `position`."""
         self._caller.may_see("topic", *(names or ()))
-        watched = names or (ANY,)
-        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
-        while True:
-            seen = self._waiters.version(*watched)
+
+        async def look() -> tuple[list[TopicView], int]:
             # In memory, as in `topic`.
             views = self._store.topics() if names is None else _present(self._store.topic(name) for name in names)
-            now_at = _position(views)
-            left = deadline - asyncio.get_running_loop().time()
-            if now_at != position or left <= 0 or self._waiters.closed:
-                return views, now_at
-            await self._waiters.wait(watched, seen, left)
+            return views, _position(views)
+
+        return await self._waiters.poll(names or (ANY,), wait_ms, look, lambda found: found[1] != position)
 
     async def receive(self, group: str, request: ReceiveRequest) -> list[Delivery]:
+        self._admission.refuse_while_draining()
         op = Receive(
             group,
             request.topic,
@@ -374,27 +366,23 @@ class Door:
             request.start,
             request.tags,
         )
-        deadline = asyncio.get_running_loop().time() + request.wait_ms / 1000
+
+        async def look() -> Received:
+            return await self._act(op, Received)
+
+        def again_in(received: Received) -> float | None:
+            visible_at = received.next_visible
+            return None if visible_at is None else max(0.005, (visible_at - self.now_ms()) / 1000)
+
         # Counted before the first look: an ack after it must not be missed.
         self._waiters.in_order += request.ordered
         try:
-            return await self._receive(op, deadline)
+            received = await self._waiters.poll(
+                (request.topic,), request.wait_ms, look, lambda received: bool(received.deliveries), again_in
+            )
         finally:
             self._waiters.in_order -= request.ordered
-
-    async def _receive(self, op: Receive, deadline: float) -> list[Delivery]:
-        self._admission.refuse_while_draining()
-        while True:
-            seen = self._waiters.version(op.topic)
-            received = await self._act(op, Received)
-            left = deadline - asyncio.get_running_loop().time()
-            if received.deliveries or left <= 0 or self._waiters.closed:
-                return received.deliveries
-            if received.next_visible is not None:
-                left = min(left, max(0.005, (received.next_visible - self.now_ms()) / 1000))
-            await self._waiters.wait((op.topic,), seen, left)
-            if self._admission.draining:
-                return []  # sent home: nothing more is lent
+        return received.deliveries
 
     async def wait_for_calls(self, gid: str, seconds: float) -> CallsView:
         """A transaction's calls, once each that could be tried has been, or when the time is up."""

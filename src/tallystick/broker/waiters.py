@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
+from typing import TypeVar
 
 from tallystick.core.errors import Busy
 
+T = TypeVar("T")
 MAX_KNOWN = 100_000
 ANY = "*"  # no topic is called so: whoever waits for it waits for whichever topic is next
 
@@ -46,6 +48,28 @@ class Waiters:
             if not future.done():
                 future.set_result(None)
 
+    async def poll(
+        self,
+        topics: Collection[str],
+        wait_ms: int,
+        look: Callable[[], Awaitable[T]],
+        enough: Callable[[T], bool],
+        again_in: Callable[[T], float | None] = lambda _: None,
+    ) -> T:
+        """Look until it is enough: again when one of the topics has something new, or after the seconds that the last
+        look told. Gives what was seen last when the time is up, or when the broker drains."""
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        while True:
+            seen = self.version(*topics)
+            found = await look()
+            left = deadline - asyncio.get_running_loop().time()
+            if enough(found) or left <= 0:
+                return found
+            again = again_in(found)
+            await self.wait(topics, seen, left if again is None else min(left, again))
+            if self._closed:
+                return found
+
     async def wait(self, topics: Collection[str], seen: int, seconds: float) -> None:
         """Until one of the topics is newer than `seen`, or the time is up, or the broker drains."""
         if self._closed or seconds <= 0 or self.version(*topics) != seen:
@@ -79,7 +103,3 @@ class Waiters:
         self._closed = True
         for topic in list(self._waiting):
             self._wake(topic)
-
-    @property
-    def closed(self) -> bool:
-        return self._closed

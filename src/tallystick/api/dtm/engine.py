@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import NoReturn, TypeVar
 
-from tallystick.api.dtm import errors, waiting
+from tallystick.api.dtm import errors
 from tallystick.api.dtm.errors import DtmError, DtmOngoing, refusal_of
-from tallystick.api.dtm.states import finished, status_of
+from tallystick.api.dtm.states import finished, judge, patience, status_of
 from tallystick.api.dtm.translate import (
     GROUP,
     Trans,
@@ -22,7 +22,7 @@ from tallystick.api.dtm.translate import (
     timeout_of,
     url_of,
 )
-from tallystick.broker.door import WEIGHT, Door, Whole, raise_refusal
+from tallystick.broker.door import WEIGHT, BrokerDoor, Whole, raise_refusal
 from tallystick.core.errors import (
     AlreadyResolved,
     Conflict,
@@ -42,7 +42,7 @@ _OF_STATE = (AlreadyResolved.code, DifferentContent.code, OutcomeConflict.code)
 class Dtm:
     """Every operation raises DtmFailure, DtmOngoing or DtmError, or has been carried out durably."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: BrokerDoor) -> None:
         self._door = door
 
     def new_gid(self) -> str:
@@ -106,8 +106,8 @@ class Dtm:
         if found.calls is None:
             return
         # As in dtm, what was delayed is not waited for: the caller is told that it has not happened yet.
-        seconds = 0.0 if delay_of(trans) else waiting.patience(found.calls, timeout_of(trans))
-        waiting.judge(await _told(self._door.wait_for_calls(gid, seconds)))
+        seconds = 0.0 if delay_of(trans) else patience(found.calls, timeout_of(trans))
+        judge(await _told(self._door.wait_for_calls(gid, seconds)))
 
     async def abort(self, trans: Trans) -> None:
         check_type(trans.trans_type)
@@ -187,12 +187,12 @@ class Dtm:
     async def _batch(self, ops: Sequence[ClientOp], weight: int = WEIGHT) -> OpResult:
         """Carry out; gives the answer to the last operation if it is done or if its refusal is about the state of the
         transaction, and raises everything else."""
-        result = (await _told(self._door.batch(ops, weight)))[-1] or _DONE
-        if result.error and result.error not in _OF_STATE and result.field != "gid":
-            try:
-                raise_refusal(result)
-            except TallystickError as error:
-                raise refusal_of(error) from error
+        return await _told(self._last(ops, weight))
+
+    async def _last(self, ops: Sequence[ClientOp], weight: int) -> OpResult:
+        result = (await self._door.batch(ops, weight))[-1] or _DONE
+        if result.error not in _OF_STATE and result.field != "gid":
+            raise_refusal(result)
         return result
 
 

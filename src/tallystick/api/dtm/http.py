@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import parse_qsl
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -13,12 +14,11 @@ from tallystick.api.dtm import views
 from tallystick.api.dtm.engine import Dtm
 from tallystick.api.dtm.errors import DtmError, refusal_of
 from tallystick.api.dtm.jsonrpc import JsonRpc
-from tallystick.api.dtm.requests import Asked
 from tallystick.api.dtm.states import STATUSES
 from tallystick.api.dtm.translate import TIMEOUT_TO_FAIL, decode_trans, known_form
 from tallystick.api.serving.asgi import CallerGone, Receive, Scope, Send, answer_raw, read_raw, while_connected
-from tallystick.api.serving.problems import RETRY_AFTER_SECONDS
-from tallystick.broker.door import Door
+from tallystick.api.serving.problems import DECODING, RETRY_AFTER_SECONDS, undecodable
+from tallystick.broker.door import BrokerDoor
 from tallystick.core.wire import JSON
 
 BASE = "/api/dtmsvr"
@@ -28,15 +28,50 @@ MOST_LISTED = 1_000
 MOST_SECONDS = 366 * 24 * 3600
 _SUCCESS = b'{"dtm_result":"SUCCESS"}'
 _encode = msgspec.json.Encoder().encode
+_decode_object = msgspec.json.Decoder(dict[str, object]).decode
 
-Handler = Callable[[Asked], Awaitable[Any]]
+
+class DtmHttpRequest:
+    """What a handler needs of a request. `rest` is what the path has after its route."""
+
+    __slots__ = ("_parameters", "body", "receive", "rest", "scope")
+
+    def __init__(self, scope: Scope, receive: Receive, body: bytes, rest: str) -> None:
+        self.scope, self.receive, self.body, self.rest = scope, receive, body, rest
+        self._parameters: dict[str, str] | None = None
+
+    def text(self, name: str) -> str:
+        """A parameter of the query or, in a POST, of the JSON body; "" if there is none."""
+        if self._parameters is None:
+            query = self.scope["query_string"].decode("latin-1")
+            self._parameters = self._from_body() | dict(parse_qsl(query, keep_blank_values=True))
+        return self._parameters.get(name, "")
+
+    def _from_body(self) -> dict[str, str]:
+        if not self.body:
+            return {}
+        try:
+            return {name: str(value) for name, value in _decode_object(self.body).items() if value is not None}
+        except DECODING as error:
+            raise DtmError(undecodable(error).detail) from error
+
+    def number(self, name: str, default: int, most: int) -> int:
+        given = self.text(name)
+        if not given:
+            return default
+        if not (given.isascii() and given.isdigit() and len(given) < 20) or int(given) > most:
+            raise DtmError(f"{name}: {given[:40]!r} is not a number from 0 to {most}")
+        return int(given)
+
+
+Handler = Callable[[DtmHttpRequest], Awaitable[Any]]
 
 
 class DtmHttp:
     """An ASGI application for every path that begins with PREFIX. A handler's answer is encoded as JSON; None is
     dtm's SUCCESS."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: BrokerDoor) -> None:
         self._door = door
         self._dtm = Dtm(door)
         self._json_rpc = JsonRpc(self._dtm)
@@ -86,7 +121,7 @@ class DtmHttp:
     async def _handle(self, handler: Handler, rest: str, scope: Scope, receive: Receive, send: Send) -> int:
         try:
             body = await read_raw(receive, dict(scope["headers"]), self._door.limits.request_bytes)
-            answer = await handler(Asked(scope, receive, body, rest))
+            answer = await handler(DtmHttpRequest(scope, receive, body, rest))
         except CallerGone:
             return await _reply(send, 499, b"{}")  # nobody reads it
         except Exception as error:
@@ -95,10 +130,10 @@ class DtmHttp:
 
     # --- transactions ----------------------------------------------------------------------------------------------
 
-    async def _prepare(self, asked: Asked) -> None:
+    async def _prepare(self, asked: DtmHttpRequest) -> None:
         await self._dtm.prepare(decode_trans(asked.body), len(asked.body))
 
-    async def _submit(self, asked: Asked) -> None:
+    async def _submit(self, asked: DtmHttpRequest) -> None:
         trans = decode_trans(asked.body)
         submitting = self._dtm.submit(trans, len(asked.body))
         if trans.wait_result:
@@ -106,35 +141,35 @@ class DtmHttp:
         else:
             await submitting
 
-    async def _abort(self, asked: Asked) -> None:
+    async def _abort(self, asked: DtmHttpRequest) -> None:
         await self._dtm.abort(decode_trans(asked.body))
 
-    async def _force_stop(self, asked: Asked) -> None:
+    async def _force_stop(self, asked: DtmHttpRequest) -> None:
         await self._dtm.force_stop(asked.text("gid"))
 
-    async def _reset_next(self, asked: Asked) -> None:
+    async def _reset_next(self, asked: DtmHttpRequest) -> None:
         await self._dtm.hurry(asked.text("gid"))
 
-    async def _reset_all(self, asked: Asked) -> object:
+    async def _reset_all(self, asked: DtmHttpRequest) -> object:
         after = asked.number("timeout", 3 * TIMEOUT_TO_FAIL, MOST_SECONDS)
         done, more = await self._dtm.hurry_all(1000 * after, asked.number("limit", 100, 10_000))
         return {"has_remaining": more, "succeed_count": done}
 
-    async def _new_gid(self, _: Asked) -> object:
+    async def _new_gid(self, _: DtmHttpRequest) -> object:
         return {"dtm_result": "SUCCESS", "gid": self._dtm.new_gid()}
 
-    async def _register_branch(self, asked: Asked) -> None:
+    async def _register_branch(self, asked: DtmHttpRequest) -> None:
         self._dtm.register_branch(asked.text("trans_type"))
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
-    async def _query(self, asked: Asked) -> object:
+    async def _query(self, asked: DtmHttpRequest) -> object:
         if not asked.text("gid"):
             raise DtmError("no gid specified")
         gid = known_form(asked.text("gid"))
         return views.NOT_FOUND if gid is None else await views.query(self._door, gid)
 
-    async def _all(self, asked: Asked) -> object:
+    async def _all(self, asked: DtmHttpRequest) -> object:
         status = asked.text("status")
         if status not in ("", *STATUSES):
             raise DtmError(f"status: {status[:40]!r} is none of {', '.join(STATUSES)}")
@@ -151,30 +186,30 @@ class DtmHttp:
         )
         return await views.all_transactions(self._door, wanted)
 
-    async def _version(self, _: Asked) -> object:
+    async def _version(self, _: DtmHttpRequest) -> object:
         return {"version": SPOKEN, "tallystick": version("tallystick")}
 
     # --- topics ----------------------------------------------------------------------------------------------------
 
-    async def _subscribe(self, asked: Asked) -> None:
+    async def _subscribe(self, asked: DtmHttpRequest) -> None:
         await self._dtm.subscribe(asked.text("topic"), asked.text("url"), asked.text("remark"))
 
-    async def _unsubscribe(self, asked: Asked) -> None:
+    async def _unsubscribe(self, asked: DtmHttpRequest) -> None:
         await self._dtm.unsubscribe(asked.text("topic"), asked.text("url"))
 
-    async def _delete_topic(self, asked: Asked) -> None:
+    async def _delete_topic(self, asked: DtmHttpRequest) -> None:
         await self._dtm.delete_topic(asked.rest)
 
-    async def _query_kv(self, asked: Asked) -> object:
+    async def _query_kv(self, asked: DtmHttpRequest) -> object:
         return {"kv": await views.topics(self._door, asked.text("cat"), asked.text("key"))}
 
-    async def _scan_kv(self, asked: Asked) -> object:
+    async def _scan_kv(self, asked: DtmHttpRequest) -> object:
         limit = max(1, asked.number("limit", 100, MOST_LISTED))
         return await views.scan_topics(self._door, asked.text("cat"), asked.text("position"), limit)
 
     # --- the rest --------------------------------------------------------------------------------------------------
 
-    async def _answer_json_rpc(self, asked: Asked) -> object:
+    async def _answer_json_rpc(self, asked: DtmHttpRequest) -> object:
         return await self._json_rpc.answer(asked.body)
 
     async def _metrics(self, send: Send) -> int:

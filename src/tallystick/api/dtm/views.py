@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from tallystick.api.dtm.states import finished, status_of
 from tallystick.api.dtm.translate import GROUP, DtmOptions, DtmRemark, read_remark, shown_url
-from tallystick.broker.door import Door, Whole
+from tallystick.broker.door import BrokerDoor, Whole
 from tallystick.core.calls import CallTopicView, CallView
 
 EXAMINED_PER_PAGE = 1_000  # a page that filters much away ends early instead of keeping the caller
@@ -114,7 +114,7 @@ def branch_view(call: CallView, body: bytes) -> dict[str, object]:
     return {"id": _ZERO_ID, **_filled(shown)}
 
 
-async def query(door: Door, gid: str) -> dict[str, object]:
+async def query(door: BrokerDoor, gid: str) -> dict[str, object]:
     """One transaction with its branches. Bodies beyond what a request may hold are left out of the answer."""
     found = await door.whole(gid, door.limits.request_bytes)
     if found is None:
@@ -144,7 +144,7 @@ class Wanted(Struct, frozen=True):
         )
 
 
-async def all_transactions(door: Door, wanted: Wanted) -> dict[str, object]:
+async def all_transactions(door: BrokerDoor, wanted: Wanted) -> dict[str, object]:
     """A page: first what is prepared, then what has an outcome, newest first."""
     if wanted.gid:
         one = await door.whole(wanted.gid)
@@ -155,7 +155,7 @@ async def all_transactions(door: Door, wanted: Wanted) -> dict[str, object]:
     return {"transactions": [transaction_view(one, now) for one in found], "next_position": position}
 
 
-async def _page(door: Door, wanted: Wanted) -> tuple[list[Whole], str]:
+async def _page(door: BrokerDoor, wanted: Wanted) -> tuple[list[Whole], str]:
     state = "committed" if wanted.status in ("submitted", "succeed") else None
     place = wanted.position or None
     found: list[Whole] = []
@@ -186,7 +186,7 @@ def topic_view(number: int, topic: CallTopicView) -> dict[str, object]:
     }
 
 
-async def topics(door: Door, category: str, key: str) -> list[dict[str, object]]:
+async def topics(door: BrokerDoor, category: str, key: str) -> list[dict[str, object]]:
     """dtm keeps pairs of several categories; here there are topics only."""
     if category != "topics":
         return []
@@ -194,7 +194,7 @@ async def topics(door: Door, category: str, key: str) -> list[dict[str, object]]
     return [topic_view(number, topic) for number, topic in numbered if key in ("", topic.topic)]
 
 
-async def scan_topics(door: Door, category: str, position: str, limit: int) -> dict[str, object]:
+async def scan_topics(door: BrokerDoor, category: str, position: str, limit: int) -> dict[str, object]:
     """A page in the order of names; the position is the last name of the page before."""
     left = [one for one in await topics(door, category, "") if str(one["k"]) > position]
     more = len(left) > limit

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tallystick.broker.door import Door
+from tallystick.broker.door import BrokerDoor
 from tallystick.core.errors import InvalidRequest, NotAllowed
 from tallystick.core.message import Chunk
 
@@ -111,7 +111,7 @@ def headers_array(headers: list[dict[str, str] | None]) -> Any:
 
 
 async def stream(
-    door: Door, topic: str, queue: int, offset: int, end: int, names: tuple[str, ...]
+    door: BrokerDoor, topic: str, queue: int, offset: int, end: int, names: tuple[str, ...]
 ) -> AsyncIterator[bytes | memoryview]:
     """An Arrow IPC stream of the offsets in [offset, end): the schema, record batches, the end mark."""
     yield schema_of(names).serialize().to_pybytes()
@@ -125,7 +125,7 @@ async def stream(
 
 
 def _next(
-    door: Door, topic: str, queue: int, offset: int, end: int, names: tuple[str, ...]
+    door: BrokerDoor, topic: str, queue: int, offset: int, end: int, names: tuple[str, ...]
 ) -> tuple[memoryview | None, int]:
     """What lies at `offset` as one encoded batch, and where to go on; nothing if there is no more."""
     piece = door.read(topic, queue, offset, ROWS_AT_ONCE, BYTES_AT_ONCE)

@@ -7,7 +7,7 @@ import msgspec
 from tallystick.api.http.route import Asked
 from tallystick.api.serving.asgi import Receive, Scope, Send, answer_raw, read_raw
 from tallystick.api.serving.problems import DECODING, problem_of, undecodable
-from tallystick.broker.door import Door
+from tallystick.broker.door import BrokerDoor
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.wire import JSON, MSGPACK, PROBLEM, BatchRequest, BatchResponse
 
@@ -22,7 +22,7 @@ async def batch(asked: Asked, sent: BatchRequest) -> BatchResponse:
     return BatchResponse(await asked.door.batch(sent.ops))
 
 
-async def handle_batch(door: Door, scope: Scope, receive: Receive, send: Send) -> int:
+async def handle_batch(door: BrokerDoor, scope: Scope, receive: Receive, send: Send) -> int:
     """Answer one request; returns the status for the metrics."""
     try:
         headers = dict(scope["headers"])

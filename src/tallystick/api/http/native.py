@@ -13,13 +13,13 @@ from tallystick.api.http.route import Asked, Route
 from tallystick.api.http.table import ROUTES
 from tallystick.api.serving.asgi import CallerGone, Receive, Scope, Send
 from tallystick.api.serving.problems import problem_of
-from tallystick.broker.door import Door
+from tallystick.broker.door import BrokerDoor
 from tallystick.core.errors import MethodNotAllowed, NotFound
 from tallystick.core.wire import PROBLEM
 
 
 class NativeApi:
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: BrokerDoor) -> None:
         self._door = door
         self._rest = Starlette(
             routes=[self._path(route) for route in ROUTES], exception_handlers={HTTPException: _http_error}

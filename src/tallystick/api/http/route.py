@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import cache
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from tallystick.api.serving.asgi import read_raw, while_connected
 from tallystick.api.serving.problems import DECODING, undecodable
-from tallystick.broker.door import Door
+from tallystick.broker.door import BrokerDoor
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid, check_name
 from tallystick.core.wire import JSON, MSGPACK
@@ -86,7 +86,7 @@ class Asked:
 
     __slots__ = ("_request", "door", "routes")
 
-    def __init__(self, request: Request, door: Door, routes: tuple[Route, ...]) -> None:
+    def __init__(self, request: Request, door: BrokerDoor, routes: tuple[Route, ...]) -> None:
         self._request, self.door, self.routes = request, door, routes
 
     def path(self, name: str) -> str:
@@ -126,10 +126,10 @@ class Asked:
             if wrong.field is None:  # the one that must be there is not
                 name = str(error).split("`")[1]
                 raise InvalidRequest(f"{name}: say which {name}, ?{name}=...", field=name) from error
-            said, reason = str(given[wrong.field])[:40], wrong.detail.removeprefix(f"{wrong.field}: ")
-            raise InvalidRequest(f"{wrong.field}: {said!r} will not do: {reason}", field=wrong.field) from error
+            said, expected = str(given[wrong.field])[:40], _expected(_parameters(kind)[wrong.field])
+            raise InvalidRequest(f"{wrong.field}: {said!r} is {expected}", field=wrong.field) from error
 
-    def refuse_parameters(self, known: Sequence[str] | dict[str, bool]) -> None:
+    def refuse_parameters(self, known: Collection[str]) -> None:
         """Whoever writes `?limt=5` is told, instead of being given what was not asked for."""
         for name in self._request.query_params:
             if name not in known:
@@ -168,18 +168,27 @@ def _media_type(header: str) -> str:
 
 
 @cache
-def _parameters(kind: type[Struct]) -> dict[str, bool]:
-    """The names of the parameters, and whether each is a number."""
-    return {field.encode_name: _is_number(field.type) for field in inspect.type_info(kind).fields}  # type: ignore[attr-defined]
+def _parameters(kind: type[Struct]) -> dict[str, inspect.Type]:
+    """The parameters by name; of one that may be left out, what it is when it is there."""
+    return {field.encode_name: _present(field.type) for field in inspect.type_info(kind).fields}  # type: ignore[attr-defined]
 
 
-def _is_number(kind: inspect.Type) -> bool:
+def _present(kind: inspect.Type) -> inspect.Type:
     if isinstance(kind, inspect.Metadata):
-        return _is_number(kind.type)
+        return _present(kind.type)
     if isinstance(kind, inspect.UnionType):
-        return any(_is_number(one) for one in kind.types)
-    return isinstance(kind, inspect.IntType)
+        return next(_present(one) for one in kind.types if not isinstance(one, inspect.NoneType))
+    return kind
 
 
-def _plain(text: str, number: bool) -> str | int:
-    return int(text) if number and text.isascii() and text.isdigit() and len(text) < 20 else text
+def _plain(text: str, kind: inspect.Type) -> str | int:
+    number = isinstance(kind, inspect.IntType) and text.isascii() and text.isdigit() and len(text) < 20
+    return int(text) if number else text
+
+
+def _expected(kind: inspect.Type) -> str:
+    if isinstance(kind, inspect.IntType):
+        return f"not a number from {kind.ge} to {2**62 if kind.le is None else kind.le}"
+    if isinstance(kind, inspect.LiteralType):
+        return f"none of {', '.join(map(str, kind.values))}"
+    return "not a valid name"

@@ -34,6 +34,7 @@ class _Held(Struct):
     broker: BrokerPeer
     message: Message
     renew_at: float
+    settling: bool = False
 
 
 class LeaseConsumer:
@@ -118,6 +119,8 @@ class LeaseConsumer:
     async def _handle(self, broker: BrokerPeer, message: Message) -> None:
         try:
             op = await self._settlement(message)
+            # From here on the lease is of no use: a renewal could only come after the ack, and find nothing.
+            self._held[message.receipt].settling = True
             await self._tell(broker, op)
         finally:
             del self._held[message.receipt]
@@ -173,16 +176,28 @@ class LeaseConsumer:
 
     async def _renew(self) -> float:
         """Keep the leases of what is waiting for a handler or is in one."""
+        for broker in self._brokers:
+            now = self._loop.time()
+            due = [held for held in self._held.values() if held.broker is broker and held.renew_at <= now]
+            await self._keep(broker, [held for held in due if not held.settling], now)
+        return min(1.0, self._subscription.invisible / 8)
+
+    async def _keep(self, broker: BrokerPeer, due: list[_Held], now: float) -> None:
+        if not due:
+            return
         invisible = self._subscription.invisible
-        now = self._loop.time()
-        due: dict[BrokerPeer, list[str]] = {}
-        for receipt, held in self._held.items():
-            if held.renew_at <= now:
-                held.renew_at = now + invisible / 2
-                due.setdefault(held.broker, []).append(receipt)
-        for broker, receipts in due.items():
-            await self._tell(broker, Renew(self._subscription.group, receipts, round(invisible * 1000)))
-        return min(1.0, invisible / 8)
+        for held in due:
+            held.renew_at = now + invisible / 2
+        receipts = [held.message.receipt for held in due]
+        try:
+            await broker.ops.run(Renew(self._subscription.group, receipts, round(invisible * 1000)), self._timeout)
+        except StaleLease as error:
+            # What was settled while the renewal was on its way has lost nothing.
+            stale = error.extra.get("stale", receipts)
+            if any(held.message.receipt in stale and not held.settling for held in due):
+                log.info("%s: a lease had passed to another consumer", self._subscription.name)
+        except TallystickError as error:
+            log.warning("%s: leases could not be renewed: %s", self._subscription.name, error)
 
 
 class _Stopped(Exception):

@@ -13,10 +13,10 @@ from tallystick.api.dtm.grpc.messages import SERVICE, DtmGidReply, Empty
 from tallystick.api.dtm.translate import BinaryTrans, Trans, check_type, trans_from
 from tallystick.api.serving.grpc import GrpcService
 from tallystick.api.serving.problems import DECODING, undecodable
-from tallystick.broker.door import Door
+from tallystick.broker.door import BrokerDoor
 
 
-def dtm_service(door: Door) -> GrpcService:
+def dtm_service(door: BrokerDoor) -> GrpcService:
     methods = _Methods(Dtm(door))
     by_name = {
         "NewGid": methods.new_gid,
