@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from disks import small_disk
-from nursery import Nursery, nursery
 from places import Place, server_place, sqlite_place
 
+from fork_server import ForkServer
 from servers import mariadb, postgres
 
 __all__ = ["mariadb", "postgres", "small_disk"]
@@ -30,7 +30,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """Where processes that are to be killed or stopped come from."""
-    with nursery(tmp_path_factory.mktemp("crew")) as children:
-        yield children
+    with ForkServer(tmp_path_factory.mktemp("crew"), "producer_main", "consumer_main") as server:
+        yield server

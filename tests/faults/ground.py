@@ -17,11 +17,11 @@ from typing import Any
 
 from history import History
 from looking import BrokerView, eventually
-from nursery import Child, Nursery
 from places import Place, sqlite_place
 from variants import VARIANTS
 
 import tallystick
+from fork_server import Child, ForkServer
 from tallystick.barrier.queries import COMMITTED, ROLLED_BACK
 
 OUTCOMES = {COMMITTED: "committed", ROLLED_BACK: "rolled_back"}
@@ -39,7 +39,7 @@ BROKER = {
 class Ground:
     """Everything of one engine that lives on."""
 
-    def __init__(self, url: str, place: Place, crew: Nursery, directory: Path, check_after: float) -> None:
+    def __init__(self, url: str, place: Place, crew: ForkServer, directory: Path, check_after: float) -> None:
         self.url, self.place, self.crew = url, place, crew
         self.view = BrokerView(url)
         unique = uuid.uuid4().hex[:8]  # one broker serves several tests
@@ -58,7 +58,7 @@ class Ground:
         if chosen.own_gid:
             how["gid"] = uuid.uuid4().hex
         where = {"url": self.url, "group": self.group, "topic": self.topic, "place": place or self.place}
-        return self.crew.start("produce", id=name, at=at, **{**how, **where, **more})
+        return self.crew.start("producer_main:main", id=name, at=at, **{**how, **where, **more})
 
     @contextlib.contextmanager
     def living(self, consume_from: str | None = None) -> Iterator[tallystick.Client]:

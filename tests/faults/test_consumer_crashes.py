@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ground import BROKER
 from looking import BrokerView, eventually
-from nursery import Nursery
 from places import Place, sqlite_place
 from shop import STEPS, Shop, effect_at
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from fork_server import ForkServer
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -34,7 +34,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def shop(place: Place, broker: BrokerProcess, crew: Nursery, by: str) -> Shop:
+def shop(place: Place, broker: BrokerProcess, crew: ForkServer, by: str) -> Shop:
     return Shop(broker.url, place, crew, by)
 
 
@@ -64,7 +64,7 @@ def test_consumers_killed_at_every_step_have_each_effect_once(shop: Shop) -> Non
 
 
 def test_without_an_inbox_a_kill_after_the_effect_doubles_it(
-    place: Place, broker: BrokerProcess, crew: Nursery
+    place: Place, broker: BrokerProcess, crew: ForkServer
 ) -> None:
     """The control: the same kill and the same comparison, and the mistake is seen."""
     shop = Shop(broker.url, place, crew, "none")
@@ -78,7 +78,7 @@ def test_without_an_inbox_a_kill_after_the_effect_doubles_it(
 
 @every_way
 def test_a_consumer_that_sleeps_past_its_lease_has_no_second_effect(
-    place: Place, broker: BrokerProcess, crew: Nursery, by: str, tmp_path_factory: pytest.TempPathFactory
+    place: Place, broker: BrokerProcess, crew: ForkServer, by: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     def own_shop(at: int) -> Shop:
         directory = tmp_path_factory.mktemp("shop")

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import pytest
 from ground import BROKER, Ground
-from nursery import Nursery
 from places import Place
 from variants import VARIANTS, is_committed, moments_of
 
 from brokers import BrokerProcess, running_broker
+from fork_server import ForkServer
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -47,7 +47,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 def test_a_kill_at_any_step_leaves_both_or_neither(
-    place: Place, broker: BrokerProcess, crew: Nursery, tmp_path: Path
+    place: Place, broker: BrokerProcess, crew: ForkServer, tmp_path: Path
 ) -> None:
     ground = Ground(broker.url, place, crew, tmp_path, CHECK_AFTER)
     with ground.living():

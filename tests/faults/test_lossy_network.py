@@ -14,13 +14,13 @@ import pytest
 from commit_cutter import Cut, commit_cutter
 from ground import BROKER, Ground, acquaint
 from history import violations
-from nursery import Nursery
 from places import Place, server_place
 from proxy import KINDS, Fault, FaultKind, fault_proxy
 from seeds import chosen_seed
 
 import tallystick
 from brokers import running_broker
+from fork_server import ForkServer
 from servers import Server
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.postgresql]
@@ -107,7 +107,7 @@ class Service:
 
 
 def test_every_outcome_is_honoured_over_a_network_that_loses_and_repeats(
-    postgres: Server, crew: Nursery, tmp_path_factory: pytest.TempPathFactory
+    postgres: Server, crew: ForkServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     dice = Dice(chosen_seed())
     place = server_place(postgres)

@@ -13,11 +13,11 @@ import pytest
 from ground import BROKER, Ground, effects_of
 from history import History, violations
 from looking import eventually
-from nursery import Nursery
 from places import Place, sqlite_place
 from shop import Shop
 
 from brokers import BrokerProcess, running_broker
+from fork_server import ForkServer
 
 pytestmark = pytest.mark.fault
 
@@ -44,14 +44,14 @@ def service(tmp_path: Path) -> Place:
     ],
 )
 def test_a_producer_that_tells_database_and_broker_apart_is_found(
-    mistake: str, invariant: str, broker: BrokerProcess, crew: Nursery, service: Place, tmp_path: Path
+    mistake: str, invariant: str, broker: BrokerProcess, crew: ForkServer, service: Place, tmp_path: Path
 ) -> None:
     ground = Ground(broker.url, service, crew, tmp_path, 1.0)
     with ground.living():
         for name in GOOD:
             assert ground.produce("late", 0, name).wait() == 0
         where = {"url": broker.url, "group": ground.group, "topic": ground.topic, "place": service}
-        assert crew.start("naive", id="naive", mistake=mistake, **where).wait() == -signal.SIGKILL
+        assert crew.start("producer_main:naive", id="naive", mistake=mistake, **where).wait() == -signal.SIGKILL
         ground.rest(0.5, seconds=3)
         eventually(lambda: set(GOOD) <= set(effects_of(ground.effects["inbox"])), True)
         told = {**dict.fromkeys(GOOD, "ok"), "naive": "unknown"}
@@ -59,7 +59,7 @@ def test_a_producer_that_tells_database_and_broker_apart_is_found(
     assert {(one.invariant, one.name) for one in found} == {(invariant, "naive")}
 
 
-def test_a_consumer_without_an_inbox_is_found(broker: BrokerProcess, crew: Nursery, service: Place) -> None:
+def test_a_consumer_without_an_inbox_is_found(broker: BrokerProcess, crew: ForkServer, service: Place) -> None:
     shop = Shop(broker.url, service, crew, "none")
     sent = set(shop.fill(5))
     # In the middle of the third message: its effect is committed, its acknowledgement not sent.

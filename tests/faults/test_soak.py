@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from ground import BROKER, Ground
 from history import History, violations
-from nursery import Child, Nursery
 from places import server_place
 from seeds import chosen_seed
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from fork_server import Child, ForkServer
 from servers import Server
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.postgresql]
@@ -34,7 +34,7 @@ WEIGHTS = {"producer": 5, "consumer": 4, "broker": 2}
 class Scene:
     """Who is at work now, and the one who kills them."""
 
-    def __init__(self, ground: Ground, broker: BrokerProcess, crew: Nursery, seed: int) -> None:
+    def __init__(self, ground: Ground, broker: BrokerProcess, crew: ForkServer, seed: int) -> None:
         self.kills: Counter[str] = Counter()
         self._ground, self._broker, self._crew = ground, broker, crew
         self._random = random.Random(seed)
@@ -43,12 +43,12 @@ class Scene:
 
     def _producer(self) -> Child:
         where = {"url": self._broker.url, "group": self._ground.group, "topic": self._ground.topic}
-        return self._crew.start("soak", place=self._ground.place, check_after=1.0, **where)
+        return self._crew.start("producer_main:soak", place=self._ground.place, check_after=1.0, **where)
 
     def _consumer(self, by: str) -> Child:
         how = {"by": by, "at": 0, "invisible": 1.0, "concurrency": 4, "prefetch": 8, "name": by}
         where = {"url": self._broker.url, "topic": self._ground.topic, "group": f"{self._ground.topic}-{by}"}
-        return self._crew.start("consume", place=self._ground.effects[by], **how, **where)
+        return self._crew.start("consumer_main:main", place=self._ground.effects[by], **how, **where)
 
     def run(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -100,7 +100,7 @@ def _die(child: Child) -> None:
 
 
 def test_nothing_is_lost_doubled_or_invented_while_everybody_is_killed(
-    postgres: Server, crew: Nursery, tmp_path: Path
+    postgres: Server, crew: ForkServer, tmp_path: Path
 ) -> None:
     seed = chosen_seed()
     with running_broker(**BROKER) as broker:

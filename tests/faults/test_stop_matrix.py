@@ -18,12 +18,12 @@ from typing import NamedTuple
 import pytest
 from ground import BROKER, Ground, acquaint
 from looking import eventually
-from nursery import Child, Nursery
 from places import Place, sqlite_place
 from variants import VARIANTS, last_index, moments_of
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from fork_server import Child, ForkServer
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -63,7 +63,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def ground(place: Place, broker: BrokerProcess, crew: Nursery, tmp_path: Path) -> Ground:
+def ground(place: Place, broker: BrokerProcess, crew: ForkServer, tmp_path: Path) -> Ground:
     return Ground(broker.url, place, crew, tmp_path, CHECK_AFTER)
 
 

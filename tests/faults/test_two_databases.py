@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from ground import BROKER, Ground, effects_of
 from looking import eventually
-from nursery import Nursery
 from places import Place, sqlite_place
 from variants import moments_of
 
 import tallystick
 from brokers import running_broker
+from fork_server import ForkServer
 
 pytestmark = pytest.mark.fault
 
 CHECK_AFTER = 0.3
 
 
-def test_a_member_that_does_not_know_the_database_never_decides(place: Place, crew: Nursery, tmp_path: Path) -> None:
+def test_a_member_that_does_not_know_the_database_never_decides(place: Place, crew: ForkServer, tmp_path: Path) -> None:
     """The barrier of another database has no row of the transaction; to take that for a rollback would lose it."""
     other = sqlite_place(tmp_path / "other.db")
     at = moments_of("late", place.engine).index("after local commit") + 1

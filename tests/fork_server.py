@@ -1,4 +1,8 @@
-"""The parent's side of `zygote_main.py`: start children, wait until they stop or end, wake them, read their reports."""
+"""Processes for tests, forked from one that has everything imported: `with ForkServer(directory, "module") as server`.
+
+This is the parent's side of `fork_server_main.py`: start children, wait until they stop or end, wake them, read their
+reports.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 WAIT_SECONDS = 45.0
-LOG = "children.log"
 
 
 class Child:
     """One process and what it reports."""
 
-    def __init__(self, number: int, directory: Path) -> None:
+    def __init__(self, number: int, log: Path, report: Path) -> None:
         self.number = number
         self.pid = 0
         self.exit_code: int | None = None
         self.stopped = False
-        self._report = directory / f"report-{number}"
-        self._log = directory / LOG
+        self._log, self._report = log, report
         self._changed = threading.Condition()
 
     def note(self, **what: Any) -> None:
@@ -36,24 +38,28 @@ class Child:
                 setattr(self, name, value)
             self._changed.notify_all()
 
-    def _wait_until(self, ready: Any, what: str, seconds: float) -> None:
+    def wait_until(self, ready: Any, what: str, seconds: float) -> None:
         with self._changed:
             if self._changed.wait_for(ready, seconds):
                 return
-        self._signal(signal.SIGUSR1)  # it writes down what its threads are at
+        self.send_signal(signal.SIGUSR1)  # it writes down what its threads are at
         time.sleep(0.5)
         log = self._log.read_text(errors="replace")
         raise TimeoutError(f"process {self.pid} did not {what} within {seconds} s; {self.report}\n{log[-8000:]}")
 
+    def poll(self) -> int | None:
+        """Its exit code, or None while it lives."""
+        return self.exit_code
+
     def wait(self, seconds: float = WAIT_SECONDS) -> int:
         """Its exit code once it has ended; minus the number of the signal that killed it."""
-        self._wait_until(lambda: self.exit_code is not None, "end", seconds)
+        self.wait_until(lambda: self.exit_code is not None, "end", seconds)
         assert self.exit_code is not None
         return self.exit_code
 
     def wait_stopped(self, seconds: float = WAIT_SECONDS) -> bool:
         """Wait until it stops; False if it ended instead."""
-        self._wait_until(lambda: self.stopped or self.exit_code is not None, "stop", seconds)
+        self.wait_until(lambda: self.stopped or self.exit_code is not None, "stop", seconds)
         return self.stopped
 
     def wait_for_report(self, kind: str, seconds: float = WAIT_SECONDS) -> Any:
@@ -71,12 +77,12 @@ class Child:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
-    def _signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -92,39 +98,61 @@ class Child:
         return [line[kind] for line in self.report if kind in line]
 
 
-class Nursery:
-    """All children of one zygote."""
+class ForkServer:
+    """A process that has imported some modules, and all its children."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *modules: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
-        self.log = directory / LOG
+        self.log = directory / "children.log"
         self.children: list[Child] = []
         with self.log.open("ab") as log:
-            self._zygote = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("zygote_main.py"))],
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    str(Path(__file__).with_name("fork_server_main.py")),
+                    json.dumps({"path": sys.path, "modules": modules}),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
         self._lock = threading.Lock()
-        self._listener = threading.Thread(target=self._listen)
+        self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def start(self, role: str, **case: Any) -> Child:
-        assert self._zygote.stdin is not None
+    def start(
+        self,
+        work: str,
+        *,
+        directory: Path | None = None,
+        log: Path | None = None,
+        environment: dict[str, str] | None = None,
+        **case: Any,
+    ) -> Child:
+        """A child that does `work`, a `module:function` that is given the case, and ends with it."""
+        assert self._process.stdin is not None
         with self._lock:
-            child = Child(len(self.children), self.directory)
+            number = len(self.children)
+            child = Child(number, log or self.log, self.directory / f"report-{number}")
             self.children.append(child)
-            told = {"number": child.number, "role": role, "report": str(child._report), **case}
-            self._zygote.stdin.write(json.dumps(told).encode() + b"\n")
-            self._zygote.stdin.flush()
-        child._wait_until(lambda: child.pid, "start", WAIT_SECONDS)
+            told = {
+                "work": work,
+                "number": number,
+                "report": str(child._report),
+                "directory": str(directory or Path.cwd()),
+                "log": str(child._log),
+                "environment": dict(os.environ if environment is None else environment),
+                **case,
+            }
+            self._process.stdin.write(json.dumps(told).encode() + b"\n")
+            self._process.stdin.flush()
+        child.wait_until(lambda: child.pid, "start", WAIT_SECONDS)
         return child
 
     def _listen(self) -> None:
-        assert self._zygote.stdout is not None
-        for line in self._zygote.stdout:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
             said = json.loads(line)
             child = self.children[said["number"]]
             if "pid" in said:
@@ -135,21 +163,20 @@ class Nursery:
                 child.note(stopped=True)
 
     def close(self) -> None:
-        assert self._zygote.stdin is not None
-        assert self._zygote.stdout is not None
-        self._zygote.stdin.close()
-        self._zygote.wait(WAIT_SECONDS)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(WAIT_SECONDS)
         self._listener.join()
-        self._zygote.stdout.close()
+        self._process.stdout.close()
 
     def log_text(self) -> str:
         return self.log.read_text(errors="replace")
 
+    def __enter__(self) -> Self:
+        return self
 
-@contextlib.contextmanager
-def nursery(directory: Path) -> Iterator[Nursery]:
-    crew = Nursery(directory)
-    try:
-        yield crew
-    finally:
-        crew.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
