@@ -7,7 +7,6 @@ It speaks gRPC only when asked to (`grpc=True`), at `broker.grpc`.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import http.client
@@ -24,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fork_server import Child, ForkServer
+from fork_server import Child, ForkServer, lasting_fork_server
 
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
@@ -84,9 +83,13 @@ class BrokerProcess:
         self.process = self._executed() if self.prefix or self.prelude else self._forked()
 
     def _forked(self) -> Child:
-        environment = {**os.environ, **_variables(self.settings)}
         return _fork_server().start(
-            "brokers:run_forked", directory=self.directory, log=self.log, environment=environment
+            "brokers:run_forked",
+            as_program=True,
+            directory=self.directory,
+            stdout=self.log,
+            stderr=self.log,
+            environment={**os.environ, **_variables(self.settings)},
         )
 
     def _executed(self) -> subprocess.Popen[bytes]:
@@ -205,16 +208,7 @@ def run_forked(_: dict[str, Any]) -> None:
 
 @functools.cache
 def _fork_server() -> ForkServer:
-    """One for all brokers of these tests; it ends with them."""
-    directory = Path(tempfile.mkdtemp(prefix="tallystick-"))
-    server = ForkServer(directory, *_MODULES)
-
-    def end() -> None:
-        server.close()
-        shutil.rmtree(directory, ignore_errors=True)
-
-    atexit.register(end)
-    return server
+    return lasting_fork_server(*_MODULES)
 
 
 def _variables(settings: dict[str, Any]) -> dict[str, str]:

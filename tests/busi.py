@@ -15,7 +15,7 @@ import json
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -168,14 +168,3 @@ def _envelope(body: bytes) -> dict[str, Any] | None:
         if isinstance(found, dict) and "jsonrpc" in found and isinstance(found.get("params"), dict):
             return found
     return None
-
-
-def eventually(condition: Callable[[], Any], seconds: float = 15.0, what: str = "") -> Any:
-    """Wait until something is true, and give it."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, what or f"not within {seconds} s: {condition}"
-        time.sleep(0.02)

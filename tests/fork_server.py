@@ -6,12 +6,15 @@ reports.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -126,22 +129,27 @@ class ForkServer:
         work: str,
         *,
         directory: Path | None = None,
-        log: Path | None = None,
+        as_program: bool = False,
+        stdin: Path = Path(os.devnull),
+        stdout: Path | None = None,
+        stderr: Path | None = None,
         environment: dict[str, str] | None = None,
         **case: Any,
     ) -> Child:
-        """A child that does `work`, a `module:function` that is given the case, and ends with it."""
+        """A child that does `work`, a `module:function` that is given the case. It ends in the moment that its work
+        does, or in the way of any program. What it writes goes to the server's log unless told otherwise."""
         assert self._process.stdin is not None
         with self._lock:
             number = len(self.children)
-            child = Child(number, log or self.log, self.directory / f"report-{number}")
+            child = Child(number, stderr or self.log, self.directory / f"report-{number}")
             self.children.append(child)
             told = {
                 "work": work,
+                "as_program": as_program,
                 "number": number,
                 "report": str(child._report),
                 "directory": str(directory or Path.cwd()),
-                "log": str(child._log),
+                "streams": [str(stdin), str(stdout or self.log), str(stderr or self.log)],
                 "environment": dict(os.environ if environment is None else environment),
                 **case,
             }
@@ -180,3 +188,16 @@ class ForkServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def lasting_fork_server(*modules: str) -> ForkServer:
+    """One that ends with the tests."""
+    directory = Path(tempfile.mkdtemp(prefix="tallystick-"))
+    server = ForkServer(directory, *modules)
+
+    def end() -> None:
+        server.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(end)
+    return server

@@ -16,9 +16,12 @@ import selectors
 import signal
 import sys
 import time
+import traceback
 from typing import Any
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+FAILED = 70
+"""The exit code of a child that raised what it should not."""
 
 
 def main() -> None:
@@ -75,19 +78,30 @@ def _be_child(case: dict[str, Any]) -> None:
     os.environ.update(case["environment"])
     time.tzset()
     os.chdir(case["directory"])
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(case["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for stream, place in ((0, nothing), (1, log), (2, log)):
-        os.dup2(place, stream)
-    os.close(nothing)
-    os.close(log)
+    for stream, path in enumerate(case["streams"]):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND if stream else os.O_RDONLY)
+        os.dup2(file, stream)
+        os.close(file)
     faulthandler.register(signal.SIGUSR1)  # so that the parent can ask one that hangs what it is at
     module, _, function = case["work"].partition(":")
+    work = getattr(sys.modules[module], function)
+    if case["as_program"]:
+        work(case)
+    else:
+        _end_with(work, case)
+
+
+def _end_with(work: Any, case: dict[str, Any]) -> None:
+    """Do the work and be gone, without waiting for threads that were left at work."""
+    code = 0
     try:
-        getattr(sys.modules[module], function)(case)
-    except Exception:
+        work(case)
+    except BaseException:
         print(f"--- {case['work']} {case['number']}", file=sys.stderr)
-        raise
+        traceback.print_exc()
+        code = FAILED
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _report_changes(children: dict[int, int]) -> None:

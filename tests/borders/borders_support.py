@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from client_support import Bank, eventually, messages_in
+from client_support import Bank, messages_in
 
 import tallystick
 from brokers import BrokerProcess
+from eventually import eventually
 from raw_client import RawClient
 
 Mode = dict[str, Any]

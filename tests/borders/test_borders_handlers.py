@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from borders_support import Service, run
-from client_support import eventually
 
 import tallystick
+from eventually import eventually
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.mariadb]
 

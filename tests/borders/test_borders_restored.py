@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from borders_support import COMMIT, Service
-from client_support import Bank, eventually, lossy_proxy
+from client_support import Bank, lossy_proxy
 
 import tallystick
+from eventually import eventually
 from raw_client import RawClient
 
 

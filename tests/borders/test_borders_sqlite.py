@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from borders_support import COMMIT, Mode, Service, run
-from client_support import eventually, lossy_proxy
+from client_support import lossy_proxy
 
 import tallystick
 from brokers import BrokerProcess
+from eventually import eventually
 
 PRAGMAS = [
     "journal_mode = wal",

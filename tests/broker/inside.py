@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
+from eventually import eventually_async
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import load_config
 from tallystick.core.clock import Clock, ManualClock
@@ -83,7 +84,7 @@ class Inside:
             return view if all(getattr(view, name) == value for name, value in expected.items()) else None
 
         try:
-            return await eventually(look, f"{gid} with {expected}", seconds)
+            return await eventually_async(look, f"{gid} with {expected}", seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {await self.view(gid)}") from None
 
@@ -95,17 +96,6 @@ class Inside:
         """How many messages have become visible in `orders`."""
         topic = self.broker.store.topic("orders")
         return sum(topic.ends) if topic else 0
-
-
-async def eventually(look: Callable[[], Awaitable[T]], what: str, seconds: float = 10.0) -> T:
-    """The first true value that `look` brings."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while True:
-        found = await look()
-        if found:
-            return found
-        assert asyncio.get_running_loop().time() < deadline, f"not within {seconds} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def rounds(count: int = 3) -> None:

@@ -8,9 +8,10 @@ import time
 
 import pytest
 from aiohttp import web
-from inside import Inside, eventually, inside
+from inside import Inside, inside
 from web import Site, answering, closed_port, rough_site, silence, site
 
+from eventually import eventually_async
 from tallystick.broker import alerts as alerts_module
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import load_config
@@ -31,7 +32,7 @@ async def told(there: Site, count: int) -> list[dict[str, str]]:
     async def look() -> bool:
         return len(there.bodies) >= count
 
-    await eventually(look, f"{count} alerts")
+    await eventually_async(look, f"{count} alerts")
     return there.bodies
 
 
@@ -39,7 +40,7 @@ async def failed(broker: Inside, count: int) -> None:
     async def look() -> bool:
         return broker.metric("alerts_failed_total") == count
 
-    await eventually(look, f"{count} failed alerts, there are {broker.metric('alerts_failed_total')}")
+    await eventually_async(look, f"{count} failed alerts, there are {broker.metric('alerts_failed_total')}")
 
 
 async def test_every_kind_of_event_is_posted() -> None:

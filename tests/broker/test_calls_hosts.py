@@ -9,9 +9,10 @@ from collections import Counter
 import pytest
 from aiohttp import web
 from callee import OK, calls_of, done, lean, none_waiting, send, send_many, tried
-from inside import Inside, eventually, inside, rounds
+from inside import Inside, inside, rounds
 from web import closed_port, rough_site, silence, site
 
+from eventually import eventually_async
 from tallystick.broker.allowed import AllowedUrls
 from tallystick.broker.calls.deliverer import CallSettings
 from tallystick.broker.calls.hosts import HostView
@@ -31,7 +32,7 @@ async def given_up(broker: Inside, url: str) -> None:
     async def look() -> bool:
         return any(url.startswith(view.name) and view.open for view in broker.broker.calls.hosts())
 
-    await eventually(look, f"{url} is given up")
+    await eventually_async(look, f"{url} is given up")
 
 
 async def test_a_dead_host_is_given_up_and_only_probed() -> None:
@@ -54,7 +55,7 @@ async def none_leased(broker: Inside) -> None:
     async def look() -> bool:
         return not broker.broker.calls._held
 
-    await eventually(look, "nothing is held")
+    await eventually_async(look, "nothing is held")
 
 
 async def test_a_dead_host_delays_no_other() -> None:
@@ -143,7 +144,7 @@ async def test_ten_thousand_calls_are_delivered_within_30_seconds_of_the_hosts_r
         async def all_of_them() -> bool:
             return len(there.urls) >= 10_000
 
-        await eventually(all_of_them, "10,000 calls", 30)
+        await eventually_async(all_of_them, "10,000 calls", 30)
         assert time.monotonic() - began < 30
         assert len(set(there.urls)) == len(there.urls) == 10_000
 
@@ -178,7 +179,7 @@ async def eventually_probed(broker: Inside, url: str) -> None:
         broker.clock.advance(10)
         return not host(broker, url).open
 
-    await eventually(look, f"{url} is back")
+    await eventually_async(look, f"{url} is back")
 
 
 async def test_a_gateway_that_says_503_is_a_dead_host_and_any_other_answer_is_none() -> None:
@@ -192,7 +193,7 @@ async def test_a_gateway_that_says_503_is_a_dead_host_and_any_other_answer_is_no
         async def closed() -> bool:
             return not host(broker, there.url).open
 
-        await eventually(closed, "a 500 is an answer")
+        await eventually_async(closed, "a 500 is an answer")
 
 
 async def test_answers_in_between_keep_a_host_that_fails_often() -> None:
@@ -209,7 +210,7 @@ async def test_answers_in_between_keep_a_host_that_fails_often() -> None:
         async def all_tried() -> bool:
             return counted >= 40
 
-        await eventually(all_tried, "each was tried")
+        await eventually_async(all_tried, "each was tried")
         assert not host(broker, there.url).open
 
 
@@ -265,7 +266,7 @@ async def none_waiting_of(broker: Inside, left: int) -> None:
     async def look() -> bool:
         return (await broker.broker.look(lambda store: store.counts())).calls_waiting == left
 
-    await eventually(look, f"{left} calls wait")
+    await eventually_async(look, f"{left} calls wait")
 
 
 async def test_many_hosts_are_served_at_once() -> None:

@@ -6,8 +6,9 @@ import asyncio
 import time
 
 import pytest
-from inside import Inside, eventually, inside, rounds
+from inside import Inside, inside, rounds
 
+from eventually import eventually_async
 from tallystick.broker.checkback.members import Members
 from tallystick.core.errors import Busy, Conflict, Draining
 from tallystick.core.message import OutgoingMessage
@@ -26,7 +27,7 @@ async def settled(*tasks: asyncio.Task[list[CheckRequest]], expected: int = 0) -
     async def answered() -> bool:
         return sum(task.done() for task in tasks) >= expected
 
-    await eventually(answered, f"{expected} answered polls")
+    await eventually_async(answered, f"{expected} answered polls")
     await rounds()
     return [gids(task.result()) if task.done() else [] for task in tasks]
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from inside import eventually, inside, rounds
+from inside import inside, rounds
 from web import Site, answering, closed_port, rough_site, silence, site
 
+from eventually import eventually_async
 from tallystick.core.errors import InvalidRequest, NotAllowed
 from tallystick.core.ops import Commit
 from tallystick.store.memory import open_memory
@@ -122,7 +123,7 @@ async def test_a_host_gets_no_more_questions_at_once_than_its_share() -> None:
         # Different paths, one host: the share is the host's.
         for name in names:
             await broker.prepare(name, **via(f"{there.url}/{name}"))
-        await eventually(out(there, 3), "three questions")
+        await eventually_async(out(there, 3), "three questions")
         await rounds()
         free.set()
         for name in names:
@@ -168,7 +169,7 @@ async def test_a_large_share_is_used_in_full() -> None:
 
     async with inside(checks_per_target=100) as broker, site(wait) as there:
         await broker.prepare(*(f"t{number}" for number in range(110)), **via(there.url))
-        await eventually(out(there, 100), "100 questions at once")
+        await eventually_async(out(there, 100), "100 questions at once")
         free.set()
         await broker.becomes("t109", state="committed")
 
@@ -182,14 +183,14 @@ async def test_a_producers_own_commit_while_the_question_is_out() -> None:
 
     async with inside() as broker, site(wait) as there:
         await broker.prepare("t", **via(there.url))
-        await eventually(out(there, 1), "the question")
+        await eventually_async(out(there, 1), "the question")
         await broker.do(Commit("t"))
         free.set()
 
         async def contradicted() -> bool:
             return broker.metric("conflict_total") == 1
 
-        await eventually(contradicted, "the conflict")
+        await eventually_async(contradicted, "the conflict")
         assert (await broker.view("t")).state == "committed"
 
 

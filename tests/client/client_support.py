@@ -7,8 +7,7 @@ import json
 import socket
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,17 +16,6 @@ from servers import Server
 from tallystick.barrier import create_tables
 
 T = TypeVar("T")
-
-
-def eventually(look: Callable[[], T], what: str = "", seconds: float = 20.0) -> T:
-    """The first true value that `look` returns."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what or look}"
-        time.sleep(0.05)
 
 
 class Bank:

@@ -14,7 +14,8 @@ from client_support import Bank, lossy_proxy, values_in
 
 import tallystick
 from brokers import BrokerProcess, running_broker
-from busi import ERROR, FAILURE, Busi, eventually, running_busi
+from busi import ERROR, FAILURE, Busi, running_busi
+from eventually import eventually
 from raw_client import RawClient
 from tallystick import CallOptions, errors, outgoing_call
 

@@ -15,7 +15,8 @@ from client_support import Bank, lossy_proxy
 
 import tallystick
 from brokers import BrokerProcess, running_broker
-from busi import ERROR, FAILURE, ONGOING, Busi, Reply, eventually, running_busi
+from busi import ERROR, FAILURE, ONGOING, Busi, Reply, running_busi
+from eventually import eventually
 from tallystick import CallsNotFinished, errors
 
 SLOW = Reply(hold=1.0)

@@ -13,10 +13,11 @@ from typing import Any
 import aiosqlite
 import psycopg
 import pytest
-from client_support import Bank, eventually, lossy_proxy, messages_in
+from client_support import Bank, lossy_proxy, messages_in
 
 import tallystick
 from brokers import BrokerProcess
+from eventually import eventually
 from servers import Server
 from tallystick import AsyncClient, Client, Message, errors
 from tallystick.client import subscription

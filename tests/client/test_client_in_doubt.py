@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_support import Bank, eventually, lossy_proxy, pay, values_in
+from client_support import Bank, lossy_proxy, pay, values_in
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from eventually import eventually
 from raw_client import RawClient
 from tallystick import CheckBack, errors
 from tallystick.barrier import adapt_sync, create_tables, run_sync

@@ -9,10 +9,11 @@ import time
 from typing import Any
 
 import pytest
-from client_support import Bank, eventually, lossy_proxy, messages_in, values_in
+from client_support import Bank, lossy_proxy, messages_in, values_in
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from eventually import eventually
 from tallystick import AsyncClient, Client, errors, outgoing
 from tallystick.core.ops import PartRef
 

@@ -18,8 +18,8 @@ __all__ = ["mariadb", "postgres", "small_disk"]
 @pytest.fixture(
     params=[
         pytest.param("sqlite"),
-        pytest.param("postgres", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("postgres", marks=[pytest.mark.postgresql, pytest.mark.full]),
+        pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.full]),
     ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:

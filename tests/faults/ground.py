@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from history import History
-from looking import BrokerView, eventually
+from looking import BrokerView
 from places import Place, sqlite_place
 from variants import VARIANTS
 
 import tallystick
+from eventually import eventually_equal
 from fork_server import Child, ForkServer
 from tallystick.barrier.queries import COMMITTED, ROLLED_BACK
 
@@ -88,11 +89,11 @@ class Ground:
         """Wait until nothing is pending anywhere and every effect is there, then look for what must not be."""
         once = Counter(dict.fromkeys(committed, 1))
         for by, place in self.effects.items():
-            eventually(lambda place=place: effects_of(place), once)
-            eventually(lambda by=by: self.view.unsettled(f"{self.topic}-{by}"), 0)
-        eventually(lambda: self.view.pending(self.group), [])
+            eventually_equal(lambda place=place: effects_of(place), once)
+            eventually_equal(lambda by=by: self.view.unsettled(f"{self.topic}-{by}"), 0)
+        eventually_equal(lambda: self.view.pending(self.group), [])
         for place in places or [self.place]:
-            eventually(lambda place=place: place.rows("select gid from tallystick_outbox"), [])
+            eventually_equal(lambda place=place: place.rows("select gid from tallystick_outbox"), [])
         assert {by: effects_of(place) for by, place in self.effects.items()} == dict.fromkeys(self.effects, once)
         sent = Counter((message["gid"], message["sequence"]) for message in self.view.log(self.topic))
         assert [one for one, times in sent.items() if times > 1] == []

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import pytest
 from ground import BROKER, Ground, acquaint
-from looking import eventually
 from places import Place, sqlite_place
 from variants import VARIANTS, last_index, moments_of
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from eventually import eventually_equal
 from fork_server import Child, ForkServer
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -127,7 +127,7 @@ def sleeps(ground: Ground, case: Case, child: Child) -> Ended:
     time.sleep(PAUSE)
     wanted = expected(case).slept
     if wanted in ("committed", "rolled_back"):
-        eventually(lambda: ground.view.state(case.gid), wanted)
+        eventually_equal(lambda: ground.view.state(case.gid), wanted)
     slept = ground.view.state(case.gid)
     ended = Ended(slept, wakes(child))
     assert ended == expected(case), (case, child.report)
@@ -138,7 +138,7 @@ def sleeps_past_the_re_driver(ground: Ground, case: Case) -> Ended:
     child = begin(ground, case)
     moments = case.moments
     if moments.index("after local commit") <= case.at - 1 < moments.index("after deletion"):
-        eventually(lambda: left_to_send(ground, case), [], pause=0.3)
+        eventually_equal(lambda: left_to_send(ground, case), [], pause=0.3)
     return Ended(None, wakes(child))
 
 

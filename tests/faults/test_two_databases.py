@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from ground import BROKER, Ground, effects_of
-from looking import eventually
 from places import Place, sqlite_place
 from variants import moments_of
 
 import tallystick
 from brokers import running_broker
+from eventually import eventually, eventually_equal
 from fork_server import ForkServer
 
 pytestmark = pytest.mark.fault
@@ -30,11 +30,11 @@ def test_a_member_that_does_not_know_the_database_never_decides(place: Place, cr
         with ground.living() as stranger:
             assert ground.produce("late", at, "committed", place).wait() == -signal.SIGKILL
             ((gid,),) = place.rows("select gid from tallystick_barrier where op = 'msg'")
-            eventually(lambda: stranger.stats.checks_unknown > 0, True)
+            eventually(lambda: stranger.stats.checks_unknown > 0)
             time.sleep(CHECK_AFTER)
             assert ground.view.state(gid) == "prepared"
             assert other.rows("select gid from tallystick_barrier where op = 'msg'") == []
 
             with tallystick.Client(broker.url, group=ground.group, database=place.connect):
-                eventually(lambda: effects_of(ground.effects["inbox"]), {"committed": 1})
+                eventually_equal(lambda: effects_of(ground.effects["inbox"]), {"committed": 1})
             assert ground.view.transaction(gid)["resolved_by"] == "check"

@@ -9,7 +9,8 @@ import time
 import pytest
 from dtm_faces import Face, Looker, jrpc_msg, msg, new_name
 
-from busi import ERROR, FAILURE, ONGOING, Busi, eventually
+from busi import ERROR, FAILURE, ONGOING, Busi
+from eventually import eventually
 
 pytestmark = pytest.mark.slow
 
