@@ -15,7 +15,7 @@ import json
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -64,7 +64,7 @@ class Called:
 class Scripts:
     """What to answer and what was asked, shared by every face of the service. Safe to use from any thread."""
 
-    default: Reply = SUCCESS
+    default: Reply | Callable[[Called], Reply] = SUCCESS
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _answers: dict[tuple[str, str], deque[Reply]] = field(default_factory=lambda: defaultdict(deque))
     _calls: list[Called] = field(default_factory=list)
@@ -83,7 +83,9 @@ class Scripts:
         with self._lock:
             self._calls.append(called)
             waiting = self._answers.get((called.gid, called.branch))
-            return waiting.popleft() if waiting else self.default
+            if waiting:
+                return waiting.popleft()
+            return self.default if isinstance(self.default, Reply) else self.default(called)
 
 
 class Busi(Scripts):

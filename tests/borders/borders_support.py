@@ -63,7 +63,7 @@ class Service:
 
     def agrees_on(self, *notes: str) -> None:
         """Once everything has its outcome, these are the rows and these are the messages."""
-        eventually(self.settled, "every transaction has its outcome, and the outbox is empty", 30)
+        eventually(self.settled, "every transaction has its outcome, and the outbox is empty")
         assert (sorted(self.bank.notes()), self.messages()) == (sorted(notes), sorted(notes))
 
 

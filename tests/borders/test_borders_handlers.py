@@ -69,7 +69,7 @@ def consume(service: Service, by: Any, nasty: dict[str, Nasty]) -> None:
     for name in [*nasty, "last"]:
         service.ts.send(service.topic, name)
     service.ts.start()
-    eventually(lambda: sorted(service.bank.notes()) == sorted([*nasty, "last"]), "each effect, once", 40)
+    eventually(lambda: sorted(service.bank.notes()) == sorted([*nasty, "last"]), "each effect, once")
     service.ts.stop()
     assert sorted(service.bank.notes()) == sorted([*nasty, "last"])
     assert left == {}

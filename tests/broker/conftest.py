@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from servers import Server, mariadb, postgres
-from service import Service
+from service_database import Service
 
 __all__ = ["mariadb", "postgres"]
 

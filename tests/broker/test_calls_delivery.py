@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from callee import calls_of, done, lean, none_waiting, send, send_many, tried
-from inside import inside, rounds
-from web import answering, closed_port, rough_site, silence, site
+from called_services import calls_of, done, lean, none_waiting, send, send_many, tried
+from inner_broker import inside, rounds
+from web_sites import answering, closed_port, rough_site, silence, site
 
 from eventually import eventually_async
 from tallystick.broker.calls.deliverer import CallSettings

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from callee import calls_of, done, lean, none_waiting, send, send_many, tried
-from inside import Inside, inside, rounds
+from called_services import calls_of, done, lean, none_waiting, send, send_many, tried
+from inner_broker import Inside, inside, rounds
 from stores import FailingEngine, WatchedStore
 
 from eventually import eventually_async

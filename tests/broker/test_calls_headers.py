@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from callee import send
+from called_services import send
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import inside
-from web import site
+from inner_broker import inside
+from web_sites import site
 
 from tallystick.broker.calls.execute import execute
 from tallystick.broker.calls.headers import check_headers, header_lines, joined, metadata_of

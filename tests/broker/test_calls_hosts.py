@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 
 import pytest
 from aiohttp import web
-from callee import OK, calls_of, done, lean, none_waiting, send, send_many, tried
-from inside import Inside, inside, rounds
-from web import closed_port, rough_site, silence, site
+from called_services import OK, calls_of, done, lean, none_waiting, send, send_many, tried
+from inner_broker import Inside, inside, rounds
+from web_sites import closed_port, rough_site, silence, site
 
 from eventually import eventually_async
 from tallystick.broker.allowed import AllowedUrls
@@ -64,7 +63,7 @@ async def test_a_dead_host_delays_no_other() -> None:
         await send_many(broker, dead, 1_000, "dead")
         await given_up(broker, dead)
         gids = await send_many(broker, alive.url, 1_000, "alive")
-        await done(broker, *gids, seconds=10)
+        await done(broker, *gids)
         assert len(alive.urls) == 1_000
 
 
@@ -82,7 +81,7 @@ async def test_hosts_that_hang_delay_no_other(hanging: int) -> None:
             await send_many(broker, f"http://{name}:{port}", 100, name)
         await rounds()
         gids = await send_many(broker, alive.url, 1_000, "alive")
-        await done(broker, *gids, seconds=10)
+        await done(broker, *gids)
         stuck = [view for view in broker.broker.calls.hosts() if view.name != alive.url]
         assert [view.in_flight for view in stuck] == [8] * hanging
         broker.broker.calls._settings = CallSettings(drain_ms=10)
@@ -130,8 +129,8 @@ async def test_an_outage_does_not_use_up_a_calls_tries() -> None:
         assert (await calls_of(broker, "t")).calls[0].attempts <= 10
 
 
-async def test_ten_thousand_calls_are_delivered_within_30_seconds_of_the_hosts_return() -> None:
-    async with inside(clock=SystemClock(), call_retry_first="60s") as broker, lean() as there:
+async def test_ten_thousand_calls_are_delivered_when_the_host_returns_and_not_each_at_its_time() -> None:
+    async with inside(clock=SystemClock(), call_retry_first="1h", call_retry_cap="1h") as broker, lean() as there:
         await there.stop()
         dead = f"http://127.0.0.1:{closed_port()}"
         await send_many(broker, dead, 1_000, "dead")
@@ -139,13 +138,11 @@ async def test_ten_thousand_calls_are_delivered_within_30_seconds_of_the_hosts_r
         await given_up(broker, there.url)
         await asyncio.sleep(2)
         await there.start()
-        began = time.monotonic()
 
         async def all_of_them() -> bool:
             return len(there.urls) >= 10_000
 
-        await eventually_async(all_of_them, "10,000 calls", 30)
-        assert time.monotonic() - began < 30
+        await eventually_async(all_of_them, "10,000 calls", 100)
         assert len(set(there.urls)) == len(there.urls) == 10_000
 
 

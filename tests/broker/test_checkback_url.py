@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from inside import inside, rounds
-from web import Site, answering, closed_port, rough_site, silence, site
+from inner_broker import inside, rounds
+from web_sites import Site, answering, closed_port, rough_site, silence, site
 
 from eventually import eventually_async
 from tallystick.core.errors import InvalidRequest, NotAllowed
@@ -141,7 +141,7 @@ async def test_a_dead_host_does_not_delay_another() -> None:
         for number in range(5):
             await broker.prepare(f"alive{number}", **via(alive.url))
             await broker.becomes(f"alive{number}", state="committed")
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25
         views = [await broker.view(f"dead{number}") for number in range(20)]
         assert {view.state for view in views} == {"prepared"}
 
@@ -156,8 +156,8 @@ async def test_several_dead_hosts_with_much_that_is_due_do_not_delay_another_eit
         await rounds()
         began = time.monotonic()
         await broker.prepare("alive", **via(alive.url))
-        await broker.becomes("alive", state="committed", seconds=10)
-        assert time.monotonic() - began < 10
+        await broker.becomes("alive", state="committed")
+        assert time.monotonic() - began < 25
 
 
 async def test_a_large_share_is_used_in_full() -> None:
@@ -200,7 +200,7 @@ async def test_the_end_of_the_broker_does_not_wait_for_an_answer() -> None:
             await broker.prepare("t", **via(dead))
             await rounds()
             began = time.monotonic()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25
 
 
 @pytest.mark.parametrize("target", ["http://example.com/", "ftp://127.0.0.1:80/", "http://169.254.169.254/latest"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,34 +9,18 @@ import pytest
 from command_line import Post, one_line, tallystick
 
 from brokers import running_broker
+from busi import Reply, running_busi
 from eventually import eventually, eventually_equal
 
 DEAD = "http://127.0.0.1:9/nobody"
 
 
-class Service(http.server.BaseHTTPRequestHandler):
-    """Answers with the status that its path names: /200/anything."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(int(self.path.split("/")[1]))
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Not on the screen of the tests."""
-
-
 @pytest.fixture(scope="module")
 def service() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    """Answers with the status that its path names: /200/anything."""
+    with running_busi() as busi:
+        busi.default = lambda called: Reply(int(called.path.split("/")[1]), "")
+        yield busi.url
 
 
 @pytest.fixture(scope="module")

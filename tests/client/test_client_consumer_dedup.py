@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from client_support import Bank, lossy_proxy, messages_in, pay
+from client_support import Bank, messages_in, pay
 
 import tallystick
 from brokers import BrokerProcess
+from cutting_proxy import lossy_proxy
 from eventually import eventually
 from tallystick import Client, Message, errors
 from tallystick.client import outbox

@@ -23,8 +23,8 @@ from tallystick import CheckBack, Client, outgoing
 from tallystick.barrier import create_tables
 from tallystick.barrier.adapters.sqlalchemy import _DRIVERS
 
-LONG_POLL = 20.0
-SOON = 5.0  # much less than a long poll, much more than a busy machine needs
+LONG_POLL = 60.0
+SOON = 30.0  # much less than a long poll, much more than a busy machine needs
 
 
 def _took(work: Callable[[], Any], meanwhile: Callable[[], None]) -> tuple[Any, float]:

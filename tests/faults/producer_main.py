@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from child_report import Report, report_log
 from moments import Moments, install
 from places import Place, opened
-from reporting import Report, report_log
 
 import tallystick
 

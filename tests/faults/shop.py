@@ -6,7 +6,7 @@ import uuid
 from collections import Counter
 from typing import Any
 
-from looking import BrokerView
+from broker_view import BrokerView
 from places import Place
 
 import tallystick

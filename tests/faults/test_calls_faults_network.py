@@ -15,10 +15,10 @@ from call_doors import DtmDoor, NativeDoor, calls_state, eventually_answered
 from call_history import Told, violations
 from call_load import CallLoad, expected_told
 from call_service import Service, always, running
-from proxy import KINDS, Fault, fault_proxy
 from seeds import chosen_seed
 
 from brokers import BrokerProcess, running_broker
+from fault_proxy import KINDS, Fault, fault_proxy
 from raw_client import RawClient
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]

@@ -78,13 +78,13 @@ def test_a_disk_that_fills_up_while_results_are_written(tmp_path: Path, small_di
         gids = send_many(broker, service, 150)
         sent.set()
         eventually_answered(filled.is_set, "the disk is full")
-        eventually_answered(lambda: not ready(broker), "the store has stopped", 20)
+        eventually_answered(lambda: not ready(broker), "the store has stopped")
         if killed:
             broker.kill9()
         (small_disk / "ballast").unlink()
         if killed:
             broker.start()
-        eventually_answered(lambda: all_done(broker, gids), "everything is done", 60)
+        eventually_answered(lambda: all_done(broker, gids), "everything is done")
         assert ready(broker)
     history = CallHistory(dict.fromkeys(gids, BRANCHES), told=dict.fromkeys(gids, "ok"))
     assert violations(history, service.arrivals, dict.fromkeys(gids, "done")) == []
@@ -116,11 +116,11 @@ def test_a_disk_that_fails_while_results_are_written(tmp_path: Path, fault: str,
             broken.set()
             with pytest.raises(Broken):
                 write_more(broker, service)
-            eventually_answered(lambda: not ready(broker), "the store has stopped", 20)
+            eventually_answered(lambda: not ready(broker), "the store has stopped")
         made = list(service.arrivals)
         broker.kill9()
         broker.start()
-        eventually_answered(lambda: all_done(broker, ["a", "b"]), "everything is done", 30)
+        eventually_answered(lambda: all_done(broker, ["a", "b"]), "everything is done")
         with RawClient(broker.url) as client:
             assert calls_state(client, "held") == "held"
     history = CallHistory(dict.fromkeys(("a", "b"), BRANCHES), told={"a": "ok", "b": "ok"})

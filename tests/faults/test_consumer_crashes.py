@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ground import BROKER
-from looking import BrokerView
+from broker_view import BrokerView
 from places import Place, sqlite_place
 from shop import STEPS, Shop, effect_at
+from survivors import BROKER
 
 import tallystick
 from brokers import BrokerProcess, running_broker

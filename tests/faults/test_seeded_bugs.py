@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ground import BROKER, Ground, effects_of
 from history import History, violations
 from places import Place, sqlite_place
 from shop import Shop
+from survivors import BROKER, Survivors, effects_of
 
 from brokers import BrokerProcess, running_broker
 from eventually import eventually, eventually_equal
@@ -48,16 +48,16 @@ def service(tmp_path: Path) -> Place:
 def test_a_producer_that_tells_database_and_broker_apart_is_found(
     mistake: str, invariant: str, broker: BrokerProcess, crew: ForkServer, service: Place, tmp_path: Path
 ) -> None:
-    ground = Ground(broker.url, service, crew, tmp_path, 1.0)
-    with ground.living():
+    survivors = Survivors(broker.url, service, crew, tmp_path, 1.0)
+    with survivors.living():
         for name in GOOD:
-            assert ground.produce("late", 0, name).wait() == 0
-        where = {"url": broker.url, "group": ground.group, "topic": ground.topic, "place": service}
+            assert survivors.produce("late", 0, name).wait() == 0
+        where = {"url": broker.url, "group": survivors.group, "topic": survivors.topic, "place": service}
         assert crew.start("producer_main:naive", id="naive", mistake=mistake, **where).wait() == -signal.SIGKILL
-        ground.rest(0.5, seconds=3)
-        eventually(lambda: set(GOOD) <= set(effects_of(ground.effects["inbox"])))
+        survivors.rest(0.5, seconds=3)
+        eventually(lambda: set(GOOD) <= set(effects_of(survivors.effects["inbox"])))
         told = {**dict.fromkeys(GOOD, "ok"), "naive": "unknown"}
-        found = violations(ground.history(told, "inbox"))
+        found = violations(survivors.history(told, "inbox"))
     assert {(one.invariant, one.name) for one in found} == {(invariant, "naive")}
 
 

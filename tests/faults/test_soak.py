@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ground import BROKER, Ground
 from history import History, violations
 from places import server_place
 from seeds import chosen_seed
+from survivors import BROKER, Survivors
 
 import tallystick
 from brokers import BrokerProcess, running_broker
@@ -34,9 +34,9 @@ WEIGHTS = {"producer": 5, "consumer": 4, "broker": 2}
 class Scene:
     """Who is at work now, and the one who kills them."""
 
-    def __init__(self, ground: Ground, broker: BrokerProcess, crew: ForkServer, seed: int) -> None:
+    def __init__(self, survivors: Survivors, broker: BrokerProcess, crew: ForkServer, seed: int) -> None:
         self.kills: Counter[str] = Counter()
-        self._ground, self._broker, self._crew = ground, broker, crew
+        self._ground, self._broker, self._crew = survivors, broker, crew
         self._random = random.Random(seed)
         self._all: list[Child] = []
         self._producers = [self._producer() for _ in range(PRODUCERS)]
@@ -113,9 +113,9 @@ def test_nothing_is_lost_doubled_or_invented_while_everybody_is_killed(
 ) -> None:
     seed = chosen_seed()
     with running_broker(**BROKER) as broker:
-        ground = Ground(broker.url, server_place(postgres), crew, tmp_path, 1.0)
-        ground.effects = {by: server_place(postgres) for by in WAYS}
-        scene = Scene(ground, broker, crew, seed)
+        survivors = Survivors(broker.url, server_place(postgres), crew, tmp_path, 1.0)
+        survivors.effects = {by: server_place(postgres) for by in WAYS}
+        scene = Scene(survivors, broker, crew, seed)
         scene.run(seconds)
         scene.end()
         histories = {by: scene.history(by) for by in WAYS}

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ground import BROKER, Ground, effects_of
 from places import Place, sqlite_place
+from survivors import BROKER, Survivors, effects_of
 from variants import moments_of
 
 import tallystick
@@ -26,15 +26,15 @@ def test_a_member_that_does_not_know_the_database_never_decides(place: Place, cr
     other = sqlite_place(tmp_path / "other.db")
     at = moments_of("late", place.engine).index("after local commit") + 1
     with running_broker(**BROKER) as broker:
-        ground = Ground(broker.url, other, crew, tmp_path, CHECK_AFTER)
-        with ground.living() as stranger:
-            assert ground.produce("late", at, "committed", place).wait() == -signal.SIGKILL
+        survivors = Survivors(broker.url, other, crew, tmp_path, CHECK_AFTER)
+        with survivors.living() as stranger:
+            assert survivors.produce("late", at, "committed", place).wait() == -signal.SIGKILL
             ((gid,),) = place.rows("select gid from tallystick_barrier where op = 'msg'")
             eventually(lambda: stranger.stats.checks_unknown > 0)
             time.sleep(CHECK_AFTER)
-            assert ground.view.state(gid) == "prepared"
+            assert survivors.view.state(gid) == "prepared"
             assert other.rows("select gid from tallystick_barrier where op = 'msg'") == []
 
-            with tallystick.Client(broker.url, group=ground.group, database=place.connect):
-                eventually_equal(lambda: effects_of(ground.effects["inbox"]), {"committed": 1})
-            assert ground.view.transaction(gid)["resolved_by"] == "check"
+            with tallystick.Client(broker.url, group=survivors.group, database=place.connect):
+                eventually_equal(lambda: effects_of(survivors.effects["inbox"]), {"committed": 1})
+            assert survivors.view.transaction(gid)["resolved_by"] == "check"

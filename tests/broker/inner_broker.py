@@ -8,7 +8,7 @@ import gc
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
-from eventually import eventually_async
+from eventually import SECONDS, eventually_async
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import load_config
 from tallystick.core.clock import Clock, ManualClock
@@ -76,7 +76,7 @@ class Inside:
         assert found is not None, f"{gid} is not known"
         return found
 
-    async def becomes(self, gid: str, seconds: float = 10.0, **expected: Any) -> TransactionView:
+    async def becomes(self, gid: str, seconds: float = SECONDS, **expected: Any) -> TransactionView:
         """Wait until the transaction's view has these values."""
 
         async def look() -> TransactionView | None:

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from broker_view import BrokerView
 from history import History
-from looking import BrokerView
 from places import Place, sqlite_place
 from variants import VARIANTS
 
@@ -37,7 +37,7 @@ BROKER = {
 }
 
 
-class Ground:
+class Survivors:
     """Everything of one engine that lives on."""
 
     def __init__(self, url: str, place: Place, crew: ForkServer, directory: Path, check_after: float) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc
 import httptools
-from inside import Inside
+from inner_broker import Inside
 
-from eventually import eventually_async
+from eventually import SECONDS, eventually_async
 from tallystick.core.calls import CallOptions, CallsView, OutgoingCall
 from tallystick.core.ops import Send
 
@@ -179,7 +179,7 @@ async def tried(broker: Inside, gid: str, attempts: int = 1, index: int = 0) -> 
     return await eventually_async(look, f"{attempts} tries of {gid}")
 
 
-async def done(broker: Inside, *gids: str, seconds: float = 10.0) -> None:
+async def done(broker: Inside, *gids: str, seconds: float = SECONDS) -> None:
     async def look() -> bool:
         views = await broker.broker.look(lambda store: [store.calls(gid) for gid in gids])
         return all(view is not None and view.state == "done" for view in views)
@@ -187,7 +187,7 @@ async def done(broker: Inside, *gids: str, seconds: float = 10.0) -> None:
     await eventually_async(look, f"the calls of {gids[:5]}", seconds)
 
 
-async def none_waiting(broker: Inside, seconds: float = 10.0) -> None:
+async def none_waiting(broker: Inside, seconds: float = SECONDS) -> None:
     async def look() -> bool:
         return not (await broker.broker.look(lambda store: store.counts())).calls_waiting
 
