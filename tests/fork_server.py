@@ -155,7 +155,8 @@ class ForkServer:
             }
             self._process.stdin.write(json.dumps(told).encode() + b"\n")
             self._process.stdin.flush()
-        child.wait_until(lambda: child.pid, "start", WAIT_SECONDS)
+        child.wait_until(lambda: child.pid or child.exit_code is not None, "start", WAIT_SECONDS)
+        assert child.pid, f"the fork server is gone:\n{self.log_text()[-4000:]}"
         return child
 
     def _listen(self) -> None:
@@ -169,6 +170,9 @@ class ForkServer:
                 child.note(exit_code=said["ended"])
             else:
                 child.note(stopped=True)
+        for child in self.children:  # whoever is left dies with the server
+            if child.exit_code is None:
+                child.note(exit_code=-signal.SIGKILL)
 
     def close(self) -> None:
         assert self._process.stdin is not None

@@ -9,10 +9,6 @@ from pathlib import Path
 import pytest
 from parties import KINDS, Place, every_kind, prepare_database
 
-from servers import mariadb, postgres, redis
-
-__all__ = ["mariadb", "postgres", "redis"]
-
 _SERVERS = {"postgresql": "postgres", "mysql": "mariadb"}
 
 

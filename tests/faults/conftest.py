@@ -10,9 +10,8 @@ from disks import small_disk
 from places import Place, server_place, sqlite_place
 
 from fork_server import ForkServer
-from servers import mariadb, postgres
 
-__all__ = ["mariadb", "postgres", "small_disk"]
+__all__ = ["small_disk"]
 
 
 @pytest.fixture(
