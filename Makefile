@@ -8,7 +8,7 @@ ARGS ?=
 PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check bench bench-spark fmt lock clean
+.PHONY: help setup demo serve test test-full check bench bench-spark fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,9 +24,13 @@ serve: ## run a broker on 127.0.0.1:7440
 	@scripts/setup demo
 	@$(BIN)/tallystick serve $(ARGS)
 
-test: check ## the checks and all tests
+test: check ## the checks and a test of every promise, some ten minutes on two cores
 	@scripts/setup test
-	$(BIN)/pytest $(PYTEST_FLAGS) $(ARGS)
+	$(BIN)/pytest $(PYTEST_FLAGS) -m "not full" $(ARGS)
+
+test-full: ## the tests that `make test` leaves out: further engines, drivers, kills and seeds
+	@scripts/setup test
+	$(BIN)/pytest $(PYTEST_FLAGS) -m full $(ARGS)
 
 check: ## style, types and import rules
 	@scripts/setup demo

@@ -8,6 +8,7 @@ It speaks gRPC only when asked to (`grpc=True`), at `broker.grpc`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -21,6 +22,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from fork_server import Child, ForkServer, lasting_fork_server
 
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
@@ -38,6 +41,9 @@ from tallystick.broker.config import load_config
 serve(load_config())
 """
 
+# What the process has imported from which brokers are forked: the broker, and what it imports when it needs it.
+_MODULES = ("brokers", "tallystick.api.server", "tallystick.broker.config", "aiohttp", "grpc", "pyarrow")
+
 
 class BrokerProcess:
     """One broker and its directory. Safe to use from several threads, one call at a time."""
@@ -50,7 +56,7 @@ class BrokerProcess:
         self.grpc_port = int(settings.get("grpc_port", 0)) or _free_port()
         places = {"data_dir": self.data_dir, "port": self.port, "grpc_port": self.grpc_port}
         self.settings: dict[str, Any] = {"grpc": False, **settings, **places}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Child | None = None
 
     @property
     def url(self) -> str:
@@ -71,11 +77,25 @@ class BrokerProcess:
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def spawn(self) -> subprocess.Popen[bytes]:
+    def spawn(self) -> None:
         """Start the process and do not wait for it to be ready."""
         assert not self.running, "the broker is running already"
+        self.process = self._executed() if self.prefix or self.prelude else self._forked()
+
+    def _forked(self) -> Child:
+        return _fork_server().start(
+            "brokers:run_forked",
+            as_program=True,
+            directory=self.directory,
+            stdout=self.log,
+            stderr=self.log,
+            environment={**os.environ, **_variables(self.settings)},
+        )
+
+    def _executed(self) -> subprocess.Popen[bytes]:
+        """Started as a program, for what has to be there before the first import."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 [*self.prefix, sys.executable, "-c", _PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -83,7 +103,6 @@ class BrokerProcess:
                 env={**os.environ, **_variables(self.settings), "BROKER_PRELUDE": self.prelude},
                 cwd=self.directory,
             )
-        return self.process
 
     def start(self) -> BrokerProcess:
         self.spawn()
@@ -121,8 +140,8 @@ class BrokerProcess:
         """Wait for the process to end by itself; its exit code."""
         assert self.process is not None
         code = self.process.wait(seconds)
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        if isinstance(self.process, subprocess.Popen) and self.process.stdin is not None:
+            self.process.stdin.close()
         return code
 
     def kill9(self) -> None:
@@ -142,7 +161,7 @@ class BrokerProcess:
         self.terminate()
         try:
             return self.wait()
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, TimeoutError):
             self.kill9()
             raise RuntimeError(f"the broker did not stop within {STOP_SECONDS} s:\n{self.log_text()[-6000:]}") from None
 
@@ -177,6 +196,19 @@ def running_broker(
             broker.kill9()
         if directory is None:
             shutil.rmtree(own, ignore_errors=True)
+
+
+def run_forked(_: dict[str, Any]) -> None:
+    """The work of a broker's process, once its environment is set."""
+    from tallystick.api.server import serve
+    from tallystick.broker.config import load_config
+
+    serve(load_config())
+
+
+@functools.cache
+def _fork_server() -> ForkServer:
+    return lasting_fork_server(*_MODULES)
 
 
 def _variables(settings: dict[str, Any]) -> dict[str, str]:

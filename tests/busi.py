@@ -64,7 +64,7 @@ class Called:
 class Scripts:
     """What to answer and what was asked, shared by every face of the service. Safe to use from any thread."""
 
-    default: Reply = SUCCESS
+    default: Reply | Callable[[Called], Reply] = SUCCESS
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _answers: dict[tuple[str, str], deque[Reply]] = field(default_factory=lambda: defaultdict(deque))
     _calls: list[Called] = field(default_factory=list)
@@ -83,7 +83,9 @@ class Scripts:
         with self._lock:
             self._calls.append(called)
             waiting = self._answers.get((called.gid, called.branch))
-            return waiting.popleft() if waiting else self.default
+            if waiting:
+                return waiting.popleft()
+            return self.default if isinstance(self.default, Reply) else self.default(called)
 
 
 class Busi(Scripts):
@@ -168,14 +170,3 @@ def _envelope(body: bytes) -> dict[str, Any] | None:
         if isinstance(found, dict) and "jsonrpc" in found and isinstance(found.get("params"), dict):
             return found
     return None
-
-
-def eventually(condition: Callable[[], Any], seconds: float = 15.0, what: str = "") -> Any:
-    """Wait until something is true, and give it."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, what or f"not within {seconds} s: {condition}"
-        time.sleep(0.02)

@@ -7,6 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from servers import mariadb, postgres, redis
+
+# Servers for all: each worker of a parallel run has one of each that it needs.
+__all__ = ["mariadb", "postgres", "redis"]
+
 # Time limits are pytest-timeout's business; how long one example takes depends on the machine.
 settings.register_profile("tallystick", deadline=None)
 settings.load_profile("tallystick")

@@ -226,9 +226,9 @@ def test_waiting_for_several_topics(client: RawClient, broker: BrokerProcess, li
     sending = threading.Thread(target=later)
     sending.start()
     began = time.monotonic()
-    newer = link.get("topics", names="wait-a,wait-b", position=seen["position"], wait_ms=10_000)
+    newer = link.get("topics", names="wait-a,wait-b", position=seen["position"], wait_ms=60_000)
     sending.join()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 50
     assert newer["position"] != seen["position"]
     assert sum(newer["topics"][1]["ends"]) == 2
 

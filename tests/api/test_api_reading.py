@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,7 +15,9 @@ import pyarrow as pa
 import pytest
 
 from brokers import BrokerProcess, running_broker
+from eventually import eventually_equal
 from raw_client import RawClient
+from tallystick.core.errors import Busy
 from tallystick.core.message import OutgoingMessage, StoredMessage
 from tallystick.core.ops import Commit, Nack, Prepare, Send
 from tallystick.core.wire import ARROW, JSON, MSGPACK, BatchRequest, BatchResponse
@@ -255,11 +259,11 @@ def test_a_fetch_waits_for_the_next_message(broker: BrokerProcess, client: RawCl
     began = time.monotonic()
     messages, _, _ = client.read("poll", 0, wait_ms=20_000)
     assert [one.value for one in messages] == [b"new"]
-    assert 0.2 < time.monotonic() - began < 5
+    assert 0.2 < time.monotonic() - began < 15
     thread.join()
     began = time.monotonic()
     assert client.read("poll", 0, 1, wait_ms=300)[0] == []
-    assert 0.25 < time.monotonic() - began < 3
+    assert time.monotonic() - began > 0.25
 
 
 def test_a_receive_waits_for_a_commit_and_not_for_a_prepare(broker: BrokerProcess, client: RawClient) -> None:
@@ -268,7 +272,7 @@ def test_a_receive_waits_for_a_commit_and_not_for_a_prepare(broker: BrokerProces
     began = time.monotonic()
     deliveries = client.receive("g", "commits", wait_ms=20_000)
     assert [one.message.value for one in deliveries] == [b"new"]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     thread.join()
 
 
@@ -283,7 +287,7 @@ def test_a_receive_waits_for_a_lease_to_end_and_for_a_message_given_back(
     began = time.monotonic()
     (third,) = client.receive("g", "leased", wait_ms=20_000)
     assert third.attempt == 3
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     thread.join()
 
 
@@ -294,7 +298,7 @@ def test_a_delayed_message_wakes_who_waits_for_it(client: RawClient) -> None:
     began = time.monotonic()
     (delivery,) = client.receive("g", "delayed", wait_ms=20_000)
     assert delivery.message.stored_at >= at
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
 
 
 def test_a_delay_is_counted_by_the_broker(client: RawClient) -> None:
@@ -313,9 +317,9 @@ def test_a_waiter_that_hangs_up_takes_no_message_with_it(broker: BrokerProcess, 
     with pytest.raises(TimeoutError):
         waiting.receive("g", "hangup", wait_ms=30_000)
     waiting.close()
-    time.sleep(0.2)
+    time.sleep(1)
     client.do(Send([OutgoingMessage("hangup", b"x")]))
-    assert [one.attempt for one in client.receive("g", "hangup", wait_ms=2_000)] == [1]
+    assert [one.attempt for one in client.receive("g", "hangup", wait_ms=20_000)] == [1]
 
 
 def test_waiters_have_a_limit() -> None:
@@ -323,19 +327,22 @@ def test_waiters_have_a_limit() -> None:
         held = [threading.Thread(target=poll_once, args=(broker,)) for _ in range(2)]
         for thread in held:
             thread.start()
-        time.sleep(0.5)
         with RawClient(broker.url) as client:
-            answer = client.json("POST", "/v1/groups/g/receive", {"topic": "t", "wait_ms": 1_500})
-            assert (answer.status, answer.problem().code) == (429, "busy")
-            assert answer.headers["retry-after"]
-            client.do(Send([OutgoingMessage("t", b"x")]))
+            ask = partial(client.json, "POST", "/v1/groups/g/receive", {"topic": "t", "wait_ms": 10})
+            eventually_equal(lambda: ask().status, 429)
+            assert ask().problem().code == "busy"
+            assert ask().headers["retry-after"]
+            client.do(Send([OutgoingMessage("t", b"x"), OutgoingMessage("t", b"y")]))
         for thread in held:
-            thread.join(10)
+            thread.join(30)
 
 
 def poll_once(broker: BrokerProcess) -> None:
     with RawClient(broker.url) as client:
-        client.receive("g", "t", wait_ms=1_500)
+        while True:
+            with contextlib.suppress(Busy):
+                client.receive("g", "t", wait_ms=20_000, max=1)
+                return
 
 
 def test_the_info_tells_the_limits() -> None:

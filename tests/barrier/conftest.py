@@ -7,16 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from parties import KINDS, Place, kind_params, prepare_database
-
-from servers import mariadb, postgres, redis
-
-__all__ = ["mariadb", "postgres", "redis"]
+from parties import KINDS, Place, every_kind, prepare_database
 
 _SERVERS = {"postgresql": "postgres", "mysql": "mariadb"}
 
 
-@pytest.fixture(params=kind_params(list(KINDS)))
+@pytest.fixture(params=every_kind())
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

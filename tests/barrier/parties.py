@@ -60,8 +60,19 @@ PLAIN_KINDS = ["sqlite3", "psycopg", "pymysql"]
 _MARKS = {"sqlite": [], "postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb]}
 
 
+# Of the tests that are for every kind, `make test` runs these: a driver of each engine, and sessions of SQLAlchemy.
+COMMON_KINDS = [*PLAIN_KINDS, "orm-mysql", "async-orm-postgresql"]
+
+
 def kind_params(kinds: list[str]) -> list[Any]:
     return [pytest.param(kind, marks=_MARKS[KINDS[kind]]) for kind in kinds]
+
+
+def every_kind() -> list[Any]:
+    """Each kind there is; the less common ones are left to the full tests."""
+    full = [kind for kind in KINDS if kind not in COMMON_KINDS]
+    marked = [pytest.param(kind, marks=[*_MARKS[KINDS[kind]], pytest.mark.full]) for kind in full]
+    return [*kind_params(COMMON_KINDS), *marked]
 
 
 # For tests where the driver makes no difference: one kind for each engine.

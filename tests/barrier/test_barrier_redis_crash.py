@@ -10,12 +10,12 @@ import uuid
 from dataclasses import dataclass, field
 
 import pytest
-from cutting_proxy import CuttingProxy
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
+from cutting_proxy import Cut, cutting_proxy
 from servers import RedisServer, redis_server
 from tallystick.barrier import AlreadyDecided
 from tallystick.barrier.redis import RedisBarrier
@@ -103,16 +103,16 @@ def test_the_checker_sees_what_a_redis_without_a_log_forgets() -> None:
 
 @pytest.mark.parametrize(("cut", "outcome"), [("before", "rolled_back"), ("after", "committed")])
 def test_a_lost_answer_is_an_error_and_the_check_back_knows(
-    redis: RedisServer, gid: str, cut: str, outcome: str
+    redis: RedisServer, gid: str, cut: Cut, outcome: str
 ) -> None:
     stock = f"stock-{gid}"
-    with contextlib.closing(redis.connect()) as look, contextlib.closing(CuttingProxy(redis.port)) as proxy:
+    with contextlib.closing(redis.connect()) as look, cutting_proxy(redis.port) as proxy:
         look.set(stock, 2)
         # Redis knows the script from now on, so that what is cut is the effect and not the question for the script.
         assert RedisBarrier(look, f"{gid}-before").adjust(stock, -1) == "done"
         with contextlib.closing(once(redis, proxy.port)) as client:
             client.ping()
-            proxy.arm(cut)  # type: ignore[arg-type]
+            proxy.arm(cut)
             with pytest.raises(RedisConnectionError):
                 RedisBarrier(client, gid).adjust(stock, -1)
         assert RedisBarrier(look, gid).decide() == outcome

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cutting_proxy import CuttingProxy
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -18,6 +17,7 @@ from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from brokers import BrokerProcess, running_broker
+from cutting_proxy import cutting_proxy
 from servers import RedisServer
 from tallystick import BrokerUnavailable, Client, outgoing
 from tallystick.barrier import AlreadyDecided
@@ -114,7 +114,7 @@ def test_the_effect_is_done_but_its_answer_is_lost_and_the_broker_asks(
     # Redis knows the script from now on, so that what is cut is the effect and not the question for the script.
     sale.redis.incr(sale.stock)
     assert RedisBarrier(sale.redis, f"{gid}-before").adjust(sale.stock, -1) == "done"
-    with contextlib.closing(CuttingProxy(redis.port)) as proxy:
+    with cutting_proxy(redis.port) as proxy:
         once: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
         with contextlib.closing(Redis(redis.host, proxy.port, **once)) as client:
             client.ping()

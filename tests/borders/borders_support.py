@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from client_support import Bank, eventually, messages_in
+from client_support import Bank, messages_in
 
 import tallystick
 from brokers import BrokerProcess
+from eventually import eventually
 from raw_client import RawClient
 
 Mode = dict[str, Any]
@@ -62,7 +63,7 @@ class Service:
 
     def agrees_on(self, *notes: str) -> None:
         """Once everything has its outcome, these are the rows and these are the messages."""
-        eventually(self.settled, "every transaction has its outcome, and the outbox is empty", 30)
+        eventually(self.settled, "every transaction has its outcome, and the outbox is empty")
         assert (sorted(self.bank.notes()), self.messages()) == (sorted(notes), sorted(notes))
 
 

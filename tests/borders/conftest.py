@@ -16,9 +16,6 @@ from borders_support import MODES, Mode, Service
 from client_support import Bank
 
 from brokers import BrokerProcess, running_broker
-from servers import mariadb, postgres
-
-__all__ = ["mariadb", "postgres"]
 
 QUICK = {"check_after": "200ms", "check_interval": "200ms", "redelivery_first": "100ms"}
 

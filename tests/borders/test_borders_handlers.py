@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from borders_support import Service, run
-from client_support import eventually
 
 import tallystick
+from eventually import eventually
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.mariadb]
 
@@ -69,7 +69,7 @@ def consume(service: Service, by: Any, nasty: dict[str, Nasty]) -> None:
     for name in [*nasty, "last"]:
         service.ts.send(service.topic, name)
     service.ts.start()
-    eventually(lambda: sorted(service.bank.notes()) == sorted([*nasty, "last"]), "each effect, once", 40)
+    eventually(lambda: sorted(service.bank.notes()) == sorted([*nasty, "last"]), "each effect, once")
     service.ts.stop()
     assert sorted(service.bank.notes()) == sorted([*nasty, "last"])
     assert left == {}

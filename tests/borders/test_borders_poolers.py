@@ -9,13 +9,15 @@ from typing import Any
 import psycopg
 import pytest
 from borders_support import COMMIT, MODES, Mode, Service
-from client_support import Bank, eventually, lossy_proxy
+from client_support import Bank
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 import tallystick
 from brokers import BrokerProcess
+from cutting_proxy import lossy_proxy
+from eventually import eventually
 from servers import Server, pgbouncer
 from tallystick import CheckBack
 from tallystick.barrier import create_tables

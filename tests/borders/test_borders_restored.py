@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from borders_support import COMMIT, Service
-from client_support import Bank, eventually, lossy_proxy
+from client_support import Bank
 
 import tallystick
+from cutting_proxy import lossy_proxy
+from eventually import eventually
 from raw_client import RawClient
 
 

@@ -11,10 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 from borders_support import COMMIT, Mode, Service
-from client_support import Bank, eventually, lossy_proxy
+from client_support import Bank
 
 import tallystick
 from brokers import BrokerProcess
+from cutting_proxy import lossy_proxy
+from eventually import eventually
 from servers import Server, pgbouncer, postgres_server, postgres_standby
 from tallystick import errors
 from tallystick.barrier import adapt_sync, decide_many, mark_committed, run_sync

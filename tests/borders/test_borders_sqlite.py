@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from borders_support import COMMIT, Mode, Service, run
-from client_support import eventually, lossy_proxy
 
 import tallystick
 from brokers import BrokerProcess
+from cutting_proxy import lossy_proxy
+from eventually import eventually
 
 PRAGMAS = [
     "journal_mode = wal",

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from servers import Server, mariadb, postgres
-from service import Service
-
-__all__ = ["mariadb", "postgres"]
+from servers import Server
+from service_database import Service
 
 ENGINES = [
     "sqlite",

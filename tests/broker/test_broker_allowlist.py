@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from web import site
+from web_sites import site
 from yarl import URL
 
 from tallystick.broker.config import LOOPBACK_URLS, Config

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import pytest
-from inside import inside
+from inner_broker import inside
 
 from tallystick.broker.door import BrokerDoor, Caller
 from tallystick.core.errors import InvalidRequest, NotAllowed, NotFound, OutcomeConflict

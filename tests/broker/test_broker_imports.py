@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from callee import grpc_service
-from web import site
+from called_services import grpc_service
+from web_sites import site
 
 from brokers import BrokerProcess, running_broker
 from tallystick import AsyncClient

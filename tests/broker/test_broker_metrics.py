@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 
 import pytest
-from inside import Inside, inside
+from inner_broker import Inside, inside
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from stores import FailingEngine
-from web import answering, site
+from web_sites import answering, site
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient

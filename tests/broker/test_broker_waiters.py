@@ -8,8 +8,9 @@ import time
 
 import msgspec
 import pytest
-from inside import Inside, inside
+from inner_broker import Inside, inside
 
+from eventually import eventually_async
 from tallystick.broker import waiters as waiters_module
 from tallystick.broker.waiters import Waiters
 from tallystick.core.errors import Busy
@@ -154,7 +155,7 @@ async def test_no_follower_misses_a_message_or_sleeps_through_one() -> None:
             number += burst
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.random() * 0.005)
-        found = await asyncio.wait_for(asyncio.gather(*followers), 20)
+        found = await asyncio.wait_for(asyncio.gather(*followers), 60)
         assert found == [list(range(300))] * 20
 
 
@@ -181,10 +182,11 @@ async def test_competing_receivers_share_what_comes() -> None:
         workers = [asyncio.create_task(work(mine)) for mine in found]
         for number in range(100):
             await put(broker, number)
-        for _ in range(200):
-            if sum(map(len, found)) == 100:
-                break
-            await asyncio.sleep(0.01)
+
+        async def all_of_them() -> bool:
+            return sum(map(len, found)) == 100
+
+        await eventually_async(all_of_them, "100 messages")
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)

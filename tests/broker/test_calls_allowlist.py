@@ -8,8 +8,8 @@ import threading
 from typing import Any
 
 import pytest
-from callee import grpc_service, lean, send
-from inside import inside
+from called_services import grpc_service, lean, send
+from inner_broker import inside
 from test_broker_allowlist import TRICKS
 
 from tallystick.broker.calls.protocols import make_call

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from callee import calls_of, done, lean, none_waiting, send, send_many, tried
-from inside import eventually, inside, rounds
-from web import answering, closed_port, rough_site, silence, site
+from called_services import calls_of, done, lean, none_waiting, send, send_many, tried
+from inner_broker import inside, rounds
+from web_sites import answering, closed_port, rough_site, silence, site
 
+from eventually import eventually_async
 from tallystick.broker.calls.deliverer import CallSettings
 from tallystick.core.calls import CallOptions, OutgoingCall
 from tallystick.core.errors import Busy, NotFound
@@ -76,7 +77,7 @@ async def test_concurrent_calls_are_out_together() -> None:
         async def three() -> bool:
             return there.at_once == 3
 
-        await eventually(three, "three calls at once")
+        await eventually_async(three, "three calls at once")
         assert broker.metric("calls_in_flight") == 3
         free.set()
         await done(broker, "t")

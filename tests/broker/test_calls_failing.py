@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from callee import calls_of, done, lean, none_waiting, send, send_many, tried
-from inside import Inside, eventually, inside, rounds
+from called_services import calls_of, done, lean, none_waiting, send, send_many, tried
+from inner_broker import Inside, inside, rounds
 from stores import FailingEngine, WatchedStore
 
+from eventually import eventually_async
 from tallystick.broker.calls.deliverer import CallSettings
 from tallystick.core.backoff import Backoff
 from tallystick.core.clock import SystemClock
@@ -125,7 +126,7 @@ async def test_a_full_disk_stops_calls_and_they_go_on_when_there_is_room() -> No
         async def out() -> bool:
             return len(there.urls) == 1
 
-        await eventually(out, "the call is out")
+        await eventually_async(out, "the call is out")
         engine.fail()
         for transport in list(there.open):
             transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -176,7 +177,7 @@ async def held(broker: Inside, count: int) -> None:
     async def look() -> bool:
         return len(broker.broker.calls._held) >= count
 
-    await eventually(look, f"{count} calls are claimed")
+    await eventually_async(look, f"{count} calls are claimed")
 
 
 async def test_at_the_end_what_was_not_tried_is_released_and_what_was_is_told(tmp_path: Path) -> None:

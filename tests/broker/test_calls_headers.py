@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from callee import send
+from called_services import send
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import inside
-from web import site
+from inner_broker import inside
+from web_sites import site
 
 from tallystick.broker.calls.protocols import make_call
 from tallystick.broker.config import LOOPBACK_URLS

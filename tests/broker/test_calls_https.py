@@ -14,7 +14,7 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from web import closed_port, rough_site, silence, speaking
+from web_sites import closed_port, rough_site, silence, speaking
 
 from tallystick.broker.calls.protocols import make_call
 from tallystick.broker.calls.verdicts import CallVerdict

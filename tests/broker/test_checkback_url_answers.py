@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from web import answering, closed_port, rough_site, silence, site, speaking
+from web_sites import answering, closed_port, rough_site, silence, site, speaking
 
 from tallystick.broker.checkback.urls import ask_url, understand
 from tallystick.broker.outbound.allow_list import AllowedUrls

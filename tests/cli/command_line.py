@@ -1,14 +1,18 @@
-"""Runs `tallystick` as a user does: a process of its own, without a terminal."""
+"""Runs `tallystick` as a user does: a process of its own, without a terminal, forked from one that has it imported."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from fork_server import ForkServer, lasting_fork_server
+from tallystick.cli import COMMANDS, main
 
 SECONDS = 60
 
@@ -38,15 +42,30 @@ def command(*arguments: str) -> list[str]:
 def tallystick(*arguments: str, url: str = "", stdin: bytes = b"", cwd: Path | None = None, **variables: str) -> Done:
     """Run a command to its end."""
     given = ["--url", url] if url else []
-    done = subprocess.run(
-        command(*given, *arguments),
-        input=stdin,
-        capture_output=True,
-        env=environment(**variables),
-        cwd=cwd,
-        timeout=SECONDS,
-    )
-    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+    with tempfile.TemporaryDirectory(prefix="tallystick-") as place:
+        streams = {name: Path(place, name) for name in ("stdin", "stdout", "stderr")}
+        streams["stdin"].write_bytes(stdin)
+        child = _fork_server().start(
+            "command_line:run_forked",
+            as_program=True,
+            arguments=[*given, *arguments],
+            directory=cwd,
+            environment=environment(**variables),
+            **streams,
+        )
+        code = child.wait(SECONDS)
+        return Done(code, streams["stdout"].read_text(), streams["stderr"].read_text())
+
+
+def run_forked(case: dict[str, Any]) -> None:
+    """What `python -m tallystick` does."""
+    sys.exit(main(case["arguments"]))
+
+
+@functools.cache
+def _fork_server() -> ForkServer:
+    commands = [module for name, module in COMMANDS.items() if name not in ("spark", "demo", "bench")]
+    return lasting_fork_server("command_line", *commands)
 
 
 def one_line(text: str) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,33 +9,18 @@ import pytest
 from command_line import Post, one_line, tallystick
 
 from brokers import running_broker
+from busi import Reply, running_busi
+from eventually import eventually, eventually_equal
 
 DEAD = "http://127.0.0.1:9/nobody"
 
 
-class Service(http.server.BaseHTTPRequestHandler):
-    """Answers with the status that its path names: /200/anything."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(int(self.path.split("/")[1]))
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Not on the screen of the tests."""
-
-
 @pytest.fixture(scope="module")
 def service() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    """Answers with the status that its path names: /200/anything."""
+    with running_busi() as busi:
+        busi.default = lambda called: Reply(int(called.path.split("/")[1]), "")
+        yield busi.url
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +39,14 @@ def shown(url: str, gid: str) -> dict[str, Any]:
     return dict(tallystick("calls", "show", gid, "--json", url=url).json())
 
 
+def first_call(url: str, gid: str) -> dict[str, Any]:
+    return dict(shown(url, gid)["calls"][0])
+
+
 def until(url: str, gid: str, **wanted: object) -> dict[str, Any]:
     """The first call of a transaction, once it is as wanted."""
-    deadline = time.monotonic() + 20
-    while True:
-        call = shown(url, gid)["calls"][0]
-        if wanted.items() <= call.items():
-            return dict(call)
-        assert time.monotonic() < deadline, call
+    eventually_equal(lambda: {name: first_call(url, gid).get(name) for name in wanted}, wanted)
+    return first_call(url, gid)
 
 
 def park(post: Post, url: str, service: str, gid: str) -> None:
@@ -87,9 +69,7 @@ def test_a_call_that_failed_is_listed_with_its_reason(url: str, post: Post, serv
 def test_a_call_that_is_done_is_shown_and_not_listed(url: str, post: Post, service: str) -> None:
     send(post, "good", f"{service}/200/a", f"{service}/200/b")
     until(url, "good", state="done")
-    deadline = time.monotonic() + 20
-    while shown(url, "good")["state"] != "done":
-        assert time.monotonic() < deadline
+    eventually_equal(lambda: shown(url, "good")["state"], "done")
     view = shown(url, "good")
     assert [(call["branch"], call["state"], call["attempts"]) for call in view["calls"]] == [
         ("01", "done", 1),
@@ -178,12 +158,12 @@ def test_a_service_that_is_down_has_an_open_circuit_and_the_doctor_says_so(url: 
     send(post, "to-the-living", f"{service}/200/x")
     for number in range(4):
         send(post, f"to-the-dead-{number}", DEAD)
-    deadline = time.monotonic() + 20
-    while True:
-        hosts = {one["name"]: one for one in tallystick("calls", "hosts", "--json", url=url).json()["hosts"]}
-        if hosts.get("http://127.0.0.1:9", {}).get("open"):
-            break
-        assert time.monotonic() < deadline, hosts
+
+    def hosts_seen() -> dict[str, Any]:
+        return {one["name"]: one for one in tallystick("calls", "hosts", "--json", url=url).json()["hosts"]}
+
+    eventually(lambda: hosts_seen().get("http://127.0.0.1:9", {}).get("open"), "the dead host is given up")
+    hosts = hosts_seen()
     assert hosts["http://127.0.0.1:9"]["failures"] >= 3
     assert not hosts[service]["open"]
     (line,) = [line for line in tallystick("calls", "hosts", url=url).out.splitlines() if "127.0.0.1:9 " in line]

@@ -31,12 +31,18 @@ KINDS = {
     "core-pymysql": ("mysql", "mysql+pymysql"),
     "orm-pymysql": ("mysql", "mysql+pymysql"),
 }
+# A driver of each engine, and a session of SQLAlchemy; the others are left to the full tests.
+COMMON_KINDS = ("sqlite3", "psycopg", "pymysql", "orm-psycopg")
 _MARKS = {"sqlite": [], "postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb]}
 
 
 def kinds(*names: str) -> Any:
-    chosen = names or tuple(KINDS)
-    return pytest.mark.parametrize("kind", [pytest.param(name, marks=_MARKS[KINDS[name][0]]) for name in chosen])
+    return pytest.mark.parametrize("kind", [_param(name) for name in names or KINDS])
+
+
+def _param(name: str) -> Any:
+    marks = _MARKS[KINDS[name][0]]
+    return pytest.param(name, marks=marks if name in COMMON_KINDS else [*marks, pytest.mark.full])
 
 
 class Open:

@@ -1,14 +1,11 @@
-"""What the client's tests share: a service's database on each engine, a proxy that loses answers, patience."""
+"""What the client's tests share: a service's database on each engine, and what is in a topic."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import sqlite3
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,17 +14,6 @@ from servers import Server
 from tallystick.barrier import create_tables
 
 T = TypeVar("T")
-
-
-def eventually(look: Callable[[], T], what: str = "", seconds: float = 20.0) -> T:
-    """The first true value that `look` returns."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what or look}"
-        time.sleep(0.05)
 
 
 class Bank:
@@ -98,65 +84,6 @@ def messages_in(url: str, topic: str) -> list[tallystick.Message]:
 
 def values_in(url: str, topic: str) -> list[Any]:
     return sorted(json.loads(message.value) for message in messages_in(url, topic))
-
-
-class LossyProxy:
-    """A way to a broker on which answers can be lost.
-
-    A request that contains the bytes `losing` is passed on, and the connection is cut instead of handing back the
-    answer. One that contains `refusing` is not even passed on. `cut` counts the answers that were lost.
-    """
-
-    def __init__(self, port: int) -> None:
-        self._target = ("127.0.0.1", port)
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}"
-        self.losing: bytes | None = None
-        self.refusing: bytes | None = None
-        self.lose_at_most = 1_000_000
-        self.cut = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._server.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with contextlib.suppress(OSError), client, socket.create_connection(self._target) as broker:
-            state = {"losing": False}
-            threading.Thread(target=self._requests, args=(client, broker, state), daemon=True).start()
-            while answer := broker.recv(65536):
-                if state["losing"]:
-                    self.cut += 1
-                    client.shutdown(socket.SHUT_RDWR)
-                    return
-                client.sendall(answer)
-
-    def _requests(self, client: socket.socket, broker: socket.socket, state: dict[str, bool]) -> None:
-        with contextlib.suppress(OSError):
-            while request := client.recv(65536):
-                if self.losing is not None and self.losing in request and self.cut < self.lose_at_most:
-                    state["losing"] = True
-                if self.refusing is not None and self.refusing in request:
-                    self.cut += 1
-                    client.shutdown(socket.SHUT_RDWR)
-                    break
-                broker.sendall(request)
-            broker.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._server.close()
-
-
-@contextlib.contextmanager
-def lossy_proxy(port: int) -> Iterator[LossyProxy]:
-    proxy = LossyProxy(port)
-    try:
-        yield proxy
-    finally:
-        proxy.close()
 
 
 def pay(

@@ -11,9 +11,6 @@ from client_support import Bank
 
 import tallystick
 from brokers import BrokerProcess, running_broker
-from servers import mariadb, postgres
-
-__all__ = ["mariadb", "postgres"]
 
 QUICK = {"check_after": "500ms", "check_interval": "300ms", "redelivery_first": "100ms"}
 

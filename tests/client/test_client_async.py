@@ -10,12 +10,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from client_support import Bank, lossy_proxy, messages_in, values_in
+from client_support import Bank, messages_in, values_in
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from brokers import BrokerProcess
+from cutting_proxy import lossy_proxy
 from servers import Server
 from tallystick import AsyncClient, errors, outgoing
 

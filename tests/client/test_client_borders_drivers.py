@@ -8,13 +8,14 @@ from typing import Any
 import psycopg
 import pytest
 from border_support import opened
-from client_support import Bank, eventually, values_in
+from client_support import Bank, values_in
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 import tallystick
 from brokers import BrokerProcess
+from eventually import eventually
 from servers import Server
 from tallystick.barrier import TransactionOpen, UnsupportedConnection
 

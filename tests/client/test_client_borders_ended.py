@@ -12,11 +12,12 @@ from typing import Any
 import pymysql
 import pytest
 from border_support import KINDS, Open, kinds, opened
-from client_support import Bank, eventually, messages_in, values_in
+from client_support import Bank, messages_in, values_in
 from sqlalchemy.exc import DBAPIError
 
 import tallystick
 from brokers import BrokerProcess
+from eventually import eventually
 from tallystick import errors
 from tallystick.barrier import TransactionLost, TransactionOpen
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from client_support import Bank, eventually, values_in
+from client_support import Bank, values_in
 from test_client_forks import run
 
 from brokers import BrokerProcess
+from eventually import eventually
 from servers import Server
 
 pytestmark = pytest.mark.postgresql

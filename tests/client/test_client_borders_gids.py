@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from client_support import Bank, eventually, lossy_proxy, messages_in, pay, values_in
+from client_support import Bank, messages_in, pay, values_in
 
 import tallystick
 from brokers import BrokerProcess
+from cutting_proxy import lossy_proxy
+from eventually import eventually
 from tallystick import CheckBack, errors
 from tallystick.client.base.message import outgoing
 

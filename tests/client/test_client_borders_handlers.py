@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from border_support import KINDS, Open, kinds, opener
-from client_support import Bank, eventually, values_in
+from client_support import Bank, values_in
 from test_client_borders_ended import ENDS, lose_a_deadlock
 
 import tallystick
 from brokers import BrokerProcess
+from eventually import eventually
 from tallystick import AsyncClient, errors
 from tallystick.client.transactions.modes import CheckBackBlock
 from tallystick.client.transactions.script import nothing

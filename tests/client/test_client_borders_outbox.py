@@ -8,10 +8,11 @@ from typing import Any
 import psycopg
 import pymysql
 import pytest
-from client_support import Bank, eventually, messages_in, values_in
+from client_support import Bank, messages_in, values_in
 
 import tallystick
 from brokers import BrokerProcess
+from eventually import eventually
 from tallystick import OutcomeUnknown
 from tallystick.client.transactions import outbox
 

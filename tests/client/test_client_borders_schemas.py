@@ -9,11 +9,12 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
-from client_support import Bank, eventually, values_in
+from client_support import Bank, values_in
 from sqlalchemy import create_engine, text
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from eventually import eventually
 from servers import Server
 from tallystick import CheckBack
 from tallystick.barrier import WrongDatabase, adapt_sync, create_tables, decide, run_sync

@@ -12,7 +12,8 @@ from client_support import Bank
 
 import tallystick
 from brokers import BrokerProcess, running_broker
-from busi import Busi, eventually, running_busi
+from busi import Busi, running_busi
+from eventually import eventually
 
 pytestmark = pytest.mark.fault
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from calls_support import pay_by_call
-from client_support import Bank, lossy_proxy, values_in
+from client_support import Bank, values_in
 
 import tallystick
 from brokers import BrokerProcess, running_broker
-from busi import ERROR, FAILURE, Busi, eventually, running_busi
+from busi import ERROR, FAILURE, Busi, running_busi
+from cutting_proxy import lossy_proxy
+from eventually import eventually
 from raw_client import RawClient
 from tallystick import CallOptions, errors, outgoing_call
 
@@ -209,7 +211,7 @@ def test_an_outbox_row_with_calls_is_sent_by_another_process(
         ts.close(timeout=0.01)
     assert busi.calls(tx.gid) == []
     with tallystick.Client(broker.url, group=group, database=bank.open) as other:
-        eventually(lambda: values_in(broker.url, topic) == [1], seconds=30)
+        eventually(lambda: values_in(broker.url, topic) == [1])
         all_done(other, tx.gid)
         assert other.calls(tx.gid).concurrent
         eventually(lambda: bank.rows("select * from tallystick_outbox") == [])

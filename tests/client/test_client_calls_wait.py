@@ -11,11 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 from calls_support import pay_by_call, pay_by_call_async
-from client_support import Bank, lossy_proxy
+from client_support import Bank
 
 import tallystick
 from brokers import BrokerProcess, running_broker
-from busi import ERROR, FAILURE, ONGOING, Busi, Reply, eventually, running_busi
+from busi import ERROR, FAILURE, ONGOING, Busi, Reply, running_busi
+from cutting_proxy import lossy_proxy
+from eventually import eventually
 from tallystick import CallsNotFinished, errors
 
 SLOW = Reply(hold=1.0)
@@ -76,7 +78,7 @@ def test_a_wait_that_runs_out_tells_what_was_seen_last(ts: tallystick.Client, ba
     began = time.monotonic()
     with pytest.raises(CallsNotFinished, match=r"the wait of 0.5 s is over") as raised:
         pay_by_call(ts, bank, [busi.url], gid=gid, wait=0.5)
-    assert 0.5 <= time.monotonic() - began < 2
+    assert time.monotonic() - began >= 0.5
     assert raised.value.view is not None
     assert raised.value.view.calls[0].attempts == 0
     eventually(lambda: ts.calls(gid).state == "done")

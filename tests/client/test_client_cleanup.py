@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from client_support import Bank, eventually, pay
+from client_support import Bank, pay
 
 from brokers import BrokerProcess, running_broker
+from eventually import eventually
 from tallystick import AsyncClient, Client, errors, outgoing
 
 DAY = 24 * 3600

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from client_support import Bank, eventually, lossy_proxy, messages_in, pay
+from client_support import Bank, messages_in, pay
 
 import tallystick
 from brokers import BrokerProcess
+from cutting_proxy import lossy_proxy
+from eventually import eventually
 from tallystick import Client, Message, errors
 from tallystick.client.transactions import outbox
 from tallystick.client.transactions.prepared import ID, SIGN, outcome, outcome_gid, prepared

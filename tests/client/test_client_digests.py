@@ -6,10 +6,11 @@ import hashlib
 from typing import Any
 
 import pytest
-from client_support import Bank, eventually, pay
+from client_support import Bank, pay
 
 import tallystick
 from brokers import BrokerProcess
+from eventually import eventually
 from tallystick import Client, Message, errors
 
 ways = pytest.mark.parametrize("by", ["inbox", "offset"])

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from client_support import Bank, LossyProxy, eventually, lossy_proxy, messages_in, pay, values_in
+from client_support import Bank, messages_in, pay, values_in
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from cutting_proxy import LossyProxy, lossy_proxy
+from eventually import eventually
 from tallystick import AsyncClient, Client, Message, errors, outgoing
 from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.core.ids import store_of_gid

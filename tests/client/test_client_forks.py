@@ -13,9 +13,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from client_support import Bank, eventually, values_in
+from client_support import Bank, values_in
 
 from brokers import BrokerProcess
+from eventually import eventually
 
 FORKS = """
 import os, sqlite3, sys

@@ -10,7 +10,7 @@ from typing import Any
 import flask
 import httpx
 import pytest
-from client_support import Bank, eventually, lossy_proxy, pay, values_in
+from client_support import Bank, pay, values_in
 from fastapi import FastAPI
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
@@ -18,6 +18,8 @@ from starlette.applications import Starlette
 
 from asgi import asgi_server
 from brokers import BrokerProcess
+from cutting_proxy import lossy_proxy
+from eventually import eventually
 from tallystick import CheckBack, Client
 from tallystick.barrier import adapt_sync, mark_committed, run_sync
 from tallystick.client import handlers

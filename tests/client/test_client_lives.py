@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_support import Bank, eventually
+from client_support import Bank
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from eventually import eventually
 from raw_client import RawClient
 from tallystick import Client, Message
 

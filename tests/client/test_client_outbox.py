@@ -9,10 +9,11 @@ import time
 
 import msgspec
 import pytest
-from client_support import Bank, eventually, pay, values_in
+from client_support import Bank, pay, values_in
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from eventually import eventually
 from tallystick import errors
 from tallystick.barrier import adapt_sync, outbox_put, run_sync
 from tallystick.client.transactions import outbox

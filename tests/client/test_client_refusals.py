@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from client_support import Bank, lossy_proxy, messages_in, pay
+from client_support import Bank, messages_in, pay
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from cutting_proxy import lossy_proxy
 from tallystick import AsyncClient, Client, errors
 from tallystick.client.connection.transport import BrokerUnreachable
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from client_support import Bank, eventually, messages_in, pay, values_in
+from client_support import Bank, messages_in, pay, values_in
 
 import tallystick
 from brokers import BrokerProcess
+from eventually import eventually
 from servers import Server
 from tallystick import CheckBack, errors
 from tallystick.barrier import adapt_sync, decide, run_sync

@@ -9,9 +9,7 @@ import pytest
 from dtmcli_bank import Bank, open_bank
 
 from brokers import BrokerProcess, running_broker
-from servers import Server, mariadb
-
-__all__ = ["mariadb"]
+from servers import Server
 
 FAST = {
     "check_timeout": "5s",

@@ -8,13 +8,13 @@ import json
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from brokers import BrokerProcess
+from eventually import eventually, eventually_equal
 from servers import Server
 
 HERE = Path(__file__).parent
@@ -72,7 +72,7 @@ class Bank:
         with (self.directory / "service.log").open("ab") as log:
             command = [sys.executable, str(HERE / "dtmcli_service.py"), json.dumps(settings)]
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
-        eventually(self._listens, True)
+        eventually(self._listens)
 
     def _listens(self) -> bool:
         assert self.process is not None
@@ -140,7 +140,7 @@ class Bank:
         return None if transaction is None else transaction["status"]
 
     def becomes(self, gid: str, status: str) -> None:
-        eventually(lambda: self.status(gid), status)
+        eventually_equal(lambda: self.status(gid), status)
 
 
 def ask(port: int, method: str, path: str, content: Any = None) -> tuple[int, Any]:
@@ -149,16 +149,6 @@ def ask(port: int, method: str, path: str, content: Any = None) -> tuple[int, An
         connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
-
-
-def eventually(look: Callable[[], Any], wanted: Any, seconds: float = 30.0) -> None:
-    """Wait until `look()` returns what is wanted; at the end of its time an assertion shows the difference."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if look() == wanted:
-            return
-        time.sleep(0.03)
-    assert look() == wanted
 
 
 @contextlib.contextmanager

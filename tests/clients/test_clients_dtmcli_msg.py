@@ -7,7 +7,9 @@ from importlib.metadata import version
 from uuid import uuid4
 
 import pytest
-from dtmcli_bank import Bank, ask, eventually
+from dtmcli_bank import Bank, ask
+
+from eventually import eventually
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.slow]
 
@@ -89,7 +91,7 @@ def test_a_second_submit_of_an_unfinished_one_runs_nothing_twice(bank: Bank) -> 
     gid = new_gid()
     bank.plan(**{"in": ["lose"]})
     assert bank.do("submit", gid=gid, retry_interval=1).raised == ""
-    eventually(lambda: len(bank.seen(gid)) >= 1, True)
+    eventually(lambda: len(bank.seen(gid)) >= 1)
     assert bank.do("submit", gid=gid, retry_interval=1, times=3).raised in ("", "DTMFailureError")
     bank.becomes(gid, "succeed")
     assert [one["status"] for one in bank.seen(gid)] == [500, 200]

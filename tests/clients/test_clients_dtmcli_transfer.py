@@ -5,7 +5,9 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
-from dtmcli_bank import START, Bank, eventually
+from dtmcli_bank import START, Bank
+
+from eventually import eventually_equal
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.slow]
 
@@ -101,7 +103,7 @@ def test_a_check_back_that_cannot_tell_decides_nothing(bank: Bank) -> None:
     gid = new_gid()
     bank.plan(query_prepared=["break", "ongoing"])
     assert bank.do("transfer", gid=gid, then="die after", **SOON).raised == "killed"
-    eventually(lambda: [one["status"] for one in bank.seen(gid, "/query_prepared")], [500, 425, 200])
+    eventually_equal(lambda: [one["status"] for one in bank.seen(gid, "/query_prepared")], [500, 425, 200])
     bank.becomes(gid, "succeed")
     assert bank.balances() == MOVED
 
@@ -138,7 +140,8 @@ def test_twenty_transfers_at_the_same_time_and_no_money_is_made_or_lost(bank: Ba
     paid = {gid for gid, word in ended.items() if word == "ok"}
     assert len(paid) == START // amount
     assert {word for gid, word in ended.items() if gid not in paid} == {"DTMFailureError"}
-    eventually(lambda: {gid: bank.status(gid) for gid in gids}, {g: "succeed" if g in paid else "failed" for g in gids})
+    wanted = {gid: "succeed" if gid in paid else "failed" for gid in gids}
+    eventually_equal(lambda: {gid: bank.status(gid) for gid in gids}, wanted)
     rows = bank.barriers(*gids)
     assert {row[0] for row in rows if row[1:] == ("00", "msg", "01", "msg")} == paid
     assert {row[0] for row in rows if row[1:] == ("01", "action", "01", "action")} == paid

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import calling
+import call_transactions
 import engines
 import pytest
-from calling import LEASE, A, B, call, calls_of, claimed, claims, counts, finish, prepare, send, states
+from call_transactions import LEASE, A, B, call, calls_of, claimed, claims, counts, finish, prepare, send, states
 from engines import MakePlace, Place
 
 from tallystick.core.backoff import Backoff
@@ -28,7 +28,7 @@ from tallystick.store.protocol import (
 
 make_place = engines.make_place
 place = engines.place
-steady = calling.steady
+steady = call_transactions.steady
 
 # --- an operator's word ------------------------------------------------------------------------------------------
 

@@ -8,9 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from brokers import BrokerProcess, running_broker
-from servers import Server, postgres
-
-__all__ = ["postgres"]
+from servers import Server
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,6 @@ from style_bank import Bank
 import tallystick
 from brokers import BrokerProcess, running_broker
 from busi import Busi, running_busi
-from servers import mariadb, postgres
-
-__all__ = ["mariadb", "postgres"]
 
 ENGINES = [
     "sqlite",

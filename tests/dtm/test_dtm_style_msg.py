@@ -9,7 +9,8 @@ import pytest
 from style_bank import Bank, CommitRefused
 
 import tallystick
-from busi import Busi, eventually
+from busi import Busi
+from eventually import eventually
 from tallystick import errors
 from tallystick.dtm import BranchBarrier, Duplicated, Failure, Msg
 

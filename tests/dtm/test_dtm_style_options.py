@@ -11,8 +11,9 @@ from style_bank import Bank
 
 import tallystick
 from brokers import BrokerProcess, running_broker
-from busi import ERROR, FAILURE, Busi, eventually
+from busi import ERROR, FAILURE, Busi
 from busi_grpc import busi_service
+from eventually import eventually
 from raw_client import RawClient
 from tallystick import CallsNotFinished, errors
 from tallystick.dtm import AsyncBranchBarrier, AsyncMsg, BranchBarrier, Failure, Msg

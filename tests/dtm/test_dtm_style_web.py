@@ -22,7 +22,7 @@ from style_bank import Bank
 import tallystick
 from asgi import asgi_server
 from brokers import BrokerProcess
-from busi import eventually
+from eventually import eventually
 from tallystick.client import handlers
 from tallystick.dtm import BranchBarrier, Failure, Msg, Ongoing, web
 

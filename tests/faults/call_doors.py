@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -13,6 +12,7 @@ from broker_script import Broken
 from call_history import Told, body_of
 from call_service import Service
 
+from eventually import eventually
 from raw_client import Answer, Gone, RawClient
 from tallystick.core.calls import CallOptions, OutgoingCall
 from tallystick.core.errors import AlreadyResolved, NotFound, OutcomeConflict, TallystickError
@@ -149,13 +149,6 @@ def calls_state(client: RawClient, gid: str) -> str | None:
     return None if view is None else view["state"]
 
 
-def wait_for(look: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if look():
-                return
-        except (*Gone, NotFound, Broken):
-            pass
-        time.sleep(0.03)
-    raise AssertionError(f"not within {seconds:g} s: {what}")
+def eventually_answered(look: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    """Wait until it is so, whatever a broker says, or does not say, before."""
+    eventually(look, what, seconds, ignoring=(*Gone, NotFound, Broken))

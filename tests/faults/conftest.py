@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 from disks import small_disk
-from nursery import Nursery, nursery
 from places import Place, server_place, sqlite_place
 
-from servers import mariadb, postgres
+from fork_server import ForkServer
 
-__all__ = ["mariadb", "postgres", "small_disk"]
+__all__ = ["small_disk"]
 
 
 @pytest.fixture(
     params=[
         pytest.param("sqlite"),
-        pytest.param("postgres", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("postgres", marks=[pytest.mark.postgresql, pytest.mark.full]),
+        pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.full]),
     ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
@@ -30,7 +29,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """Where processes that are to be killed or stopped come from."""
-    with nursery(tmp_path_factory.mktemp("crew")) as children:
-        yield children
+    with ForkServer(tmp_path_factory.mktemp("crew"), "producer_main", "consumer_main") as server:
+        yield server

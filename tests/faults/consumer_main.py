@@ -11,9 +11,9 @@ import threading
 import time
 from typing import Any
 
+from child_report import Report, report_log
 from moments import Moments, install
 from places import Place, opened
-from reporting import Report, report_log
 
 import tallystick
 from tallystick.client.connection import questions

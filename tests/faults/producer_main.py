@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from child_report import Report, report_log
 from moments import Moments, install
 from places import Place, opened
-from reporting import Report, report_log
 
 import tallystick
 
@@ -101,20 +101,19 @@ class _Producer:
 
     def _end(self) -> None:
         if self.outcome == "ok" and self._case["mode"] != "check-back":
-            _await(self._moments, "after deletion")
+            self._await("after deletion")
         if self._case.get("refuse"):
-            _await(self._moments, "rollback request answered")
+            self._await("rollback request answered")
         self._moments.reach("end")
 
+    def _await(self, name: str) -> None:
+        """Stay for what happens in the background; a process that ended before would leave it to others.
 
-def _await(moments: Moments, name: str) -> None:
-    """Stay for what happens in the background; a process that ended before would leave it to others.
-
-    One that slept for long finds that its request has run out of time: it does leave it to them.
-    """
-    deadline = time.monotonic() + _BACKGROUND_SECONDS
-    while name not in moments.passed and time.monotonic() < deadline:
-        time.sleep(0.005)
+        One that slept for long finds that its request has run out of time: it does leave it to them.
+        """
+        deadline = time.monotonic() + self._case.get("patience", _BACKGROUND_SECONDS)
+        while name not in self._moments.passed and time.monotonic() < deadline:
+            time.sleep(0.005)
 
 
 def soak(case: dict[str, Any]) -> None:

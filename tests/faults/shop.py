@@ -6,11 +6,11 @@ import uuid
 from collections import Counter
 from typing import Any
 
-from looking import BrokerView
-from nursery import Child, Nursery
+from broker_view import BrokerView
 from places import Place
 
 import tallystick
+from fork_server import Child, ForkServer
 
 INVISIBLE = 1.0
 """Seconds: the shortest lease that a subscription may ask for."""
@@ -42,7 +42,7 @@ def effect_at(steps: list[str]) -> int:
 class Shop:
     """`by` is the consumers' way to have each effect once."""
 
-    def __init__(self, url: str, place: Place, crew: Nursery, by: str) -> None:
+    def __init__(self, url: str, place: Place, crew: ForkServer, by: str) -> None:
         self.url, self.place, self.by = url, place, by
         self.steps = steps_of(by, place.engine)
         self.view = BrokerView(url)
@@ -60,7 +60,7 @@ class Shop:
 
     def consumer(self, name: str, at: int = 0, **more: Any) -> Child:
         what = {"url": self.url, "topic": self.topic, "group": self.group, "place": self.place, "by": self.by}
-        return self._crew.start("consume", name=name, at=at, invisible=INVISIBLE, **what, **more)
+        return self._crew.start("consumer_main:main", name=name, at=at, invisible=INVISIBLE, **what, **more)
 
     def effects(self) -> Counter[str]:
         return Counter(row[0] for row in self.place.rows("select id from effect where id like %s", f"{self.topic}-%"))

@@ -11,6 +11,7 @@ from broker_tracer import injected, newest_log
 from disks import MIB, fill
 
 from brokers import BrokerProcess, running_broker
+from eventually import eventually
 from raw_client import RawClient
 from tallystick.core.errors import StorageFailed, StorageFull, TallystickError
 from tallystick.core.message import OutgoingMessage
@@ -83,19 +84,6 @@ def test_a_failed_write_of_the_log_is_not_acknowledged_either(tmp_path: Path) ->
 # --- the disk is full ------------------------------------------------------------------------------------------------
 
 
-def eventually(what: object, seconds: float = 15.0) -> None:
-    assert callable(what)
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            what()
-            return
-        except TallystickError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-
-
 def test_below_the_reserve_new_messages_are_refused_and_the_rest_goes_on(tmp_path: Path, small_disk: Path) -> None:
     with (
         running_broker(tmp_path, data_dir=small_disk / "data", min_free_bytes=16 * MIB) as broker,
@@ -145,8 +133,8 @@ def test_a_disk_that_is_really_full_stops_the_store_until_there_is_room_again(tm
         time.sleep(1)
         assert client.json("GET", "/healthz").status == 200
         ballast.unlink()
-        eventually(lambda: client.do(Commit("half")))
-        eventually(lambda: client.do(send(1_000)))
+        for op in (Commit("half"), send(1_000)):
+            eventually(lambda op=op: client.do(op) or True, "there is room again", ignoring=(TallystickError,))
         assert client.json("GET", "/readyz").status == 200
         found = {one.gid for one in client.messages("orders")}
         last = f"s{len(acknowledged)}"

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 FAST = {"check_timeout": "200ms", "check_interval": "50ms", "check_interval_cap": "100ms", "log_level": "warning"}
 
 
-@pytest.mark.parametrize("call", ["write", "fdatasync"])
+@pytest.mark.parametrize("call", [pytest.param("write", marks=pytest.mark.full), "fdatasync"])
 def test_killed_again_and_again_at_the_next_write_until_all_is_done(tmp_path: Path, call: str) -> None:
     """Each life of the broker ends at its second or third write (or fsync) of the log: so each write of the script is
     once the last thing that a broker began."""
@@ -54,6 +54,7 @@ def finish(broker: BrokerProcess, told: Told) -> None:
 STARTING = ["rename:when=1", "rename:when=2", "write:when=3", "fdatasync:when=2", "rename:when=3", "write:when=20"]
 
 
+@pytest.mark.full
 def test_killed_again_and_again_while_it_starts(tmp_path: Path) -> None:
     """On an empty directory, and then while it recovers: one crash within the other."""
     told = Told()

@@ -6,9 +6,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
-from call_doors import Door, DtmDoor, NativeDoor, calls_state, calls_view, wait_for
+from call_doors import Door, DtmDoor, NativeDoor, calls_state, calls_view, eventually_answered
 from call_history import CallHistory, body_of, violations
 from call_load import CallLoad, expected_told
 from call_service import Arrival, Service, running
@@ -52,7 +53,7 @@ def submitted(door: Door, gid: str, branches: list[str] = BRANCHES, concurrent: 
 
 def finished(broker: BrokerProcess, gid: str) -> None:
     with RawClient(broker.url) as client:
-        wait_for(lambda: calls_state(client, gid) == "done", f"{gid} is done")
+        eventually_answered(lambda: calls_state(client, gid) == "done", f"{gid} is done")
 
 
 # --- chosen moments --------------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ def test_what_was_prepared_or_rolled_back_is_not_called_after_a_kill(service: Se
             assert door.abort("aborted") == "failed"
         broker.kill9()
         broker.start()
-        wait_for(lambda: "open" in service.checks, "the check-back asks")
+        eventually_answered(lambda: "open" in service.checks, "the check-back asks")
         with RawClient(broker.url) as client:
             door = DOORS[kind](client, service)
             door.prepare("after", ["01"])
@@ -130,7 +131,7 @@ def test_what_was_prepared_or_rolled_back_is_not_called_after_a_kill(service: Se
             finished(broker, "after")
             assert (calls_state(client, "open"), calls_state(client, "aborted")) == ("held", "dropped")
             service.truth = lambda gid: 409
-            wait_for(lambda: calls_state(client, "open") == "dropped", "the check-back rolls back")
+            eventually_answered(lambda: calls_state(client, "open") == "dropped", "the check-back rolls back")
     assert {one.gid for one in service.arrivals} == {"after"}
 
 
@@ -141,7 +142,7 @@ def test_a_call_that_is_done_is_not_made_again_however_often_the_broker_dies(ser
         with RawClient(broker.url) as client:
             submitted(DOORS[kind](client, service), "t", ["01", "02"])
         for tries in range(1, 5):
-            wait_for(lambda tries=tries: len(service.of("t")) > tries, "it is tried again")
+            eventually_answered(lambda tries=tries: len(service.of("t")) > tries, "it is tried again")
             broker.kill9()
             broker.start()
         with RawClient(broker.url) as client:
@@ -161,8 +162,8 @@ def test_attempts_and_waits_are_kept_over_a_kill(service: Service, kind: str) ->
                 client.json("POST", "/api/dtmsvr/submit", {**door.request("t", ["01"]), "retry_interval": 1})
             else:
                 submitted(door, "t", ["01"])
-            wait_for(lambda: len(service.of("t")) >= 2, "two tries")
-            wait_for(lambda: attempts_of(client) >= 2, "both are counted")
+            eventually_answered(lambda: len(service.of("t")) >= 2, "two tries")
+            eventually_answered(lambda: attempts_of(client) >= 2, "both are counted")
             before = attempts_of(client)
         broker.kill9()
         broker.start()
@@ -247,13 +248,16 @@ calls.settle = wrong
 """
 
 
+seeded = partial(pytest.param, marks=pytest.mark.full)
+
+
 @pytest.mark.parametrize(
     ("prelude", "word"),
     [
         pytest.param(FORGETS_DUE_CALLS, "lost", id="a store that forgets a due call"),
-        pytest.param(REPEATS_DONE_CALLS, "again after it was done", id="a deliverer that repeats a done call"),
-        pytest.param(DOES_NOT_WAIT_FOR_THE_FIRST, "out of order", id="a line that does not wait for the first"),
-        pytest.param(CALLS_WHAT_WAS_ROLLED_BACK, "ghost", id="a store that calls what was rolled back"),
+        seeded(REPEATS_DONE_CALLS, "again after it was done", id="a deliverer that repeats a done call"),
+        seeded(DOES_NOT_WAIT_FOR_THE_FIRST, "out of order", id="a line that does not wait for the first"),
+        seeded(CALLS_WHAT_WAS_ROLLED_BACK, "ghost", id="a store that calls what was rolled back"),
     ],
 )
 def test_a_broker_with_a_bug_is_found(service: Service, prelude: str, word: str) -> None:

@@ -11,14 +11,14 @@ from functools import partial
 
 import pytest
 from broker_script import Broken
-from call_doors import DtmDoor, NativeDoor, calls_state, wait_for
+from call_doors import DtmDoor, NativeDoor, calls_state, eventually_answered
 from call_history import Told, violations
 from call_load import CallLoad, expected_told
 from call_service import Service, always, running
-from proxy import KINDS, Fault, fault_proxy
 from seeds import chosen_seed
 
 from brokers import BrokerProcess, running_broker
+from fault_proxy import KINDS, Fault, fault_proxy
 from raw_client import RawClient
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -100,7 +100,7 @@ def test_a_request_that_is_sent_until_it_is_answered(broker: BrokerProcess, kind
                 told = until_answered(partial(getattr(door, step), *asked))
             assert told == "ok"
         with RawClient(broker.url) as client:
-            wait_for(lambda: calls_state(client, gid) == "done", "both calls are made")
+            eventually_answered(lambda: calls_state(client, gid) == "done", "both calls are made")
         assert all(count < 3 for count in left.values()), "nothing went wrong"
         time.sleep(0.3 if fault in ("late", "twice") else 0)  # what was held up comes in after all is done
     assert service.of(gid) == [("01", 200), ("02", 200)]
@@ -123,7 +123,7 @@ def test_many_submissions_of_one_transaction_at_the_same_time(broker: BrokerProc
 
         twenty_times(submit)
         with RawClient(broker.url) as client:
-            wait_for(lambda: calls_state(client, gid) == "done", "both calls are made")
+            eventually_answered(lambda: calls_state(client, gid) == "done", "both calls are made")
     assert told == ["ok"] * 20
     assert service.of(gid) == [("01", 200), ("02", 200)]
 
@@ -141,6 +141,6 @@ def test_twenty_submissions_without_a_prepare_make_one_transaction(broker: Broke
 
         twenty_times(submit)
         with RawClient(broker.url) as client:
-            wait_for(lambda: calls_state(client, "unprepared") == "done", "both calls are made")
+            eventually_answered(lambda: calls_state(client, "unprepared") == "done", "both calls are made")
     assert told == ["ok"] * 20
     assert service.of("unprepared") == [("01", 200), ("02", 200)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from broker_script import Broken
 from broker_tracer import injected, newest_log
-from call_doors import NativeDoor, calls_state, wait_for
+from call_doors import NativeDoor, calls_state, eventually_answered
 from call_history import CallHistory, body_of, violations
 from call_service import Arrival, Service, running
 from disks import fill
@@ -77,14 +77,14 @@ def test_a_disk_that_fills_up_while_results_are_written(tmp_path: Path, small_di
     with running(Service(answer)) as service, running_broker(tmp_path, data_dir=small_disk / "data", **FAST) as broker:
         gids = send_many(broker, service, 150)
         sent.set()
-        wait_for(filled.is_set, "the disk is full")
-        wait_for(lambda: not ready(broker), "the store has stopped", 20)
+        eventually_answered(filled.is_set, "the disk is full")
+        eventually_answered(lambda: not ready(broker), "the store has stopped")
         if killed:
             broker.kill9()
         (small_disk / "ballast").unlink()
         if killed:
             broker.start()
-        wait_for(lambda: all_done(broker, gids), "everything is done", 60)
+        eventually_answered(lambda: all_done(broker, gids), "everything is done")
         assert ready(broker)
     history = CallHistory(dict.fromkeys(gids, BRANCHES), told=dict.fromkeys(gids, "ok"))
     assert violations(history, service.arrivals, dict.fromkeys(gids, "done")) == []
@@ -116,11 +116,11 @@ def test_a_disk_that_fails_while_results_are_written(tmp_path: Path, fault: str,
             broken.set()
             with pytest.raises(Broken):
                 write_more(broker, service)
-            wait_for(lambda: not ready(broker), "the store has stopped", 20)
+            eventually_answered(lambda: not ready(broker), "the store has stopped")
         made = list(service.arrivals)
         broker.kill9()
         broker.start()
-        wait_for(lambda: all_done(broker, ["a", "b"]), "everything is done", 30)
+        eventually_answered(lambda: all_done(broker, ["a", "b"]), "everything is done")
         with RawClient(broker.url) as client:
             assert calls_state(client, "held") == "held"
     history = CallHistory(dict.fromkeys(("a", "b"), BRANCHES), told={"a": "ok", "b": "ok"})

@@ -108,7 +108,7 @@ def badly_at_first(arrival: Arrival) -> int:
     return 500 if arrival.branch == "02" and arrival.attempt == 1 else 200
 
 
-@pytest.mark.parametrize("call", ["write", "fdatasync"])
+@pytest.mark.parametrize("call", [pytest.param("write", marks=pytest.mark.full), "fdatasync"])
 def test_killed_again_and_again_until_every_call_is_made(tmp_path: Path, call: str) -> None:
     """Each life of the broker ends at one of its next writes (or fsyncs) of the log."""
     lives, faults = itertools.cycle((2, 3, 4, 6)), ExitStack()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from call_doors import calls_view, wait_for
+from call_doors import calls_view, eventually_answered
 from call_history import body_of
 from call_service import Service, closed_port, hanging, running
 
@@ -51,13 +51,19 @@ def counts(broker: BrokerProcess) -> tuple[int, set[str]]:
             after = f"&after={page['next']}"
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["the broker lives on", "the broker is killed meanwhile"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(False, id="the broker lives on", marks=pytest.mark.full),
+        pytest.param(True, id="the broker is killed meanwhile"),
+    ],
+)
 def test_everything_that_waited_is_delivered_when_the_service_is_back(killed: bool) -> None:
     service = Service(port=closed_port())
     with running_broker(**SETTINGS) as broker, hanging() as dead:
         gids = send(broker, service.url, "back", MANY)
         lost = send(broker, f"http://127.0.0.1:{dead}", "dead", HELD_UP)
-        wait_for(
+        eventually_answered(
             lambda: is_open(broker, service.url) and is_open(broker, f"http://127.0.0.1:{dead}"), "both are given up"
         )
         assert service.arrivals == []
@@ -66,8 +72,10 @@ def test_everything_that_waited_is_delivered_when_the_service_is_back(killed: bo
             broker.start()
         with running(service):
             wanted = {(gid, branch) for gid in gids for branch in ("01", "02")}
-            wait_for(lambda: service.successes() == wanted, "all of them are delivered", seconds=120)
-            wait_for(lambda: counts(broker)[1] == {f"http://127.0.0.1:{dead}"}, "all of them are known to be done")
+            eventually_answered(lambda: service.successes() == wanted, "all of them are delivered", seconds=120)
+            eventually_answered(
+                lambda: counts(broker)[1] == {f"http://127.0.0.1:{dead}"}, "all of them are known to be done"
+            )
         assert counts(broker)[0] == HELD_UP, "only the dead one's are left: the first call of each"
         assert lost.isdisjoint(one.gid for one in service.arrivals)
         assert_once_and_in_order(service)
@@ -92,7 +100,7 @@ def test_new_calls_do_not_wait_behind_the_old_ones_of_a_dead_service() -> None:
         for number in range(5):
             gids = send(broker, alive.url, f"new{number}", 20)
             wanted = {(gid, branch) for gid in gids for branch in ("01", "02")}
-            wait_for(lambda wanted=wanted: wanted <= alive.successes(), "the new ones are delivered", seconds=20)
+            eventually_answered(lambda wanted=wanted: wanted <= alive.successes(), "the new ones are delivered")
         with RawClient(broker.url) as client:
             view = calls_view(client, "dead-0")
         assert view is not None
@@ -106,6 +114,6 @@ def test_a_service_that_answers_badly_is_not_taken_for_a_dead_one() -> None:
         bad.answer = lambda arrival: 500 if arrival.attempt < 4 else 200
         gids = send(broker, bad.url, "bad", 50)
         wanted = {(gid, branch) for gid in gids for branch in ("01", "02")}
-        wait_for(lambda: bad.successes() == wanted, "all of them are delivered", seconds=60)
+        eventually_answered(lambda: bad.successes() == wanted, "all of them are delivered")
         assert not is_open(broker, bad.url)
     assert all([status for _, status in bad.of(gid)] == [500, 500, 500, 200] * 2 for gid in gids)

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ground import BROKER
-from looking import BrokerView, eventually
-from nursery import Nursery
+from broker_view import BrokerView
 from places import Place, sqlite_place
 from shop import STEPS, Shop, effect_at
+from survivors import BROKER
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from eventually import eventually, eventually_equal
+from fork_server import Child, ForkServer
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -34,7 +35,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def shop(place: Place, broker: BrokerProcess, crew: Nursery, by: str) -> Shop:
+def shop(place: Place, broker: BrokerProcess, crew: ForkServer, by: str) -> Shop:
     return Shop(broker.url, place, crew, by)
 
 
@@ -54,8 +55,8 @@ def test_consumers_killed_at_every_step_have_each_effect_once(shop: Shop) -> Non
     for at, step in enumerate(shop.steps, 1):
         assert (step, shop.consumer(step, at).wait()) == (step, -signal.SIGKILL)
     last = shop.consumer("last")
-    eventually(shop.effects, messages)
-    eventually(lambda: shop.view.unsettled(shop.group), 0)
+    eventually_equal(shop.effects, messages)
+    eventually_equal(lambda: shop.view.unsettled(shop.group), 0)
     assert shop.effects() == messages
     last.kill()
     # Exactly those had an effect that came past its commit, so the kills were where they say.
@@ -64,21 +65,21 @@ def test_consumers_killed_at_every_step_have_each_effect_once(shop: Shop) -> Non
 
 
 def test_without_an_inbox_a_kill_after_the_effect_doubles_it(
-    place: Place, broker: BrokerProcess, crew: Nursery
+    place: Place, broker: BrokerProcess, crew: ForkServer
 ) -> None:
     """The control: the same kill and the same comparison, and the mistake is seen."""
     shop = Shop(broker.url, place, crew, "none")
     messages = shop.fill(3)
     assert shop.consumer("killed", shop.steps.index("after handler") + 1).wait() == -signal.SIGKILL
     last = shop.consumer("last")
-    eventually(lambda: shop.view.unsettled(shop.group), 0)
+    eventually_equal(lambda: shop.view.unsettled(shop.group), 0)
     last.kill()
     assert shop.effects() - messages == Counter({next(iter(messages)): 1})
 
 
 @every_way
 def test_a_consumer_that_sleeps_past_its_lease_has_no_second_effect(
-    place: Place, broker: BrokerProcess, crew: Nursery, by: str, tmp_path_factory: pytest.TempPathFactory
+    place: Place, broker: BrokerProcess, crew: ForkServer, by: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     def own_shop(at: int) -> Shop:
         directory = tmp_path_factory.mktemp("shop")
@@ -102,17 +103,24 @@ def sleeps(shop: Shop, at: int) -> bool:
     sleeper = shop.consumer("sleeper", at, signal=signal.SIGSTOP)
     assert sleeper.wait_stopped(), sleeper.report
     second = shop.consumer("second")
-    if shop.by == "inbox" and not shop.steps[at - 1].startswith("ack"):
+    passed_on = shop.by == "inbox" and not shop.steps[at - 1].startswith("ack")
+    if passed_on:
         second.wait_for_report("received")
     if not shop.locked(at):
-        eventually(shop.effects, messages)
+        eventually_equal(shop.effects, messages)
     sleeper.resume()
-    eventually(shop.effects, messages)
-    eventually(lambda: shop.view.unsettled(shop.group), 0)
+    eventually_equal(shop.effects, messages)
+    eventually_equal(lambda: shop.view.unsettled(shop.group), 0)
+    if passed_on:
+        eventually(lambda: is_told_late(sleeper), f"the sleeper is told at {shop.steps[at - 1]}")
     sleeper.terminate()
     assert sleeper.wait() == 0, sleeper.report
     second.kill()
     assert shop.effects() == messages
+    return is_told_late(sleeper)
+
+
+def is_told_late(sleeper: Child) -> bool:
     return any(PASSED_ON in line for line in sleeper.reported("log"))
 
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import psycopg
 import pytest
-from commit_cutter import Cut, commit_cutter
-from ground import BROKER, Ground, acquaint
 from history import violations
-from nursery import Nursery
 from places import Place, server_place
-from proxy import KINDS, Fault, FaultKind, fault_proxy
 from seeds import chosen_seed
+from survivors import BROKER, Survivors, acquaint
 
 import tallystick
 from brokers import running_broker
+from cutting_proxy import Cut, cutting_proxy
+from fault_proxy import KINDS, Fault, FaultKind, fault_proxy
+from fork_server import ForkServer
 from servers import Server
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.postgresql]
@@ -64,7 +64,10 @@ class Dice:
             draw -= weight
         return Fault()
 
-    def cut(self) -> Cut:
+    def cut(self, request: bytes) -> Cut:
+        """Around some commits of the database."""
+        if b"COMMIT" not in request.upper():
+            return "no"
         draw = self.draw()
         return "before" if draw < 0.06 else "after" if draw < 0.14 else "no"
 
@@ -107,38 +110,40 @@ class Service:
 
 
 def test_every_outcome_is_honoured_over_a_network_that_loses_and_repeats(
-    postgres: Server, crew: Nursery, tmp_path_factory: pytest.TempPathFactory
+    postgres: Server, crew: ForkServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     dice = Dice(chosen_seed())
     place = server_place(postgres)
     with (
         running_broker(**BROKER) as broker,
         fault_proxy(broker.port, dice.fault) as network,
-        commit_cutter(postgres.port, dice.cut) as cutter,
+        cutting_proxy(postgres.port, dice.cut) as cutter,
     ):
-        ground = Ground(broker.url, place, crew, tmp_path_factory.mktemp("ground"), 0.5)
+        survivors = Survivors(broker.url, place, crew, tmp_path_factory.mktemp("survivors"), 0.5)
         around = Place(place.engine, {**place.parameters, "port": cutter.port})
-        with ground.living(consume_from=network.url) as member:
-            told = run_services(network.url, around, ground, dice)
+        with survivors.living(consume_from=network.url) as member:
+            told = run_services(network.url, around, survivors, dice)
             network.calm()
             cutter.calm()
             acquaint(member, around)
-            ground.rest(LATEST_SECONDS)
-        for by in ground.effects:
-            assert violations(ground.history(told, by)) == []
-        ground.outcomes_agree()
-        print(dict(network.met), "cuts", cutter.cuts, Counter(told.values()))
+            survivors.rest(LATEST_SECONDS)
+        for by in survivors.effects:
+            assert violations(survivors.history(told, by)) == []
+        survivors.outcomes_agree()
+        print(dict(network.met), "cuts", cutter.cut, Counter(told.values()))
         assert set(network.met) == set(KINDS)
         assert set(told.values()) == {"ok", "failed", "unknown"}
         assert len(told) == CLIENTS * THREADS * EACH
 
 
-def run_services(url: str, place: Place, ground: Ground, dice: Dice) -> dict[str, str]:
+def run_services(url: str, place: Place, survivors: Survivors, dice: Dice) -> dict[str, str]:
     with contextlib.ExitStack() as open_clients, ThreadPoolExecutor(CLIENTS * THREADS) as pool:
         services = []
         for number in range(CLIENTS):
-            client = tallystick.Client(url, group=ground.group, timeout=3.0, commit_wait=0.3, check_after=0.5)
+            client = tallystick.Client(url, group=survivors.group, timeout=3.0, commit_wait=0.3, check_after=0.5)
             open_clients.enter_context(client)
-            services += [Service(client, place, ground.topic, f"{number}-{thread}", dice) for thread in range(THREADS)]
+            services += [
+                Service(client, place, survivors.topic, f"{number}-{thread}", dice) for thread in range(THREADS)
+            ]
         list(pool.map(Service.work, services))
     return {name: outcome for service in services for name, outcome in service.told.items()}

@@ -17,11 +17,12 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from ground import BROKER
-from looking import BrokerView, eventually
+from broker_view import BrokerView
 from places import Place, server_place
+from survivors import BROKER
 
 from brokers import running_broker
+from eventually import eventually, eventually_equal
 from servers import Server
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.postgresql]
@@ -102,7 +103,7 @@ def test_workers_forked_from_a_used_client_share_nothing_and_lose_nothing(postgr
 
         expected = {f"{call}-{number}" for call in range(CALLS) for number in range(EACH)} | {"before-the-fork"}
         assert {row[0] for row in place.rows("select id from business")} == expected
-        eventually(lambda: sorted(message["value"] for message in view.log(TOPIC)), sorted(expected), 20)
+        eventually_equal(lambda: sorted(message["value"] for message in view.log(TOPIC)), sorted(expected))
         resolved = {one["resolved_by"] for one in view.transactions(group=GROUP)}
         assert resolved == {"producer"}, "a lost answer was left to the check-back"
 
@@ -122,12 +123,12 @@ def test_a_worker_killed_in_the_middle_leaves_its_transactions_to_the_others(pos
         victim = min(server.from_each_worker("/sockets"))
         with ThreadPoolExecutor(CALLS) as pool:
             calls = [pool.submit(server.get, f"/run?name={call}&count={EACH}") for call in range(CALLS)]
-            eventually(lambda: len(place.rows("select id from business")) > EACH, True, pause=0.005)
+            eventually(lambda: len(place.rows("select id from business")) > EACH, pause=0.005)
             os.kill(victim, signal.SIGKILL)
         broken = [call for call in calls if call.exception() is not None]
         assert broken, "nobody was at work in the worker that was killed"
-        eventually(lambda: view.pending(GROUP), [])
+        eventually_equal(lambda: view.pending(GROUP), [])
         committed = sorted(row[0] for row in place.rows("select id from business"))
-        eventually(lambda: sorted(message["value"] for message in view.log(TOPIC)), committed)
+        eventually_equal(lambda: sorted(message["value"] for message in view.log(TOPIC)), committed)
         answered = [call.result() for call in calls if call.exception() is None]
         assert len(committed) >= len(answered) * EACH

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from ground import BROKER, Ground, acquaint
-from looking import eventually
-from nursery import Child, Nursery
 from places import Place, sqlite_place
+from survivors import BROKER, Survivors, acquaint
 from variants import VARIANTS, last_index, moments_of
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from eventually import eventually_equal
+from fork_server import Child, ForkServer
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -63,38 +63,40 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def ground(place: Place, broker: BrokerProcess, crew: Nursery, tmp_path: Path) -> Ground:
-    return Ground(broker.url, place, crew, tmp_path, CHECK_AFTER)
+def survivors(place: Place, broker: BrokerProcess, crew: ForkServer, tmp_path: Path) -> Survivors:
+    return Survivors(broker.url, place, crew, tmp_path, CHECK_AFTER)
 
 
-def test_a_sleeping_producer_and_the_check_back_never_both_win(ground: Ground, tmp_path: Path) -> None:
-    cases = make_cases(ground, tmp_path, "late", "late-async", "early")
-    with ground.living() as member:
+def test_a_sleeping_producer_and_the_check_back_never_both_win(survivors: Survivors, tmp_path: Path) -> None:
+    cases = make_cases(survivors, tmp_path, "late", "late-async", "early")
+    with survivors.living() as member:
         acquaint_with_all(member, cases)
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            played = [one for some in pool.map(lambda case: sleeps_past_the_check(ground, case), cases) for one in some]
-        assert_settled(ground, *zip(*played, strict=True))
+            played = [
+                one for some in pool.map(lambda case: sleeps_past_the_check(survivors, case), cases) for one in some
+            ]
+        assert_settled(survivors, *zip(*played, strict=True))
 
 
-def test_a_sleeping_producer_and_the_re_driver_deliver_once(ground: Ground, tmp_path: Path) -> None:
-    cases = make_cases(ground, tmp_path, "outbox", "outbox-gid", "consumer-dedup")
-    with ground.living() as member:
+def test_a_sleeping_producer_and_the_re_driver_deliver_once(survivors: Survivors, tmp_path: Path) -> None:
+    cases = make_cases(survivors, tmp_path, "outbox", "outbox-gid", "consumer-dedup")
+    with survivors.living() as member:
         acquaint_with_all(member, cases)
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            ended = list(pool.map(lambda case: sleeps_past_the_re_driver(ground, case), cases))
+            ended = list(pool.map(lambda case: sleeps_past_the_re_driver(survivors, case), cases))
         assert {end.outcome for end in ended} == {"ok"}
-        assert_settled(ground, cases, ended)
+        assert_settled(survivors, cases, ended)
 
 
-def make_cases(ground: Ground, directory: Path, *variants: str) -> list[Case]:
+def make_cases(survivors: Survivors, directory: Path, *variants: str) -> list[Case]:
     """One for each moment at which a process can be stopped and woken. SQLite has one lock: a file for each."""
     cases = []
     for variant in variants:
-        for at, name in enumerate(moments_of(variant, ground.place.engine, named=True), 1):
+        for at, name in enumerate(moments_of(variant, survivors.place.engine, named=True), 1):
             if name == "local commit in flight":
                 continue  # brought about by hand: there is no way on from it
-            own = ground.place.engine == "sqlite"
-            place = sqlite_place(directory / f"{variant}-{at}.db") if own else ground.place
+            own = survivors.place.engine == "sqlite"
+            place = sqlite_place(directory / f"{variant}-{at}.db") if own else survivors.place
             cases.append(Case(variant, at, f"{variant}-{at}-{uuid.uuid4().hex}", place))
     return cases
 
@@ -104,54 +106,54 @@ def acquaint_with_all(member: tallystick.Client, cases: list[Case]) -> None:
         acquaint(member, place, mode)
 
 
-def sleeps_past_the_check(ground: Ground, case: Case) -> list[tuple[Case, Ended]]:
+def sleeps_past_the_check(survivors: Survivors, case: Case) -> list[tuple[Case, Ended]]:
     """The case, after others of the same kind whose producer was asked before it had come to its moment, as happens
     on a busy machine: those are as good as cases of an earlier moment, so they only have to end well."""
     late: list[tuple[Case, Ended]] = []
-    child = begin(ground, case, gid=case.gid)
-    while comes_late(ground, case):
+    child = begin(survivors, case, gid=case.gid)
+    while comes_late(survivors, case):
         late.append((case, Ended(None, wakes(child))))
         assert len(late) < TRIES, "no producer comes to its moment in time"
         case = case._replace(gid=f"{case.variant}-{case.at}-{uuid.uuid4().hex}")
-        child = begin(ground, case, gid=case.gid)
-    return [*late, (case, sleeps(ground, case, child))]
+        child = begin(survivors, case, gid=case.gid)
+    return [*late, (case, sleeps(survivors, case, child))]
 
 
-def comes_late(ground: Ground, case: Case) -> bool:
-    if ground.view.state(case.gid) is None:
+def comes_late(survivors: Survivors, case: Case) -> bool:
+    if survivors.view.state(case.gid) is None:
         return False
-    return time.time() - ground.view.transaction(case.gid)["created_at"] / 1000 > CHECK_AFTER
+    return time.time() - survivors.view.transaction(case.gid)["created_at"] / 1000 > CHECK_AFTER
 
 
-def sleeps(ground: Ground, case: Case, child: Child) -> Ended:
+def sleeps(survivors: Survivors, case: Case, child: Child) -> Ended:
     time.sleep(PAUSE)
     wanted = expected(case).slept
     if wanted in ("committed", "rolled_back"):
-        eventually(lambda: ground.view.state(case.gid), wanted)
-    slept = ground.view.state(case.gid)
+        eventually_equal(lambda: survivors.view.state(case.gid), wanted)
+    slept = survivors.view.state(case.gid)
     ended = Ended(slept, wakes(child))
     assert ended == expected(case), (case, child.report)
     return ended
 
 
-def sleeps_past_the_re_driver(ground: Ground, case: Case) -> Ended:
-    child = begin(ground, case)
+def sleeps_past_the_re_driver(survivors: Survivors, case: Case) -> Ended:
+    child = begin(survivors, case)
     moments = case.moments
     if moments.index("after local commit") <= case.at - 1 < moments.index("after deletion"):
-        eventually(lambda: left_to_send(ground, case), [], pause=0.3)
+        eventually_equal(lambda: left_to_send(survivors, case), [], pause=0.3)
     return Ended(None, wakes(child))
 
 
-def left_to_send(ground: Ground, case: Case) -> list[str]:
+def left_to_send(survivors: Survivors, case: Case) -> list[str]:
     """The outbox rows of a transaction, told by its messages in the log; itself if they are not there yet."""
-    sent = {message["gid"] for message in ground.view.log(ground.topic) if message["key"] == case.gid}
+    sent = {message["gid"] for message in survivors.view.log(survivors.topic) if message["key"] == case.gid}
     told = {gid for gid in sent if case.variant != "consumer-dedup" or gid.endswith(":commit")}
     rows = {row[0] for row in case.place.rows("select gid from tallystick_outbox")}
     return sorted(told & rows) if told else [case.gid]
 
 
-def begin(ground: Ground, case: Case, **more: str) -> Child:
-    child = ground.produce(case.variant, case.at, case.gid, case.place, signal=signal.SIGSTOP, **more)
+def begin(survivors: Survivors, case: Case, **more: str) -> Child:
+    child = survivors.produce(case.variant, case.at, case.gid, case.place, signal=signal.SIGSTOP, **more)
     assert child.wait_stopped(), child.report
     return child
 
@@ -178,10 +180,10 @@ def expected(case: Case) -> Ended:
     return Ended("committed", "ok")
 
 
-def assert_settled(ground: Ground, cases: Sequence[Case], ended: Sequence[Ended]) -> None:
+def assert_settled(survivors: Survivors, cases: Sequence[Case], ended: Sequence[Ended]) -> None:
     places = list({id(case.place): case.place for case in cases}.values())
     rows = Counter(row[0] for place in places for row in place.rows("select id from business"))
     ok = {case.gid for case, end in zip(cases, ended, strict=True) if end.outcome == "ok"}
     assert rows == Counter(dict.fromkeys(ok, 1))
-    ground.settle(ok, places)
-    ground.outcomes_agree(places)
+    survivors.settle(ok, places)
+    survivors.outcomes_agree(places)

@@ -15,7 +15,7 @@ import pytest
 from brokers import BrokerProcess
 from raw_client import RawClient
 from servers import Server
-from service import Service
+from service_database import Service
 from tallystick.barrier import AlreadyDecided, adapt_sync, run_sync
 from tallystick.barrier.operations.identity import ensure_identity
 from tallystick.core.message import OutgoingMessage

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
 from servers import Server
-from service import Service
+from service_database import Service
 from tallystick.barrier import table_definitions
 from tallystick.core.errors import BrokerUnavailable, ConfigError, InvalidRequest, TallystickError
 from tallystick.spark.jdbc import Database

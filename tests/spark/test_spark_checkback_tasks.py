@@ -15,7 +15,7 @@ from checkback_support import ENGINES, Producer, counted, decider, place_of, row
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
-from service import Service
+from service_database import Service
 from tallystick.barrier import TablesMissing, adapt_sync, decide_many, known_outcomes, run_sync
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ops import Commit

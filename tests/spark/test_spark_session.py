@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from servers import Server
-from service import Service
+from service_database import Service
 from tallystick.barrier import BARRIER_TABLE
 from tallystick.core.errors import ConfigError, TallystickError
 from tallystick.spark import jdbc

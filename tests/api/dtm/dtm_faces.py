@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from busi import Busi, eventually
+from busi import Busi
+from eventually import eventually_equal
 from raw_client import Answer, RawClient
 
 BASE = "/api/dtmsvr"
@@ -122,8 +123,8 @@ class Looker:
         """The status of each branch."""
         return {one["branch_id"]: one["status"] for one in self.query(gid)["branches"]}
 
-    def wait(self, gid: str, status: str, seconds: float = 20.0) -> None:
-        eventually(lambda: self.status(gid) == status, seconds, f"{gid} is {self.query(gid)}, not {status}")
+    def wait(self, gid: str, status: str) -> None:
+        eventually_equal(lambda: self.status(gid), status)
 
     def subscribe(self, topic: str, url: str, remark: str = "") -> None:
         answer = self.get("subscribe", topic=topic, url=url, remark=remark)

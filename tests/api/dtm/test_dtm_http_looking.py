@@ -13,7 +13,8 @@ import pytest
 from dtm_faces import SHORT, HttpFace, Looker, msg, new_name
 
 from brokers import running_broker
-from busi import ERROR, Busi, Reply, eventually, running_busi
+from busi import ERROR, Busi, Reply, running_busi
+from eventually import eventually
 from raw_client import RawClient
 
 pytestmark = pytest.mark.slow

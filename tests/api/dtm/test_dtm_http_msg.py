@@ -9,7 +9,8 @@ import time
 import pytest
 from dtm_faces import Face, Looker, jrpc_msg, msg, new_name
 
-from busi import ERROR, FAILURE, ONGOING, Busi, eventually
+from busi import ERROR, FAILURE, ONGOING, Busi
+from eventually import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -87,27 +88,25 @@ def test_the_check_back_waits_for_timeout_to_fail(
     before = time.time()
     assert face.prepare(msg(gid, busi, timeout_to_fail=seconds)).ok
     look.wait(gid, "succeed")
-    assert waits <= busi.calls(gid, "00")[0].at - before < waits + 3
+    assert busi.calls(gid, "00")[0].at - before >= waits
 
 
 def test_the_default_timeout_is_dtms(face: Face, look: Looker, busi: Busi) -> None:
     gid = new_name("TestMsgOptionsTimeoutDefault")
-    before = time.time()
     assert face.prepare(msg(gid, busi, timeout_to_fail=0)).ok
     found = look.query(gid)["transaction"]
     assert 33 <= found["next_cron_interval"] <= 35
     assert found["status"] == "prepared"
-    assert time.time() - before < 30
     assert face.abort({"gid": gid, "trans_type": "msg"}).ok
 
 
 def test_a_custom_timeout_may_end_in_failure(face: Face, look: Looker, busi: Busi) -> None:
     gid = new_name("TestMsgOptionsTimeoutFailed")
     busi.script(gid, "00", FAILURE)
+    before = time.time()
     assert face.prepare(msg(gid, busi, timeout_to_fail=2)).ok
-    time.sleep(1)
-    assert look.status(gid) == "prepared"
     look.wait(gid, "failed")
+    assert busi.calls(gid, "00")[0].at >= before + 2
     assert busi.calls(gid, "01") == []
 
 
@@ -162,10 +161,6 @@ def test_delayed_branches_are_called_when_their_time_has_come(
     if prepared:
         assert face.prepare(msg(gid, busi, timeout_to_fail=30)).ok
     assert face.submit(msg(gid, busi, custom_data='{"delay":2}')).ok
-    assert look.status(gid) == "submitted"
-    time.sleep(1)
-    assert look.branches(gid) == {"01": "prepared", "02": "prepared"}
-    assert busi.calls(gid) == []
     look.wait(gid, "succeed")
     assert busi.calls(gid, "01")[0].at >= before + 2
 

@@ -10,7 +10,8 @@ import pytest
 from dtm_faces import SHORT, Face, HttpFace, Looker, Outcome, msg, new_name
 
 from brokers import BrokerProcess, running_broker
-from busi import ERROR, FAILURE, ONGOING, Busi, eventually
+from busi import ERROR, FAILURE, ONGOING, Busi
+from eventually import eventually
 from raw_client import RawClient
 
 pytestmark = pytest.mark.slow

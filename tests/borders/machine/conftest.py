@@ -12,10 +12,7 @@ import pytest
 from border_kinds import Kind, MariaKind, PostgresKind, SessionKind, SqliteKind
 
 from brokers import BrokerProcess, running_broker
-from servers import mariadb, postgres
 from tallystick.client.transactions import outbox
-
-__all__ = ["mariadb", "postgres"]
 
 QUICK = {"check_after": "300ms", "check_interval": "100ms", "redelivery_first": "50ms", "log_level": "warning"}
 # Nobody serves the calls of these tests: one try each is enough.

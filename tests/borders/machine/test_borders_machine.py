@@ -14,8 +14,8 @@ from brokers import BrokerProcess
 KINDS = [
     "sqlite",
     pytest.param("psycopg", marks=pytest.mark.postgresql),
-    pytest.param("pymysql", marks=pytest.mark.mariadb),
-    pytest.param("session", marks=pytest.mark.postgresql),
+    pytest.param("pymysql", marks=[pytest.mark.mariadb, pytest.mark.full]),
+    pytest.param("session", marks=[pytest.mark.postgresql, pytest.mark.full]),
 ]
 
 

@@ -72,8 +72,10 @@ LEFT = "^outbox row .* not settled"
 UNTIED = [(LocalTransaction, "require", nothing), (LocalTransaction, "require_here", untied_here)]
 UNTIED_HANDLER = [(LocalTransaction, "end", LocalTransaction.commit)]
 
+QUICKEST = "the tether is not required (sqlite3)"
+
 BUGS = {
-    "the tether is not required (sqlite3)": Bug("sqlite", ENDED, UNTIED),
+    QUICKEST: Bug("sqlite", ENDED, UNTIED),
     "the tether is not required (PostgreSQL)": Bug("psycopg", ENDED, UNTIED),
     "the tether is not required (MariaDB)": Bug("pymysql", ENDED, UNTIED),
     "the tether is not required (Session)": Bug("session", ENDED, UNTIED),
@@ -117,7 +119,9 @@ BUGS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize(
+    "name", [QUICKEST, *(pytest.param(name, marks=pytest.mark.full) for name in BUGS if name != QUICKEST)]
+)
 def test_the_machine_finds_a_mend_that_is_taken_out(
     name: str, broker: BrokerProcess, kind_named: Callable[[str], Kind], monkeypatch: pytest.MonkeyPatch
 ) -> None:

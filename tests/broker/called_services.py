@@ -10,8 +10,9 @@ from typing import Any
 
 import grpc
 import httptools
-from inside import Inside, eventually
+from inner_broker import Inside
 
+from eventually import SECONDS, eventually_async
 from tallystick.core.calls import CallOptions, CallsView, OutgoingCall
 from tallystick.core.ops import Send
 
@@ -175,19 +176,19 @@ async def tried(broker: Inside, gid: str, attempts: int = 1, index: int = 0) -> 
         call = (await calls_of(broker, gid)).calls[index]
         return call if call.attempts >= attempts else None
 
-    return await eventually(look, f"{attempts} tries of {gid}")
+    return await eventually_async(look, f"{attempts} tries of {gid}")
 
 
-async def done(broker: Inside, *gids: str, seconds: float = 10.0) -> None:
+async def done(broker: Inside, *gids: str, seconds: float = SECONDS) -> None:
     async def look() -> bool:
         views = await broker.look(lambda store: [store.calls(gid) for gid in gids])
         return all(view is not None and view.state == "done" for view in views)
 
-    await eventually(look, f"the calls of {gids[:5]}", seconds)
+    await eventually_async(look, f"the calls of {gids[:5]}", seconds)
 
 
-async def none_waiting(broker: Inside, seconds: float = 10.0) -> None:
+async def none_waiting(broker: Inside, seconds: float = SECONDS) -> None:
     async def look() -> bool:
         return not (await broker.look(lambda store: store.counts())).calls_waiting
 
-    await eventually(look, "no call waits", seconds)
+    await eventually_async(look, "no call waits", seconds)

@@ -8,29 +8,36 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
+import importlib
 import json
 import os
 import selectors
 import signal
 import sys
+import time
 import traceback
 from typing import Any
 
-import consumer_main
-import producer_main
-
-_ROLES = {
-    "produce": producer_main.main,
-    "soak": producer_main.soak,
-    "naive": producer_main.naive,
-    "consume": consumer_main.main,
-}
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 FAILED = 70
 """The exit code of a child that raised what it should not."""
 
 
 def main() -> None:
+    """Serve until the standard input ends; a child leaves from here, too, so that it ends as any program does."""
+    told = json.loads(sys.argv[1])
+    sys.path[:] = told["path"]
+    for name in told["modules"]:
+        importlib.import_module(name)
+    gc.freeze()  # what is here now stays, and shared with the children
+    case = _serve()
+    if case is not None:
+        _be_child(case)
+
+
+def _serve() -> dict[str, Any] | None:
+    """Fork a child for each case that is told; in the child, its case."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     os.set_blocking(wake_read, False)
@@ -50,33 +57,47 @@ def main() -> None:
                 told = os.read(0, 65536)
                 if not told:
                     _end(children)
-                    return
+                    return None
                 *lines, waiting = (waiting + told).split(b"\n")
                 for line in lines:
-                    _begin(json.loads(line), children)
+                    case: dict[str, Any] = json.loads(line)
+                    pid = os.fork()
+                    if pid == 0:
+                        signal.set_wakeup_fd(-1)
+                        os.close(wake_read)
+                        os.close(wake_write)
+                        return case
+                    children[pid] = case["number"]
+                    _say({"number": case["number"], "pid": pid})
 
 
-def _begin(case: dict[str, Any], children: dict[int, int]) -> None:
-    pid = os.fork()
-    if pid == 0:
-        _child(case)
-    children[pid] = case["number"]
-    _say({"number": case["number"], "pid": pid})
-
-
-def _child(case: dict[str, Any]) -> None:
+def _be_child(case: dict[str, Any]) -> None:
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    faulthandler.register(signal.SIGUSR1)  # so that the parent can ask one that hangs what it is at
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
+    os.environ.clear()
+    os.environ.update(case["environment"])
+    time.tzset()
+    os.chdir(case["directory"])
+    for stream, path in enumerate(case["streams"]):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND if stream else os.O_RDONLY)
+        os.dup2(file, stream)
+        os.close(file)
+    faulthandler.register(signal.SIGUSR1)  # so that the parent can ask one that hangs what it is at
+    module, _, function = case["work"].partition(":")
+    work = getattr(sys.modules[module], function)
+    if case["as_program"]:
+        work(case)
+    else:
+        _end_with(work, case)
+
+
+def _end_with(work: Any, case: dict[str, Any]) -> None:
+    """Do the work and be gone, without waiting for threads that were left at work."""
     code = 0
     try:
-        _ROLES[case["role"]](case)
+        work(case)
     except BaseException:
-        print(f"--- {case}", file=sys.stderr)
+        print(f"--- {case['work']} {case['number']}", file=sys.stderr)
         traceback.print_exc()
         code = FAILED
     sys.stderr.flush()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -78,13 +76,3 @@ class BrokerView:
         """How many messages of its topics a consumer group has not settled; None if it has not begun."""
         views = [view for view in self.get("/v1/groups")["groups"] if view["group"] == group]
         return sum(view.get("lag", 0) + view.get("leased", 0) for view in views) if views else None
-
-
-def eventually(look: Callable[[], Any], wanted: Any, seconds: float = 60.0, pause: float = 0.05) -> None:
-    """Wait until `look()` returns what is wanted; at the end of its time an assertion shows the difference."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if look() == wanted:
-            return
-        time.sleep(pause)
-    assert look() == wanted

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
+from eventually import SECONDS, eventually_async
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import load_config
 from tallystick.broker.door import raise_refusal
@@ -80,7 +81,7 @@ class Inside:
         assert found is not None, f"{gid} is not known"
         return found
 
-    async def becomes(self, gid: str, seconds: float = 10.0, **expected: Any) -> TransactionView:
+    async def becomes(self, gid: str, seconds: float = SECONDS, **expected: Any) -> TransactionView:
         """Wait until the transaction's view has these values."""
 
         async def look() -> TransactionView | None:
@@ -88,7 +89,7 @@ class Inside:
             return view if all(getattr(view, name) == value for name, value in expected.items()) else None
 
         try:
-            return await eventually(look, f"{gid} with {expected}", seconds)
+            return await eventually_async(look, f"{gid} with {expected}", seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {await self.view(gid)}") from None
 
@@ -100,17 +101,6 @@ class Inside:
         """How many messages have become visible in `orders`."""
         topic = self.broker._store.topic("orders")
         return sum(topic.ends) if topic else 0
-
-
-async def eventually(look: Callable[[], Awaitable[T]], what: str, seconds: float = 10.0) -> T:
-    """The first true value that `look` brings."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while True:
-        found = await look()
-        if found:
-            return found
-        assert asyncio.get_running_loop().time() < deadline, f"not within {seconds} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def rounds(count: int = 3) -> None:

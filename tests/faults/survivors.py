@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from broker_view import BrokerView
 from history import History
-from looking import BrokerView, eventually
-from nursery import Child, Nursery
 from places import Place, sqlite_place
 from variants import VARIANTS
 
 import tallystick
+from eventually import eventually_equal
+from fork_server import Child, ForkServer
 from tallystick.barrier.queries import COMMITTED, ROLLED_BACK
 
 OUTCOMES = {COMMITTED: "committed", ROLLED_BACK: "rolled_back"}
@@ -36,10 +37,10 @@ BROKER = {
 }
 
 
-class Ground:
+class Survivors:
     """Everything of one engine that lives on."""
 
-    def __init__(self, url: str, place: Place, crew: Nursery, directory: Path, check_after: float) -> None:
+    def __init__(self, url: str, place: Place, crew: ForkServer, directory: Path, check_after: float) -> None:
         self.url, self.place, self.crew = url, place, crew
         self.view = BrokerView(url)
         unique = uuid.uuid4().hex[:8]  # one broker serves several tests
@@ -58,7 +59,7 @@ class Ground:
         if chosen.own_gid:
             how["gid"] = uuid.uuid4().hex
         where = {"url": self.url, "group": self.group, "topic": self.topic, "place": place or self.place}
-        return self.crew.start("produce", id=name, at=at, **{**how, **where, **more})
+        return self.crew.start("producer_main:main", id=name, at=at, **{**how, **where, **more})
 
     @contextlib.contextmanager
     def living(self, consume_from: str | None = None) -> Iterator[tallystick.Client]:
@@ -88,11 +89,11 @@ class Ground:
         """Wait until nothing is pending anywhere and every effect is there, then look for what must not be."""
         once = Counter(dict.fromkeys(committed, 1))
         for by, place in self.effects.items():
-            eventually(lambda place=place: effects_of(place), once)
-            eventually(lambda by=by: self.view.unsettled(f"{self.topic}-{by}"), 0)
-        eventually(lambda: self.view.pending(self.group), [])
+            eventually_equal(lambda place=place: effects_of(place), once)
+            eventually_equal(lambda by=by: self.view.unsettled(f"{self.topic}-{by}"), 0)
+        eventually_equal(lambda: self.view.pending(self.group), [])
         for place in places or [self.place]:
-            eventually(lambda place=place: place.rows("select gid from tallystick_outbox"), [])
+            eventually_equal(lambda place=place: place.rows("select gid from tallystick_outbox"), [])
         assert {by: effects_of(place) for by, place in self.effects.items()} == dict.fromkeys(self.effects, once)
         sent = Counter((message["gid"], message["sequence"]) for message in self.view.log(self.topic))
         assert [one for one, times in sent.items() if times > 1] == []

@@ -1,4 +1,7 @@
-"""A TCP proxy before a database server that breaks some connections around their COMMIT."""
+"""A TCP proxy that cuts connections around a request, before or after the server has acted on it.
+
+It knows nothing of what is spoken: for a network that knows HTTP and does more than cut, see `fault_proxy.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 Cut = Literal["no", "before", "after"]
-"""`before`: the server never sees the COMMIT. `after`: it does, and its answer is lost."""
+"""`before`: the server never sees the request. `after`: it does, and its answer is lost."""
 
 
-class CommitCutter:
-    def __init__(self, target_port: int, choose: Callable[[], Cut]) -> None:
-        self.cuts = 0
+class CuttingProxy:
+    """Stands before a server on 127.0.0.1. `choose` is asked for each piece that a client sends; `cut` counts."""
+
+    def __init__(self, target_port: int, choose: Callable[[bytes], Cut] = lambda _: "no") -> None:
+        self.cut = 0
         self._target, self._choose = target_port, choose
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -22,8 +27,16 @@ class CommitCutter:
         self.port: int = self._listener.getsockname()[1]
         self._start(self._accept)
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def arm(self, cut: Cut) -> None:
+        """The next request is its connection's last."""
+        self._choose = lambda _: cut
+
     def calm(self) -> None:
-        self._choose = lambda: "no"
+        self.arm("no")
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -43,9 +56,13 @@ class CommitCutter:
         while True:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
             self._open |= {client, server}
             silent = threading.Event()
             self._start(lambda client=client, server=server, silent=silent: self._requests(client, server, silent))
@@ -54,10 +71,9 @@ class CommitCutter:
     def _requests(self, client: socket.socket, server: socket.socket, silent: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
-                cut = self._choose() if b"COMMIT" in data.upper() else "no"
-                if cut != "no":
-                    self.cuts += 1
+                cut = self._choose(data)
                 if cut == "before":
+                    self.cut += 1
                     break
                 if cut == "after":
                     silent.set()
@@ -68,7 +84,10 @@ class CommitCutter:
 
     def _answers(self, server: socket.socket, client: socket.socket, silent: threading.Event) -> None:
         with contextlib.suppress(OSError):
-            while (data := server.recv(65536)) and not silent.is_set():
+            while data := server.recv(65536):
+                if silent.is_set():
+                    self.cut += 1
+                    break
                 client.sendall(data)
         _end(client)
         _end(server)
@@ -77,15 +96,35 @@ class CommitCutter:
             one.close()
 
 
+class LossyProxy(CuttingProxy):
+    """Cuts around requests that contain some bytes: after those with `losing`, `lose_at_most` times, and before those
+    with `refusing`."""
+
+    def __init__(self, target_port: int) -> None:
+        self.losing: bytes | None = None
+        self.refusing: bytes | None = None
+        self.lose_at_most = 1_000_000
+        super().__init__(target_port, self._by_content)
+
+    def _by_content(self, data: bytes) -> Cut:
+        if self.refusing is not None and self.refusing in data:
+            return "before"
+        lost = self.losing is not None and self.losing in data and self.cut < self.lose_at_most
+        return "after" if lost else "no"
+
+
 def _end(one: socket.socket) -> None:
     with contextlib.suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager
-def commit_cutter(target_port: int, choose: Callable[[], Cut]) -> Iterator[CommitCutter]:
-    cutter = CommitCutter(target_port, choose)
-    try:
-        yield cutter
-    finally:
-        cutter.close()
+def cutting_proxy(target_port: int, choose: Callable[[bytes], Cut] = lambda _: "no") -> Iterator[CuttingProxy]:
+    with contextlib.closing(CuttingProxy(target_port, choose)) as proxy:
+        yield proxy
+
+
+@contextlib.contextmanager
+def lossy_proxy(target_port: int) -> Iterator[LossyProxy]:
+    with contextlib.closing(LossyProxy(target_port)) as proxy:
+        yield proxy
