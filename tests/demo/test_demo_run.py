@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(300)]
+on_spark = [pytest.mark.full, pytest.mark.spark]
 
 
 def demo(directory: Path, *options: str) -> tuple[int, dict[str, Any]]:
@@ -31,17 +32,20 @@ def failed(result: dict[str, Any]) -> set[str]:
     return {line["claim"] for line in result["claims"] if not line["holds"]}
 
 
-def test_every_transfer_is_credited_exactly_once_whoever_is_killed(tmp_path: Path) -> None:
-    code, result = demo(tmp_path)
+@pytest.mark.parametrize("judge", ["hand", pytest.param("spark", marks=on_spark)])
+def test_every_transfer_is_credited_exactly_once_whoever_is_killed(tmp_path: Path, judge: str) -> None:
+    code, result = demo(tmp_path, "--spark" if judge == "spark" else "--no-spark")
     assert (code, result["passed"], failed(result)) == (0, True, set())
     assert result["kills"] == {"producer": 6, "consumer": 4, "broker": 2}
     assert result["committed"] == result["credited"]
-    assert result["judge"] == "spark"
-    assert f"{result['committed']:,} committed at A" in result["remark"]
+    assert result["judge"] == judge
+    assert (f"{result['committed']:,} committed at A" in result["remark"]) is (judge == "spark")
     assert result["committed"] + result["refused"] == result["transfers"] == 300
     assert list(tmp_path.iterdir()) == []  # it cleans up after itself
 
 
+@pytest.mark.full
+@pytest.mark.spark
 def test_without_the_barrier_the_proof_fails(tmp_path: Path) -> None:
     code, result = demo(tmp_path, "--sabotage", "barrier")
     assert (code, result["passed"]) == (1, False)
@@ -50,6 +54,8 @@ def test_without_the_barrier_the_proof_fails(tmp_path: Path) -> None:
     assert result["judge"] == "spark"
 
 
+@pytest.mark.full
+@pytest.mark.spark
 def test_without_the_inbox_the_proof_fails(tmp_path: Path) -> None:
     code, result = demo(tmp_path, "--sabotage", "inbox")
     assert (code, result["passed"]) == (1, False)

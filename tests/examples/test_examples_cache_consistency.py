@@ -29,6 +29,7 @@ class TestWhole:
         assert result["kills"] == {"service": 3, "broker": 1, "redis": 1}
         assert list(tmp_path.glob("tallystick-cache-*")) == []  # it cleans up after itself
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
         ("sabotage", "holds", "fails"), [("plain-set", CRASH, RACE), ("delete-after-commit", RACE, CRASH)]
     )
@@ -173,9 +174,8 @@ def test_an_owner_that_died_holds_nobody_up(cache: Any) -> None:
     """Its lock ends by itself; whoever waits reads the row."""
     row = Row(1)
     reader = row.slow_reader(cache)
-    began = time.monotonic()
     assert cache.fetch("row", row.load, strong=True) == 1
-    assert time.monotonic() - began < 5
+    assert reader.is_alive()
     row.let_go(reader)
 
 

@@ -26,6 +26,7 @@ class TestWhole:
         assert result["said"].count("has it already") == 1
         assert list(tmp_path.glob("tallystick-banks-*")) == []  # it cleans up after itself
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
         ("sabotage", "first"),
         [

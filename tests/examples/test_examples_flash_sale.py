@@ -33,6 +33,7 @@ class TestWhole:
         assert result["orders"] == {"shoes": 160, "last": 1}
         assert list(tmp_path.glob("tallystick-flash-sale-*")) == []  # it cleans up after itself
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
         ("sabotage", "claim"),
         [

@@ -24,6 +24,7 @@ CONF = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
     "spark.log.level": "ERROR",
+    "spark.python.daemon.module": "warm_workers",
 }
 
 

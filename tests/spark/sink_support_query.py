@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-QUICK_START = {
-    "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.log.level": "OFF",
-    # A JVM that lives for seconds: no time for the thorough compiler, or for a collector with threads of its own.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
+QUICK_START = {"spark.log.level": "OFF", "spark.python.daemon.module": "warm_workers"}
 
 
 class Pipeline:
@@ -72,8 +66,11 @@ class Pipeline:
         for point, fault in faults.items():
             (self.faults / point.replace("_", ".")).write_text(fault)
 
+    def is_at(self, point: str) -> bool:
+        return (self.faults / f"{point}.reached").exists()
+
     def reached(self, point: str, seconds: float = 60) -> None:
-        wait_for(lambda: (self.faults / f"{point}.reached").exists(), seconds, f"{point} was not reached")
+        wait_for(lambda: self.is_at(point), seconds, f"{point} was not reached")
 
     def go_on(self, point: str) -> None:
         (self.faults / f"{point}.go").touch()
@@ -105,22 +102,20 @@ def wait_for(condition: Any, seconds: float, otherwise: str) -> None:
 
 
 class Job:
-    """The pipeline in a process with a JVM of its own."""
+    """Pipelines in a process with a JVM of its own."""
 
-    def __init__(self, pipeline: Pipeline, master: str, until_finish: bool, **conf: str) -> None:
-        self.pipeline = pipeline
-        self.log = pipeline.directory / "job.log"
+    def __init__(self, *pipelines: Pipeline, master: str = "local[2]", endless: bool = False, **conf: str) -> None:
+        directory = pipelines[0].directory
+        self.log = directory / "job.log"
+        self._ready = directory / "jvm"
+        self._ready.unlink(missing_ok=True)
         given = {
-            "directory": str(pipeline.directory),
-            "url": pipeline.url,
-            "sink": pipeline.sink,
-            "settings": pipeline.settings,
+            "pipelines": [[str(one.directory), one.url, one.sink, one.settings] for one in pipelines],
+            "ready": str(self._ready),
             "master": master,
-            "until_finish": until_finish,
+            "endless": endless,
             "conf": {**QUICK_START, **conf},
         }
-        self._ready = pipeline.directory / "jvm"
-        self._ready.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, json.dumps(given)],
@@ -132,13 +127,16 @@ class Job:
     @property
     def jvm(self) -> int:
         """The process id of the JVM, once it is up."""
-        wait_for(lambda: self._ready.exists() or self.ended, 100, f"no JVM: {self.tail()}")
-        assert self._ready.exists(), f"the job ended early: {self.tail()}"
+        self.until(self._ready.exists)
         return int(self._ready.read_text())
 
     @property
     def ended(self) -> bool:
         return self.process.poll() is not None
+
+    def until(self, happened: Callable[[], bool], seconds: float = 100) -> None:
+        wait_for(lambda: happened() or self.ended, seconds, "it did not happen in time")
+        assert happened(), f"the job has ended: {self.tail()}"
 
     def workers(self) -> list[psutil.Process]:
         """The Python processes that the JVM has started."""
@@ -166,8 +164,8 @@ class Job:
 
 
 @contextlib.contextmanager
-def job(pipeline: Pipeline, master: str = "local[2]", until_finish: bool = False, **conf: str) -> Iterator[Job]:
-    started = Job(pipeline, master, until_finish, **conf)
+def job(*pipelines: Pipeline, master: str = "local[2]", **conf: str) -> Iterator[Job]:
+    started = Job(*pipelines, master=master, **conf)
     try:
         yield started
     finally:
@@ -178,17 +176,26 @@ def job(pipeline: Pipeline, master: str = "local[2]", until_finish: bool = False
 def main(given: dict[str, Any]) -> None:
     from tallystick.spark.session import job_session
 
-    directory = Path(given["directory"])
-    pipeline = Pipeline(directory, given["url"], given["sink"], **given["settings"])
+    pipelines = [Pipeline(Path(place), url, sink, **settings) for place, url, sink, settings in given["pipelines"]]
     with job_session("sink", master=given["master"], conf=given["conf"]) as spark:
         pid = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
-        (directory / "jvm.new").write_text(str(pid))
-        (directory / "jvm.new").rename(directory / "jvm")
-        if not given["until_finish"]:
-            sys.exit(pipeline.run(spark) or None)
+        ready = Path(given["ready"])
+        ready.with_suffix(".new").write_text(str(pid))
+        ready.with_suffix(".new").rename(ready)
+        if not given["endless"]:
+            for query in [_under_way(pipeline, spark) for pipeline in pipelines]:
+                query.awaitTermination()
+            return
         while True:  # a worker was killed, say; until the test ends this JVM
             with contextlib.suppress(Exception):
-                pipeline.start(spark, available_now=False).awaitTermination()
+                pipelines[0].start(spark, available_now=False).awaitTermination()
+
+
+def _under_way(pipeline: Pipeline, spark: SparkSession) -> StreamingQuery:
+    """Started, and its first batch is done: a query's Python process has ten seconds to come up, beside no other."""
+    query = pipeline.start(spark)
+    wait_for(lambda: pipeline.logged("commits") or not query.isActive, 60, "the query does not begin")
+    return query
 
 
 if __name__ == "__main__":

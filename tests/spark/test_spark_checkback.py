@@ -267,6 +267,7 @@ def _until(true: Any, seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.full
 @pytest.mark.fault
 @pytest.mark.timeout(300)
 def test_the_command_killed_in_the_middle_and_run_again_leaves_nothing_undone(

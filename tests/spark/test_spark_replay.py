@@ -200,6 +200,7 @@ with job_session("killed", "local[2]", conf={"spark.driver.memory": "1g", "spark
 """
 
 
+@pytest.mark.full
 @pytest.mark.fault
 @pytest.mark.slow
 @pytest.mark.timeout(240)

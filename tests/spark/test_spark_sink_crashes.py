@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.sql import SparkSession
 from sink_support import NOTHING, difference, expected, rows
-from sink_support_query import Job, Pipeline, job, wait_for
+from sink_support_query import Job, Pipeline, job
 
-from brokers import BrokerProcess, running_broker
+from brokers import BrokerProcess
 from tallystick.core.ids import new_gid
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.fault]
@@ -20,54 +20,52 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.fault]
 SEED = 20_261_115
 
 
-@pytest.fixture
-def broker() -> Iterator[BrokerProcess]:
-    with running_broker() as started:
-        yield started
-
-
 @pytest.mark.timeout(300)
-def test_a_driver_that_is_killed_at_the_worst_moments(broker: BrokerProcess, tmp_path: Path) -> None:
-    """A, B and C of the fault table, one after the other on one query.
+def test_a_driver_that_is_killed_at_the_worst_moments(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """A, B and C of the fault table, as three queries of one driver. After its end another one goes on with them.
 
     A: killed once batch 1 is committed, and Spark does not know it. The replay has the same rows in other tasks.
-    B: killed while tasks of batch 2 send. Their parts stay behind, and are never visible.
-    C: a task of batch 3 fails after it has sent, and is run again: of its two parts one counts.
+    B: killed while tasks of batch 1 send. Their parts stay behind, and are never visible.
+    C: a task of batch 1 fails after it has sent, and is run again: of its two parts one counts.
     """
-    pipeline = Pipeline(tmp_path / new_gid(), broker.url, total=80)
-    pipeline.arm(committed_1="wait")
-    with job(pipeline) as first:
-        pipeline.reached("committed.1", 100)
-        first.kill()
-    assert (pipeline.logged("offsets"), pipeline.logged("commits")) == ([0, 1], [0])
-    assert difference(broker.url, pipeline.topic, expected(0, 40)) == NOTHING
+    decided, sending, repeated = (Pipeline(tmp_path / new_gid(), broker.url) for _ in range(3))
+    decided.arm(committed_1="wait")
+    sending.arm(sending_1="wait")
+    repeated.arm(sent_1="raise")
+    with job(decided, sending, repeated, master="local[2,4]") as driver:
+        driver.until(lambda: decided.is_at("committed.1") and sending.is_at("sending.1"))
+        driver.until(lambda: repeated.logged("commits") == [0, 1, 2])
+        driver.kill()
 
-    pipeline.settings["splits"] = 4
-    pipeline.arm(sending_2="wait")
-    with job(pipeline) as second:
-        pipeline.reached("sending.2", 100)
-        second.kill()
-    replayed = [call for call in pipeline.calls() if call[:2] == ["commit", 1]]
+    assert (decided.logged("offsets"), decided.logged("commits")) == ([0, 1], [0])
+    assert difference(broker.url, decided.topic, expected(0, 40)) == NOTHING
+    decided.settings["splits"] = 4
+    assert decided.run(spark) == ""
+    replayed = [call for call in decided.calls() if call[:2] == ["commit", 1]]
     assert [len(call[2]) for call in replayed] == [2, 4]
-    assert difference(broker.url, pipeline.topic, expected(0, 40)) == NOTHING
+    assert difference(broker.url, decided.topic, expected(0, 60)) == NOTHING
 
-    pipeline.arm(sent_3="raise")
-    with job(pipeline, master="local[2,4]") as third:
-        assert third.wait() == 0, third.tail()
-    assert (pipeline.faults / "sent.3.reached").exists()
-    assert difference(broker.url, pipeline.topic, expected(0, 80)) == NOTHING
-    assert [call[:2] for call in pipeline.calls()] == [["commit", batch] for batch in (0, 1, 1, 2, 3)]
-    assert len({row["gid"] for row in rows(broker.url, pipeline.topic)}) == 4
+    assert difference(broker.url, sending.topic, expected(0, 20)) == NOTHING
+    assert sending.run(spark) == ""
+    assert difference(broker.url, sending.topic, expected(0, 60)) == NOTHING
+
+    assert repeated.is_at("sent.1")
+    assert difference(broker.url, repeated.topic, expected(0, 60)) == NOTHING
+    for pipeline, batches in ((decided, (0, 1, 1, 2)), (sending, (0, 1, 2)), (repeated, (0, 1, 2))):
+        assert [call[:2] for call in pipeline.calls()] == [["commit", batch] for batch in batches]
+        assert len({row["gid"] for row in rows(broker.url, pipeline.topic)}) == 3
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_executors_that_are_killed_while_they_send(broker: BrokerProcess, tmp_path: Path) -> None:
     """H of the fault table: real executors, each a JVM of its own. Their tasks are run again elsewhere."""
     pipeline = Pipeline(tmp_path / new_gid(), broker.url, total=40)
     pipeline.arm(sending_1="wait")
-    conf = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    with job(pipeline, master="local-cluster[2,1,512]", **conf) as running:
-        pipeline.reached("sending.1", 100)
+    with job(pipeline, master="local-cluster[2,1,512]", **{"spark.executor.memory": "512m"}) as running:
+        running.until(lambda: pipeline.is_at("sending.1"))
         executors = _executors(running)
         assert len(executors) == 2
         for executor in executors:
@@ -82,6 +80,7 @@ def _executors(running: Job) -> list[psutil.Process]:
     return [one for one in alive if any("CoarseGrainedExecutorBackend" in word for word in one.cmdline())]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_rows_in_are_rows_out_over_random_kills(broker: BrokerProcess, tmp_path: Path) -> None:
     """One query, and 21 kills at random moments: of its JVM, of a Python worker (a task, the driver's commit or
@@ -90,7 +89,7 @@ def test_rows_in_are_rows_out_over_random_kills(broker: BrokerProcess, tmp_path:
     kinds = ["jvm"] * 2 + ["worker"] * 7 + ["broker"] * 12
     chance.shuffle(kinds)
     pipeline = Pipeline(tmp_path / new_gid(), broker.url, total=10**9, perBatch=30)
-    running = Job(pipeline, "local[2,4]", until_finish=True)
+    running = Job(pipeline, master="local[2,4]", endless=True)
     try:
         for kind in kinds:
             _wait_for_progress(pipeline, running)
@@ -98,7 +97,7 @@ def test_rows_in_are_rows_out_over_random_kills(broker: BrokerProcess, tmp_path:
             if kind == "jvm":
                 running.kill()
                 pipeline.settings["splits"] = chance.choice([1, 2, 3])
-                running = Job(pipeline, "local[2,4]", until_finish=True)
+                running = Job(pipeline, master="local[2,4]", endless=True)
             elif kind == "worker":
                 _kill_one(running, chance)
             else:
@@ -116,8 +115,7 @@ def test_rows_in_are_rows_out_over_random_kills(broker: BrokerProcess, tmp_path:
 def _wait_for_progress(pipeline: Pipeline, running: Job) -> None:
     """Until one more batch is done: a kill of something that only starts proves nothing."""
     done = len(pipeline.logged("commits"))
-    wait_for(lambda: len(pipeline.logged("commits")) > done or running.ended, 100, f"no progress: {running.tail()}")
-    assert not running.ended, running.tail()
+    running.until(lambda: len(pipeline.logged("commits")) > done)
 
 
 def _kill_one(running: Job, chance: random.Random) -> None:
@@ -138,4 +136,4 @@ def _finish(pipeline: Pipeline, running: Job) -> None:
         return time.monotonic() - rested > 1.5
 
     rested = time.monotonic()
-    wait_for(at_rest, 100, f"the query does not come to rest: {running.tail()}")
+    running.until(at_rest)

