@@ -11,7 +11,7 @@ from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
 from tallystick.store.kv import keys
 from tallystick.store.kv.appender import Appender
 from tallystick.store.kv.call_records import CallsRecord, CallsState, decode_calls, decode_state
-from tallystick.store.kv.catalog import Catalog, Topic
+from tallystick.store.kv.catalog import Catalog, QueueId, Topic
 from tallystick.store.kv.engine import Area, Changes, Engine
 from tallystick.store.protocol import Event, StoreSettings
 
@@ -32,6 +32,8 @@ class Batch:
         self.prepared = 0
         self.committed = 0
         self.called: set[int] = set()  # channels that calls were lined up in
+        self.touched: set[int] = set()  # topics that were made or changed, or have other ends or starts, by id
+        self.trimmed: dict[QueueId, int] = {}  # queues that now begin further on
         self.deleted: list[Topic] = []
         self.outcomes: list[tuple[str, Resolved]] = []
         self.log = Appender(catalog, now)
@@ -154,6 +156,7 @@ class Batch:
     def finish(self) -> Changes:
         """Everything that only the end of the batch can know: offsets, the outcomes' audit record, counters."""
         self.log.seal(self)
+        self.touched.update(topic_id for topic_id, _ in self.log.touched)
         for gid in self._changed_calls:
             self.put("index", b"x" + gid.encode(), encode(self._calls_states[gid]))
         if self.outcomes:

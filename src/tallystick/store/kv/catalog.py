@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.core.calls import CallTopicView
+from tallystick.core.errors import NotFound
 from tallystick.core.transaction import Prepared
 from tallystick.store.kv import keys
 from tallystick.store.kv.engine import Engine
@@ -16,7 +17,7 @@ QueueId = tuple[int, int]  # topic id, queue
 _COUNTERS = b"Mcounters"
 
 
-class Topic(Struct):
+class Topic(Struct, frozen=True):
     id: int
     name: str
     queues: int
@@ -31,6 +32,10 @@ class Topic(Struct):
     def most_queues(self) -> int:
         """Of this life or an earlier one: offsets of those that are not here are used up as well."""
         return max(self.queues, len(self.begins))
+
+
+def unknown_topic(name: str) -> NotFound:
+    return NotFound(f"there is no topic {name!r}", field="topic")
 
 
 class Counters(Struct):
@@ -131,11 +136,12 @@ class Catalog:
             self.marks[keys.read_u32(key, 1)] = msgspec.msgpack.decode(value, type=Mark)
 
     def add_topic(self, topic: Topic) -> None:
-        # Before the topic is known: readers in other threads must not see a queue without its beginning.
         for queue, begin in enumerate(topic.begins):
             self.starts[(topic.id, queue)] = self.ends[(topic.id, queue)] = begin
-        self.topics[topic.name] = topic
-        self.topics_by_id[topic.id] = topic
+        self.replace_topic(topic)
+
+    def replace_topic(self, topic: Topic) -> None:
+        self.topics[topic.name] = self.topics_by_id[topic.id] = topic
 
     def remove_topic(self, topic: Topic) -> None:
         del self.topics[topic.name], self.topics_by_id[topic.id]

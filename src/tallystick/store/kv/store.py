@@ -31,9 +31,10 @@ from tallystick.store.kv import (
     views,
 )
 from tallystick.store.kv.batch import Batch
-from tallystick.store.kv.catalog import Catalog, Topic
+from tallystick.store.kv.catalog import Catalog
 from tallystick.store.kv.engine import Engine
 from tallystick.store.kv.reader import Reader
+from tallystick.store.kv.visible import Visible
 from tallystick.store.protocol import (
     Channel,
     Counts,
@@ -75,8 +76,8 @@ class KvStore:
     def _load(self, engine: Engine) -> None:
         self._engine = engine
         self._catalog = Catalog(engine)
-        self._reader = Reader(engine)
-        self._reader.ends = dict(self._catalog.ends)
+        self._visible = Visible(self._catalog)
+        self._reader = Reader(engine, self._visible)
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type, Callable[[Batch, Any], Result]]:
@@ -131,6 +132,7 @@ class KvStore:
             results = [self._carry_out(batch, op) for op in ops]
             changes = batch.finish()
             if not changes.empty():
+                self._visible.expect(batch.trimmed)
                 self._engine.write(changes)
         except EngineFailed as error:
             self._failure = error
@@ -155,14 +157,11 @@ class KvStore:
 
     def _publish(self, batch: Batch) -> None:
         """The unit is durable: readers may see it."""
-        for where in batch.log.touched:
-            self._reader.ends[where] = self._catalog.ends[where]
-            topic = self._catalog.topics_by_id.get(where[0])
+        self._visible.follow(self._catalog, batch.touched, batch.deleted)
+        for topic_id, queue in batch.log.touched:
+            topic = self._catalog.topics_by_id.get(topic_id)
             if topic is not None:
-                self._appended.add((topic.name, where[1]))
-        for gone in batch.deleted:
-            for queue in range(gone.queues):
-                self._reader.ends.pop((gone.id, queue), None)
+                self._appended.add((topic.name, queue))
         self._called |= batch.called
         self._events.extend(batch.events)
         self.totals["prepared"] += batch.prepared
@@ -186,29 +185,29 @@ class KvStore:
     # --- reading ---------------------------------------------------------------------------------------------
 
     def read(self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int) -> Slice:
-        known = topics.known(self._catalog, topic)
+        visible, reader = self._visible, self._reader
+        shown = visible.known(topic)
+        known = shown.topic
         if not 0 <= queue < known.queues:
             raise NotFound(f"topic {topic!r} has {known.queues} queues, there is no queue {queue}", field="queue")
-        start = self._catalog.starts.get((known.id, queue), 0)
-        end = self._reader.end(known.id, queue, start)
+        start, end = shown.starts[queue], shown.ends[queue]
         if not start <= offset <= end:
-            if self._catalog.topics.get(topic) is not known:  # deleted while we looked
-                return self.read(topic, queue, offset, max_messages, max_bytes)
             raise topics.outside(known, queue, offset, start, end)
         try:
-            return self._reader.slice(known, queue, start, offset, max_messages, max_bytes)
+            piece = reader.slice(shown, queue, offset, max_messages, max_bytes)
         except Exception as error:
             if self._failure is None:
                 raise
             raise StorageFailed(self._failure.reason) from error  # the engine is closed, to be opened anew
+        start = visible.kept_from(known, queue)
+        if offset < start:  # trimmed while we read
+            raise topics.outside(known, queue, offset, start, end)
+        return piece
 
     def offsets_at(self, topic: str, timestamp: int) -> list[int]:
-        known = topics.known(self._catalog, topic)
-        starts = self._catalog.starts
-        return [
-            self._reader.offset_at(known, queue, starts.get((known.id, queue), 0), timestamp)
-            for queue in range(known.queues)
-        ]
+        visible, reader = self._visible, self._reader
+        shown = visible.known(topic)
+        return [reader.offset_at(shown.topic, queue, start, timestamp) for queue, start in enumerate(shown.starts)]
 
     def page(self, query: TableQuery) -> TablePage:
         return tables.page(self._look(), self._reader, query)
@@ -223,20 +222,11 @@ class KvStore:
         return ledger.views(self._look(), after, limit)
 
     def topics(self) -> list[TopicView]:
-        found = (self.topic(name) for name in list(self._catalog.topics))
-        return [view for view in found if view is not None]
+        return [shown.view() for shown in self._visible.topics()]
 
     def topic(self, name: str) -> TopicView | None:
-        while (topic := self._catalog.topics.get(name)) is not None:
-            view = self._view(topic)
-            if self._catalog.topics.get(name) is topic:  # and was not deleted while we looked
-                return view
-        return None
-
-    def _view(self, topic: Topic) -> TopicView:
-        view = topics.view(self._catalog, topic)
-        view.ends = [self._reader.end(topic.id, queue, start) for queue, start in enumerate(view.starts)]
-        return view
+        shown = self._visible.topic(name)
+        return None if shown is None else shown.view()
 
     def _look(self) -> Batch:
         """For seeing, not changing. Not while the store has stopped: the engine may show what is not durable."""
@@ -245,7 +235,7 @@ class KvStore:
         return self._batch(0)
 
     def channels(self) -> list[Channel]:
-        return list(self._catalog.channels.values())
+        return list(self._visible.channels)
 
     def transaction(self, gid: str) -> TransactionView | None:
         return views.transaction(self._look(), gid)
@@ -265,13 +255,13 @@ class KvStore:
         return call_views.scan(self._look(), state, after, limit)
 
     def call_topics(self) -> list[CallTopicView]:
-        return sorted(self._catalog.call_topics.values(), key=lambda known: known.topic)
+        return sorted(self._look().catalog.call_topics.values(), key=lambda known: known.topic)
 
     def groups(self, group: str | None = None) -> list[GroupView]:
         return views.groups(self._look(), self._reader, group)
 
     def lags(self, most: int) -> list[GroupView]:
-        return views.lags(self._look(), self._reader, most)
+        return views.lags(self._look(), most)
 
     def stored_offsets(self, group: str, topic: str) -> GroupView:
         return views.stored_offsets(self._look(), self._reader, group, topic)

@@ -5,32 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+import msgspec
+
 from tallystick.core.errors import InvalidRequest, NotFound, OffsetOutOfRange, TooLarge
 from tallystick.core.wire import TopicView
 from tallystick.store.kv import keys, lives
 from tallystick.store.kv.batch import Batch, encode
-from tallystick.store.kv.catalog import Catalog, Topic
+from tallystick.store.kv.catalog import Catalog, Topic, unknown_topic
 from tallystick.store.kv.reader import decode_head
+from tallystick.store.kv.visible import show
 from tallystick.store.protocol import DeleteTopic, Progress, PutTopic, TrimTo, TrimTopics
-
-
-def view(catalog: Catalog, topic: Topic) -> TopicView:
-    queues = range(topic.queues)
-    return TopicView(
-        topic.name,
-        topic.queues,
-        topic.retention_ms,
-        topic.created_at,
-        [catalog.starts.get((topic.id, queue), 0) for queue in queues],
-        [catalog.ends.get((topic.id, queue), 0) for queue in queues],
-        [topic.begin(queue) for queue in queues],
-    )
 
 
 def known(catalog: Catalog, name: str) -> Topic:
     topic = catalog.topics.get(name)
     if topic is None:
-        raise NotFound(f"there is no topic {name!r}", field="topic")
+        raise unknown_topic(name)
     return topic
 
 
@@ -81,6 +71,7 @@ def _create(batch: Batch, op: PutTopic) -> Topic:
 
 
 def _store(batch: Batch, topic: Topic) -> None:
+    batch.touched.add(topic.id)
     batch.put("index", b"T" + topic.name.encode(), encode(topic))
 
 
@@ -91,15 +82,16 @@ def put(batch: Batch, op: PutTopic) -> TopicView:
     topic = batch.catalog.topics.get(op.name)
     if topic is None:
         _check_room(batch, op.name)
-        return view(batch.catalog, _create(batch, op))
+        return show(batch.catalog, _create(batch, op)).view()
     if op.queues is not None and op.queues < topic.queues:
         raise InvalidRequest(
             f"queues: topic {op.name!r} has {topic.queues} queues; the number can only grow", field="queues"
         )
-    topic.queues = op.queues or topic.queues
-    topic.retention_ms = topic.retention_ms if op.retention_ms is None else op.retention_ms
+    retention = topic.retention_ms if op.retention_ms is None else op.retention_ms
+    topic = msgspec.structs.replace(topic, queues=op.queues or topic.queues, retention_ms=retention)
+    batch.catalog.replace_topic(topic)
     _store(batch, topic)
-    return view(batch.catalog, topic)
+    return show(batch.catalog, topic).view()
 
 
 def delete(batch: Batch, op: DeleteTopic) -> None:
@@ -163,7 +155,8 @@ def _drop_before(batch: Batch, topic: Topic, queue: int, offset: int, limit: int
             offset = keys.read_u64(entry, 7) + 1
     batch.delete_range("log", prefix, prefix + keys.u64(offset))
     batch.delete_range("index", b"b" + prefix, b"b" + prefix + keys.u64(offset))
-    batch.catalog.starts[where] = offset
+    batch.catalog.starts[where] = batch.trimmed[where] = offset
+    batch.touched.add(topic.id)
     batch.put("index", b"S" + prefix, keys.u64(offset))
     return dropped
 

@@ -148,10 +148,10 @@ def groups(batch: Batch, reader: Reader, only: str | None) -> list[GroupView]:
     return views
 
 
-def lags(batch: Batch, reader: Reader, most: int) -> list[GroupView]:
+def lags(batch: Batch, most: int) -> list[GroupView]:
     """The lag of the first `most` (group, topic) pairs."""
     pairs = ((name, topic) for name, id_ in sorted(batch.catalog.groups.items()) for topic in _topics_of(batch, id_))
-    return [lag_view(batch, reader, name, topic) for name, topic in islice(pairs, most)]
+    return [lag_view(batch, name, topic) for name, topic in islice(pairs, most)]
 
 
 def _topics_of(batch: Batch, group_id: int) -> Iterator[Topic]:
@@ -167,20 +167,20 @@ def _topics_of(batch: Batch, group_id: int) -> Iterator[Topic]:
 
 
 def group_view(batch: Batch, reader: Reader, name: str, topic: Topic) -> GroupView:
-    view = lag_view(batch, reader, name, topic)
+    view = lag_view(batch, name, topic)
     gt = keys.group_topic(batch.catalog.groups.get(name, 0), topic.id)
     for one in view.queues:
         _note_oldest(batch, reader, view, gt, topic, one.queue, one.offset)
     return view
 
 
-def lag_view(batch: Batch, reader: Reader, name: str, topic: Topic) -> GroupView:
+def lag_view(batch: Batch, name: str, topic: Topic) -> GroupView:
     """Without the age of what is unsettled, which costs a read of a chunk for each queue."""
     gt = keys.group_topic(batch.catalog.groups.get(name, 0), topic.id)
     view = GroupView(name, topic.name, [])
     for queue in range(topic.queues):
         start = batch.catalog.starts.get((topic.id, queue), 0)
-        end = reader.end(topic.id, queue, start)
+        end = batch.catalog.ends.get((topic.id, queue), 0)
         place, leased = _place(batch, gt, queue, start)
         view.queues.append(QueueOffset(queue, place, start, end, end - place + leased))
         view.leased += leased
