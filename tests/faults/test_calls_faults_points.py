@@ -49,7 +49,7 @@ class World:
 
     def do(self, op: StoreOp) -> Any:
         self.now += 10
-        (result,) = self.store.write([op], self.now)
+        (result,) = self.store.write([op], self.now).results
         if isinstance(result, OpResult) and result.error:
             raise error_from_code(result.error, result.detail)
         return result

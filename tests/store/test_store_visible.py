@@ -12,8 +12,8 @@ import pytest
 from tallystick.core.errors import NotFound, OffsetOutOfRange, StorageFailed
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Check, Prepare, Send
-from tallystick.store.kv.engine import Area, Changes, Engine
-from tallystick.store.kv.store import EngineFailed, KvStore
+from tallystick.store.kv.engine import Area, Changes, Engine, EngineFailed
+from tallystick.store.kv.store import KvStore
 from tallystick.store.memory import MemoryEngine
 from tallystick.store.protocol import DeleteTopic, PutTopic, StoreOp, StoreSettings, Subscribe, TrimTo
 from tallystick.store.rocksdb import RocksEngine

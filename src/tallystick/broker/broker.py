@@ -43,6 +43,7 @@ from tallystick.store.protocol import (
     Subscribe,
     TablePage,
     TableQuery,
+    Written,
 )
 from tallystick.store.rocksdb import open_rocksdb
 
@@ -72,7 +73,7 @@ class Broker:
             self.allowed.check(config.alert_url, "alert_url")
         self._databases = Databases(config.databases, config.barrier_table)
         self.store = store or open_store(config)
-        self._collector = StoreCollector(self.store)
+        self._collector = StoreCollector(self.store, self.metrics.totals)
         self.metrics.registry.register(self._collector)
         self.waiters = Waiters(config.max_long_polls)
         space = SpaceGuard(config.data_dir if config.store == "rocksdb" else None, config.min_free_bytes)
@@ -105,16 +106,15 @@ class Broker:
         self._ordered_receives = 0
         self._counted_at = -COUNT_EVERY_MS
 
-    def _durable(self) -> None:
+    def _durable(self, written: Written) -> None:
         """After every group commit: wake those who wait for what it made visible, tell what happened."""
-        appended = self.store.drain_appended()
-        if appended:
-            self.waiters.appended({topic for topic, _ in appended})
-        called = self.store.drain_called()
-        if called:
-            self.calls.called(called)
-        for event in self.store.drain_events():
+        if written.appended:
+            self.waiters.appended({topic for topic, _ in written.appended})
+        if written.called:
+            self.calls.called(written.called)
+        for event in written.events:
             self._alerts.tell(event)
+        self.metrics.totals.update(written.counted)
 
     # --- operations --------------------------------------------------------------------------------------------
 

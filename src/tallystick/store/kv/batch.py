@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -166,3 +167,15 @@ class Batch:
         if not self.changes.empty():
             self.put("index", *self.catalog.encoded_counters())
         return self.changes
+
+    def appended(self) -> set[tuple[str, int]]:
+        """The queues that have new messages, by the names of their topics."""
+        known = self.catalog.topics_by_id
+        return {(known[topic_id].name, queue) for topic_id, queue in self.log.touched if topic_id in known}
+
+    def counted(self) -> Counter[str]:
+        counted = Counter(event.kind for event in self.events)
+        counted.update(
+            prepared=self.prepared, committed=self.committed, rolled_back=len(self.outcomes) - self.committed
+        )
+        return counted
