@@ -85,25 +85,25 @@ class Batch:
         recent = self.catalog.recent.get(gid)
         if recent is not None:
             return recent
-        stored = self.get("tx", keys.transaction(gid))
+        stored = self.get("tx", keys.TRANSACTION.key(gid))
         return None if stored is None else _decode_record(stored)
 
     def check_state(self, gid: str, record: Prepared) -> CheckState | None:
         """None while the transaction has never been claimed, which costs no read to know."""
         if record.first_check_at > self.catalog.mark(record.channel).claimed:
             return None
-        stored = self.get("index", b"k" + gid.encode())
+        stored = self.get("index", keys.CHECK.key(gid))
         return None if stored is None else _decode_check(stored)
 
     def add_due(self, channel: int, at: int, gid: str) -> None:
         self.lower_mark(channel, at)
-        self.put("index", keys.due(channel, at, gid), b"")
+        self.put("index", keys.DUE.key(channel, at, gid), b"")
 
     def lower_mark(self, channel: int, at: int) -> None:
         mark = self.catalog.mark(channel)
         if at < mark.low:
             mark.low = at
-            self.put("index", b"w" + keys.u32(channel), encode(mark))
+            self.put("index", keys.MARK.key(channel), encode(mark))
 
     def raise_mark(self, channel: int, scanned_to: int, keep: bool) -> None:
         """Later scans of the channel's line begin here, past the keys of what is gone from it. A look that found
@@ -112,20 +112,20 @@ class Batch:
         mark.low = max(mark.low, scanned_to)
         if keep:
             mark.claimed = max(mark.claimed, self.now)
-            self.put("index", b"w" + keys.u32(channel), encode(mark))
+            self.put("index", keys.MARK.key(channel), encode(mark))
 
     def note_delay(self, channel: int, after: int) -> None:
         mark = self.catalog.mark(channel)
         if after > mark.longest:
             mark.longest = after
-            self.put("index", b"w" + keys.u32(channel), encode(mark))
+            self.put("index", keys.MARK.key(channel), encode(mark))
 
     # --- calls -----------------------------------------------------------------------------------------------
 
     def calls_state(self, gid: str) -> CallsState | None:
         """Read once a batch: many calls of one transaction may be claimed or finished together."""
         if gid not in self._calls_states:
-            stored = self.get("index", b"x" + gid.encode())
+            stored = self.get("index", keys.CALLS_STATE.key(gid))
             self._calls_states[gid] = None if stored is None else decode_state(stored)
         return self._calls_states[gid]
 
@@ -136,7 +136,7 @@ class Batch:
 
     def calls_record(self, gid: str) -> CallsRecord:
         if gid not in self._calls_records:
-            stored = self.get("tx", keys.calls(gid))
+            stored = self.get("tx", keys.CALLS.key(gid))
             if stored is None:
                 raise NotFound(f"transaction {gid} has no calls here", field="gid")
             self._calls_records[gid] = decode_calls(stored)
@@ -146,8 +146,8 @@ class Batch:
         self._calls_states[gid] = None
         self._changed_calls.discard(gid)
         self._calls_records.pop(gid, None)
-        self.delete("index", b"x" + gid.encode())
-        self.delete("tx", keys.calls(gid))
+        self.delete("index", keys.CALLS_STATE.key(gid))
+        self.delete("tx", keys.CALLS.key(gid))
 
     def event(self, kind: str, subject: str, detail: str = "") -> None:
         self.events.append(Event(kind, subject, detail))
@@ -159,13 +159,13 @@ class Batch:
         self.log.seal(self)
         self.touched.update(topic_id for topic_id, _ in self.log.touched)
         for gid in self._changed_calls:
-            self.put("index", b"x" + gid.encode(), encode(self._calls_states[gid]))
+            self.put("index", keys.CALLS_STATE.key(gid), encode(self._calls_states[gid]))
         if self.outcomes:
             self.counters.outcomes += 1
             record = [(gid, tombstone.outcome, tombstone.by) for gid, tombstone in self.outcomes]
-            self.put("index", b"o" + keys.u64(self.counters.outcomes), encode((self.now, record)))
+            self.put("index", keys.OUTCOMES.key(self.counters.outcomes), encode((self.now, record)))
         if not self.changes.empty():
-            self.put("index", *self.catalog.encoded_counters())
+            self.put("index", keys.COUNTERS, encode(self.counters))
         return self.changes
 
     def appended(self) -> set[tuple[str, int]]:

@@ -36,16 +36,15 @@ class Reader:
 
     def __init__(self, engine: Engine, visible: Visible) -> None:
         self._engine, self._visible = engine, visible
-        self._cache: OrderedDict[bytes, Chunk] = OrderedDict()
+        self._cache: OrderedDict[tuple[int, int, int], Chunk] = OrderedDict()
 
     def raw(self, topic_id: int, queue: int, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
         """(last offset, chunk) from the chunk that holds `offset` on."""
-        start = keys.chunk(topic_id, queue, offset)
-        for key, value in self._engine.scan("log", start, keys.chunk(topic_id, queue, end)):
+        for key, value in self._engine.scan("log", *keys.CHUNK.between(topic_id, queue, offset, end)):
             chunk = whole_chunk(self._engine, value) if is_reference(value) else value
             if chunk is None:
                 return  # trimmed while we read: the next read will be told so
-            yield keys.read_u64(key, 6), chunk
+            yield keys.CHUNK.last(key), chunk
 
     def slice(self, shown: Shown, queue: int, offset: int, max_messages: int, max_bytes: int) -> Slice:
         topic, end = shown.topic, shown.ends[queue]
@@ -97,18 +96,16 @@ class Reader:
 
     def _head_at(self, topic_id: int, queue: int, offset: int) -> tuple[int, ChunkHead] | None:
         """The last offset and the head of the chunk that holds `offset`; of a reference, without its body."""
-        prefix = keys.queue_prefix(topic_id, queue)
-        for key, value in self._engine.scan("log", prefix + keys.u64(offset), keys.after_prefix(prefix)):
-            return keys.read_u64(key, 6), decode_head(value)
+        for key, value in self._engine.scan("log", *keys.CHUNK.since(topic_id, queue, offset)):
+            return keys.CHUNK.last(key), decode_head(value)
         return None
 
     def _chunk_at(self, topic_id: int, queue: int, offset: int, end: int) -> Chunk | None:
-        prefix = keys.queue_prefix(topic_id, queue)
-        for key, chunk in reversed(self._cache.items()):
-            if key.startswith(prefix) and chunk.base <= offset < chunk.base + len(chunk):
+        for (of_topic, of_queue, _), chunk in reversed(self._cache.items()):
+            if (of_topic, of_queue) == (topic_id, queue) and chunk.base <= offset < chunk.base + len(chunk):
                 return chunk
         for last, value in self.raw(topic_id, queue, offset, end):
-            chunk = self._cache[keys.chunk(topic_id, queue, last)] = _decode_chunk(value)
+            chunk = self._cache[(topic_id, queue, last)] = _decode_chunk(value)
             if len(self._cache) > self.CACHED_CHUNKS:
                 self._cache.popitem(last=False)
             return chunk

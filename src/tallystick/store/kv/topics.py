@@ -72,7 +72,7 @@ def _create(batch: Batch, op: PutTopic) -> Topic:
 
 def _store(batch: Batch, topic: Topic) -> None:
     batch.touched.add(topic.id)
-    batch.put("index", b"T" + topic.name.encode(), encode(topic))
+    batch.put("index", keys.TOPIC.key(topic.name), encode(topic))
 
 
 def put(batch: Batch, op: PutTopic) -> TopicView:
@@ -97,17 +97,16 @@ def put(batch: Batch, op: PutTopic) -> TopicView:
 def delete(batch: Batch, op: DeleteTopic) -> None:
     topic = known(batch.catalog, op.name)
     lives.end(batch, topic)
-    batch.delete("index", b"T" + topic.name.encode())
-    whole = keys.u32(topic.id)
-    batch.delete_range("log", whole, keys.after_prefix(whole))
-    for prefix in (b"N", b"S", b"b"):
-        batch.delete_range("index", prefix + whole, keys.after_prefix(prefix + whole))
+    batch.delete("index", keys.TOPIC.key(topic.name))
+    batch.delete_range("log", *keys.CHUNK.of_topic(topic.id))
+    for whole in (keys.END.of_topic(topic.id), keys.START.of_topic(topic.id), keys.REFERENCE.of_topic(topic.id)):
+        batch.delete_range("index", *whole)
     for group_id in batch.catalog.groups.values():
         gt = keys.group_topic(group_id, topic.id)
-        for _ in batch.scan("index", b"l" + gt, keys.after_prefix(b"l" + gt)):
+        for _ in batch.scan("index", *keys.LEASE.of(gt)):
             batch.counters.leased -= 1
-        for prefix in (b"g", b"l", b"v", b"q"):
-            batch.delete_range("index", prefix + gt, keys.after_prefix(prefix + gt))
+        for place in (keys.CURSOR.of(gt), keys.LEASE.of(gt), keys.VISIBLE.of(gt), keys.STORED.of(gt)):
+            batch.delete_range("index", *place)
     batch.log.forget(topic.id)
     batch.catalog.remove_topic(topic)
     batch.deleted.append(topic)
@@ -146,31 +145,29 @@ def _drop_before(batch: Batch, topic: Topic, queue: int, offset: int, limit: int
     where = (topic.id, queue)
     if offset <= batch.catalog.starts.get(where, 0):
         return 0
-    prefix = keys.queue_prefix(*where)
     dropped = 0
-    for entry, body in list(islice(batch.scan("index", b"b" + prefix, b"b" + prefix + keys.u64(offset)), limit)):
+    for entry, body in list(islice(batch.scan("index", *keys.REFERENCE.before(*where, offset)), limit)):
         batch.delete("log", body)
         dropped += 1
         if dropped == limit:
-            offset = keys.read_u64(entry, 7) + 1
-    batch.delete_range("log", prefix, prefix + keys.u64(offset))
-    batch.delete_range("index", b"b" + prefix, b"b" + prefix + keys.u64(offset))
+            offset = keys.REFERENCE.last(entry) + 1
+    batch.delete_range("log", *keys.CHUNK.between(*where, 0, offset))
+    batch.delete_range("index", *keys.REFERENCE.before(*where, offset))
     batch.catalog.starts[where] = batch.trimmed[where] = offset
     batch.touched.add(topic.id)
-    batch.put("index", b"S" + prefix, keys.u64(offset))
+    batch.put("index", keys.START.key(*where), keys.u64(offset))
     return dropped
 
 
 def _trim_queue(batch: Batch, topic: Topic, queue: int, limit: int) -> int:
     oldest = batch.now - topic.retention_ms
-    prefix = keys.queue_prefix(topic.id, queue)
     start = batch.catalog.starts.get((topic.id, queue), 0)
     trimmed, new_start = 0, start
-    for key, value in batch.engine.scan("log", prefix + keys.u64(start), keys.after_prefix(prefix)):
+    for key, value in batch.engine.scan("log", *keys.CHUNK.since(topic.id, queue, start)):
         if trimmed >= limit or decode_head(value).stored_at >= oldest:
             break
         trimmed += 1
-        new_start = keys.read_u64(key, 6) + 1
+        new_start = keys.CHUNK.last(key) + 1
     if trimmed:
         _drop_before(batch, topic, queue, new_start, trimmed)
     return trimmed
