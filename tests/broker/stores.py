@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 
-from tallystick.store.kv.engine import Area, Changes
-from tallystick.store.kv.store import EngineFailed, KvStore
+from tallystick.store.kv.engine import Area, Changes, EngineFailed
+from tallystick.store.kv.store import KvStore
 from tallystick.store.memory import MemoryEngine
-from tallystick.store.protocol import Result, StoreOp, StoreSettings
+from tallystick.store.protocol import StoreOp, StoreSettings, Written
 
 
 class WatchedStore(KvStore):
@@ -22,7 +22,7 @@ class WatchedStore(KvStore):
         self.entered = threading.Event()
         super().__init__("watched", lambda: kept, settings or StoreSettings())
 
-    def write(self, ops: Sequence[StoreOp], now: int) -> list[Result]:
+    def write(self, ops: Sequence[StoreOp], now: int) -> Written:
         self.writes.append(len(ops))
         self.entered.set()
         assert self.gate.wait(20)
@@ -35,15 +35,17 @@ class FailingEngine(MemoryEngine):
     def __init__(self, may_pass: bool) -> None:
         super().__init__()
         self.may_pass = may_pass
+        self.stays = False  # whether what it fails to write is there all the same
         self.failing: Exception | None = None
 
     def fail(self) -> None:
         self.failing = EngineFailed("the disk is full", self.may_pass)
 
     def write(self, changes: Changes) -> None:
+        if self.failing is None or self.stays:
+            super().write(changes)
         if self.failing is not None:
             raise self.failing
-        super().write(changes)
 
     def get(self, area: Area, key: bytes) -> bytes | None:
         # Opening it anew reads the catalog: a disk that is still broken does not let that happen either.

@@ -121,7 +121,7 @@ async def test_messages_beyond_their_retention_are_trimmed() -> None:
 async def sweeping(
     store: Store, clock: ManualClock | SystemClock, op: StoreOp, every: float
 ) -> AsyncIterator[asyncio.Task[None]]:
-    writer = Writer(store, clock, SpaceGuard(None, 0), 10**6, lambda: None, Histogram("seconds", "", registry=None))
+    writer = Writer(store, clock, SpaceGuard(None, 0), 10**6, lambda _: None, Histogram("seconds", "", registry=None))
     task = asyncio.create_task(sweep(writer, clock, lambda: op, every))
     try:
         yield task

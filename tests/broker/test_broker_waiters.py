@@ -9,15 +9,17 @@ import time
 import msgspec
 import pytest
 from inner_broker import Inside, inside
+from stores import FailingEngine
 
 from eventually import eventually_async
 from tallystick.broker import waiters as waiters_module
 from tallystick.broker.waiters import Waiters
-from tallystick.core.errors import Busy
+from tallystick.core.errors import Busy, StorageFailed
 from tallystick.core.message import Chunk, OutgoingMessage, messages_of
 from tallystick.core.ops import Nack, Send
 from tallystick.core.wire import ReceiveRequest, ResetRequest
-from tallystick.store.protocol import PutTopic
+from tallystick.store.kv.store import KvStore
+from tallystick.store.protocol import PutTopic, StoreSettings
 
 decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
 
@@ -141,6 +143,22 @@ async def follow(broker: Inside, count: int) -> list[int]:
         for raw in piece.chunks:
             found += [int(one.value) for one in messages_of(decode_chunk(raw), view.name, 0, len(found))]
     return found
+
+
+async def test_a_write_that_failed_and_is_there_all_the_same_is_not_slept_through() -> None:
+    engine = FailingEngine(may_pass=True)
+    engine.stays = True
+    async with inside(KvStore("s", lambda: engine, StoreSettings())) as broker:
+        await broker.one(PutTopic("orders", 1))
+        follower = asyncio.create_task(follow(broker, 2))
+        await put(broker, 1)
+        await asyncio.sleep(0.05)
+        engine.fail()
+        with pytest.raises(StorageFailed):
+            await put(broker, 2)
+        engine.failing = None
+        await broker.broker.look(lambda store: store.counts())
+        assert await asyncio.wait_for(follower, 10) == [1, 2]
 
 
 async def test_no_follower_misses_a_message_or_sleeps_through_one() -> None:

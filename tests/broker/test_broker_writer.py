@@ -16,6 +16,7 @@ from stores import FailingEngine, WatchedStore
 
 from tallystick.broker import writer as writer_module
 from tallystick.broker.writer import SpaceGuard, Writer
+from tallystick.core.calls import OutgoingCall
 from tallystick.core.clock import ManualClock
 from tallystick.core.errors import Busy, Draining, StorageFailed, TallystickError
 from tallystick.core.message import OutgoingMessage
@@ -28,13 +29,11 @@ from tallystick.store.protocol import Store
 
 @contextlib.asynccontextmanager
 async def writing(
-    store: Store, space: SpaceGuard | None = None, max_waiting: int = 64 * 1024 * 1024, durable: list[int] | None = None
+    store: Store, space: SpaceGuard | None = None, max_waiting: int = 64 * 1024 * 1024, heard: list[Any] | None = None
 ) -> AsyncIterator[Writer]:
     seconds = Histogram("seconds", "", registry=None)
-    told = [] if durable is None else durable
-    made = Writer(
-        store, ManualClock(), space or SpaceGuard(None, 0), max_waiting, lambda: told.append(len(told)), seconds
-    )
+    told = [] if heard is None else heard
+    made = Writer(store, ManualClock(), space or SpaceGuard(None, 0), max_waiting, told.append, seconds)
     try:
         yield made
     finally:
@@ -123,17 +122,17 @@ async def test_the_order_of_submission_is_the_order_of_execution() -> None:
 
 
 async def test_an_answer_comes_after_the_write_and_those_who_wait_are_told_before_it() -> None:
-    store, durable = WatchedStore(), []  # type: ignore[var-annotated]
-    async with writing(store, durable=durable) as writer:
+    store, heard = WatchedStore(), []  # type: ignore[var-annotated]
+    async with writing(store, heard=heard) as writer:
         first = await held_up(writer, store)
         await asyncio.sleep(0.05)
         assert not first.done()
-        assert durable == []
-        first.add_done_callback(lambda _: durable.append("answered"))
+        assert heard == []
+        first.add_done_callback(lambda _: heard.append("answered"))
         store.gate.set()
         await first
         await asyncio.sleep(0)
-        assert durable == [0, "answered"]
+        assert [getattr(one, "appended", one) for one in heard] == [{("orders", 0)}, "answered"]
 
 
 async def test_one_who_left_costs_the_others_nothing() -> None:
@@ -259,6 +258,25 @@ async def test_a_store_that_fails_answers_all_of_them_and_works_again_when_it_ca
         assert ends(store) == 2
 
 
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_failed_write_is_told_when_it_turns_out_to_be_there(stays: bool) -> None:
+    engine, heard = FailingEngine(may_pass=True), []  # type: ignore[var-annotated]
+    engine.stays = stays
+    store = KvStore("s", lambda: engine, open_memory().settings)
+    async with writing(store, heard=heard) as writer:
+        await writer.submit([Send([OutgoingMessage("orders", b"v")], "before", [OutgoingCall("http://svc.example/")])])
+        engine.fail()
+        with pytest.raises(StorageFailed):
+            await writer.submit([send("unknown")])
+        with pytest.raises(StorageFailed):
+            await writer.submit([send("refused")])
+        assert [written.counted["committed"] for written in heard] == [1]
+        engine.failing = None
+        assert await writer.look(ends) == (2 if stays else 1)  # no write is needed for it
+        assert [written.appended for written in heard[1:]] == [{("orders", 1)} if stays else set()]
+        assert heard[1].called == heard[0].called  # who knows
+
+
 async def test_a_failure_that_does_not_pass_stays() -> None:
     engine = FailingEngine(may_pass=False)
     store = KvStore("s", lambda: engine, open_memory().settings)
@@ -282,8 +300,8 @@ class PoisonedEngine(MemoryEngine):
 
 
 async def test_an_error_of_our_own_fails_the_one_who_met_it_and_nobody_beside() -> None:
-    store = WatchedStore(PoisonedEngine())
-    async with writing(store) as writer:
+    store, heard = WatchedStore(PoisonedEngine()), []  # type: ignore[var-annotated]
+    async with writing(store, heard=heard) as writer:
         first = await held_up(writer, store)
         gids = ["a", "poison", "b"]
         futures = [writer.submit([send(gid, gid)]) for gid in gids]
@@ -297,6 +315,7 @@ async def test_an_error_of_our_own_fails_the_one_who_met_it_and_nobody_beside() 
         assert [store.transaction(gid) is not None for gid in gids] == [True, False, True]
         await writer.submit([send("after")])
         assert ends(store) == 4
+        assert sum(len(written.appended) for written in heard) == 4
 
 
 # --- the end -------------------------------------------------------------------------------------------------------

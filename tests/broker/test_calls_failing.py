@@ -16,7 +16,7 @@ from tallystick.core.backoff import Backoff
 from tallystick.core.clock import SystemClock
 from tallystick.core.errors import Busy, StorageFailed
 from tallystick.store.kv.store import KvStore
-from tallystick.store.protocol import CallClaim, ClaimCalls, ClaimedCalls, FinishCalls, Result, StoreOp, StoreSettings
+from tallystick.store.protocol import CallClaim, ClaimCalls, ClaimedCalls, FinishCalls, StoreOp, StoreSettings, Written
 from tallystick.store.rocksdb import open_rocksdb
 
 
@@ -30,7 +30,7 @@ class Stubborn(WatchedStore):
         self.refused: Exception = StorageFailed("not now")
         self.batches: list[int] = []
 
-    def write(self, ops: Sequence[StoreOp], now: int) -> list[Result]:
+    def write(self, ops: Sequence[StoreOp], now: int) -> Written:
         for op in ops:
             if isinstance(op, FinishCalls):
                 if self.refusals:
@@ -47,11 +47,11 @@ class Overtaking(WatchedStore):
 
     ahead = 0
 
-    def write(self, ops: Sequence[StoreOp], now: int) -> list[Result]:
-        results = super().write(ops, now + self.ahead)
+    def write(self, ops: Sequence[StoreOp], now: int) -> Written:
+        written = super().write(ops, now + self.ahead)
         if any(one.outcome == "error" for op in ops if isinstance(op, FinishCalls) for one in op.results):
             self.ahead += 3_600_000
-        return results
+        return written
 
 
 async def test_a_call_that_is_due_again_while_its_last_result_is_on_its_way_is_made_again() -> None:
@@ -144,14 +144,14 @@ async def test_a_call_that_the_store_hands_out_twice_is_made_once() -> None:
             super().__init__()
             self.last: list[CallClaim] = []
 
-        def write(self, ops: Sequence[StoreOp], now: int) -> list[Result]:
-            results = super().write(ops, now)
-            for result in results:
+        def write(self, ops: Sequence[StoreOp], now: int) -> Written:
+            written = super().write(ops, now)
+            for result in written.results:
                 if isinstance(result, ClaimedCalls):
                     fresh = list(result.claims)
                     result.claims.extend(self.last)
                     self.last = fresh
-            return results
+            return written
 
     async with inside(Forgetful()) as broker, lean() as there:
         there.answer = b""
@@ -193,7 +193,8 @@ async def test_at_the_end_what_was_not_tried_is_released_and_what_was_is_told(tm
         views = [store.calls(f"g{number}") for number in range(10)]
         tries = [view.calls[0].attempts for view in views if view]
         errors = {view.calls[0].last_error for view in views if view and view.calls[0].attempts}
-        (claimed,) = store.write([ClaimCalls([store.channels()[0].id], 100, 10**9, 1_000)], SystemClock().now_ms())
+        claim = ClaimCalls([store.channels()[0].id], 100, 10**9, 1_000)
+        (claimed,) = store.write([claim], SystemClock().now_ms()).results
         store.close()
     assert sorted(tries) == [0] * 8 + [1] * 2
     assert errors == {"the broker stopped before the answer came"}

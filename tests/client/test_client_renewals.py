@@ -6,9 +6,9 @@ import logging
 import time
 
 import pytest
-from client_support import eventually
 
 from brokers import running_broker
+from eventually import eventually
 from tallystick import Client, Message
 
 # Notes the leases that are renewed, and those of them that had been settled. An ack is answered late.

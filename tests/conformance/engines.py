@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tallystick.core.ops import OpResult, Prepare
 from tallystick.core.wire import Delivery, TransactionView
 from tallystick.store.kv.store import KvStore
 from tallystick.store.memory import MemoryEngine, open_memory
-from tallystick.store.protocol import Claimed, Progress, Receive, Received, Result, StoreOp, StoreSettings
+from tallystick.store.protocol import Claimed, Progress, Receive, Received, Result, StoreOp, StoreSettings, Written
 from tallystick.store.rocksdb import open_rocksdb
 
 ENGINES = ("memory", "rocksdb")
@@ -32,6 +33,10 @@ def prepare(gid: str, *values: str, group: str = "shop", **rest: Any) -> Prepare
     return Prepare(gid, group, [message(value) for value in values or (gid,)], **rest)
 
 
+def _nothing() -> Written:
+    return Written([], set(), set(), [], Counter())
+
+
 class Place:
     """A store that can be closed and opened again; `now` moves only when told to."""
 
@@ -39,6 +44,8 @@ class Place:
         self._open, self._settings = open_store, settings
         self.now = START
         self.store = open_store(settings)
+        self.totals: Counter[str] = Counter()
+        self.made = _nothing()  # all that was written since somebody took it
 
     def reopen(self, settings: StoreSettings | None = None) -> None:
         self.store.close()
@@ -52,7 +59,17 @@ class Place:
 
     def write(self, *ops: StoreOp) -> list[Result]:
         """Several operations as one unit."""
-        return self.store.write(list(ops), self.now)
+        written = self.store.write(list(ops), self.now)
+        self.totals += written.counted
+        self.made.appended |= written.appended
+        self.made.called |= written.called
+        self.made.events += written.events
+        return written.results
+
+    def take_made(self) -> Written:
+        """What was made since the last call, to be told to those who wait."""
+        made, self.made = self.made, _nothing()
+        return made
 
     def do(self, op: StoreOp) -> Any:
         """One operation, which must not be refused."""

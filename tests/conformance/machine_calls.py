@@ -230,7 +230,7 @@ class CallRules:
     @invariant()
     def deliverers_are_woken(self) -> None:
         names = {one.id: one.name for one in self.place.store.channels()}
-        woken = {names[channel] for channel in self.place.store.drain_called()}
+        woken = {names[channel] for channel in self.place.take_made().called}
         assert woken == self.model.calls.called
         self.model.calls.called.clear()
 

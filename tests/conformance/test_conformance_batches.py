@@ -107,8 +107,8 @@ def everything(place: Place) -> dict[str, Any]:
         "transactions": sorted(store.scan(None, None, None, 1_000)[0], key=lambda view: view.gid),
         "counts": store.counts(),
         "groups": store.groups(),
-        "totals": dict(+store.totals),
-        "events": store.drain_events(),
+        "totals": dict(+place.totals),
+        "events": place.take_made().events,
     }
 
 
@@ -134,7 +134,7 @@ def play(engine: str, history: list[tuple[list[StoreOp], int]], together: bool) 
             before = everything(place)
             place.reopen()
             after = everything(place)
-            assert {**before, "totals": {}, "events": []} == after, "the store forgot something when it was reopened"
+            assert {**before, "events": []} == after, "the store forgot something when it was reopened"
             return results, before
         finally:
             place.store.close()

@@ -96,11 +96,11 @@ def test_a_delay_counts_from_the_prepare(place: Place, own: int, at_commit: int,
 
 def test_the_channels_of_new_calls_are_told_once(place: Place) -> None:
     place.do(prepare("t1", call(A), call(B), call_options=CallOptions(concurrent=True)))
-    assert place.store.drain_called() == set()
+    assert place.take_made().called == set()
     place.do(Commit("t1"))
     hosts = {place.channel("http://a:1", "call"), place.channel("http://b:1", "call")}
-    assert place.store.drain_called() == hosts
-    assert place.store.drain_called() == set()
+    assert place.take_made().called == hosts
+    assert place.take_made().called == set()
 
 
 # --- order -------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_the_waits_double_up_to_the_cap_and_the_last_try_parks(make_place: MakeP
     finish(place, "s1", "error", error="status 500")
     (one,) = calls_of(place, "s1")
     assert (one.state, one.attempts, one.last_error) == ("parked", 5, "status 500")
-    events = place.store.drain_events()
+    events = place.take_made().events
     assert [(event.kind, event.subject) for event in events] == [("call_failing", "s1"), ("call_parked", "s1")]
     assert all(A in event.detail for event in events)
 

@@ -137,7 +137,7 @@ def test_an_answer_after_the_outcome_changes_nothing(steady: Place) -> None:
     steady.do(AnswerChecks({"t1": "unknown", "t2": "unknown", "stranger": "committed"}))
     steady.do(AnswerChecks({"t1": "committed", "t2": "rolled_back"}))
     assert steady.values() == ["t1"]
-    assert [event.kind for event in steady.store.drain_events()] == ["conflict", "conflict"]
+    assert [event.kind for event in steady.take_made().events] == ["conflict", "conflict"]
     assert steady.view("t1").resolved_by == "producer"
     assert steady.store.transaction("stranger") is None
 
@@ -207,7 +207,7 @@ def test_when_the_checks_are_used_up_the_transaction_is_parked_and_kept(steady: 
     assert (view.state, view.checks, view.last_error, view.next_check_at) == ("parked", 5, "error 4", 0)
     assert steady.store.counts().parked == 1
     assert steady.store.counts().pending == 1
-    assert [(one.kind, one.subject) for one in steady.store.drain_events()] == [("parked", "t1")]
+    assert [(one.kind, one.subject) for one in steady.take_made().events] == [("parked", "t1")]
     steady.wait(10**10)
     assert claim(steady) == []
     steady.reopen()
@@ -279,7 +279,7 @@ def test_on_exhausted_rollback_decides_and_says_so(steady: Place) -> None:
         steady.wait(8_000)
     view = steady.view("t1")
     assert (view.state, view.resolved_by, view.checks) == ("rolled_back", "exhausted", 2)
-    assert [event.kind for event in steady.store.drain_events()] == ["exhausted"]
+    assert [event.kind for event in steady.take_made().events] == ["exhausted"]
     assert steady.refused(Commit("t1")).error == "outcome_conflict"
     assert steady.store.counts().pending == 0
 

@@ -194,7 +194,7 @@ def test_after_the_last_attempt_a_message_goes_to_the_dead_letter_topic(make_pla
     assert letter.headers["dead-topic"] == "orders"
     assert letter.headers["dead-attempts"] == "3"
     assert place.store.counts().leased == 0
-    assert [event.kind for event in place.store.drain_events()] == ["dead_letter"]
+    assert [event.kind for event in place.take_made().events] == ["dead_letter"]
     assert texts(place.receive("g", "dlq.g")) == ["a"]
 
 

@@ -54,7 +54,7 @@ lives_last = lives.last
 
 def no_tombstone(batch: Batch, op: Rollback) -> OpResult | None:
     result = transactions_rollback(batch, op)
-    batch.delete("tx", keys.transaction(op.gid))
+    batch.delete("tx", keys.TRANSACTION.key(op.gid))
     return result
 
 
@@ -99,7 +99,7 @@ def forgets_the_line(batch: Batch, gid: str, index: int, progress: Any, at: int,
     """A due entry that is not written, although the call's own state says that it waits."""
     calls_put_in_line(batch, gid, index, progress, at, why)
     if why == calls.RETRY:
-        batch.delete("index", keys.due_call(progress.channel, at, gid, index))
+        batch.delete("index", keys.DUE_CALL.key(progress.channel, at, gid, index))
 
 
 def wakes_nobody(batch: Batch, gid: str, index: int, progress: Any, at: int, why: bytes) -> None:
@@ -128,8 +128,8 @@ def counts_what_was_not_tried(batch: Batch, result: CallResult, state: Any, prog
 
 def forgets_unfinished(batch: Batch, gid: str) -> None:
     batch.delete("index", b"x" + gid.encode())
-    batch.delete("tx", keys.calls(gid))
-    batch.delete("tx", keys.transaction(gid))
+    batch.delete("tx", keys.CALLS.key(gid))
+    batch.delete("tx", keys.TRANSACTION.key(gid))
 
 
 def forgets_other_queues(batch: Batch, name: str) -> lives.Ended:

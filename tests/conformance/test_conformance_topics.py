@@ -292,8 +292,8 @@ def test_a_deleted_topic_takes_its_delayed_messages_with_it(place: Place) -> Non
 def test_appended_tells_which_queues_have_something_new(place: Place) -> None:
     place.do(PutTopic("orders", 2))
     place.do(prepare("t1"))
-    assert place.store.drain_appended() == set()
+    assert place.take_made().appended == set()
     place.do(Commit("t1"))
     (at,) = [one.queue for one in place.messages()]
-    assert place.store.drain_appended() == {("orders", at)}
-    assert place.store.drain_appended() == set()
+    assert place.take_made().appended == {("orders", at)}
+    assert place.take_made().appended == set()

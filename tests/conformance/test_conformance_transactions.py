@@ -94,8 +94,8 @@ def test_a_contradicting_outcome_is_a_conflict_without_effect(
     assert place.refused(second("t1")).error == "outcome_conflict"
     assert (place.values(), place.view("t1")) == before
     assert place.do(first("t1")).duplicate
-    assert [event.kind for event in place.store.drain_events()] == ["conflict"]
-    assert place.store.totals["conflict"] == 1
+    assert [event.kind for event in place.take_made().events] == ["conflict"]
+    assert place.totals["conflict"] == 1
 
 
 def test_commit_of_an_unknown_gid_is_not_found_and_leaves_nothing(place: Place) -> None:

@@ -25,7 +25,7 @@ def test_counts_follow_what_happens(place: Place) -> None:
     place.do(Receive("g", "orders", 10, 1_000))
     counts = place.store.counts()
     assert (counts.pending, counts.parts, counts.leased) == (3, 1, 1)
-    assert {name: place.store.totals[name] for name in ("prepared", "committed", "rolled_back")} == {
+    assert {name: place.totals[name] for name in ("prepared", "committed", "rolled_back")} == {
         "prepared": 5,
         "committed": 1,
         "rolled_back": 2,

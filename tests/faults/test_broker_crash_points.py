@@ -29,7 +29,7 @@ class StoreLink:
     def _write(self, op: StoreOp) -> Any:
         self.clock[0] += 10
         try:
-            (result,) = self.store.write([op], self.clock[0])
+            (result,) = self.store.write([op], self.clock[0]).results
         except Crash:
             raise Broken from None
         return result

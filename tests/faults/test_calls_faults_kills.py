@@ -217,7 +217,7 @@ def wrong(batch, gid, index, progress, at, why):
     right(batch, gid, index, progress, at, why)
     seen.append(1)
     if len(seen) % 10 == 0:
-        batch.delete("index", keys.due_call(progress.channel, at, gid, index))
+        batch.delete("index", keys.DUE_CALL.key(progress.channel, at, gid, index))
 calls._put_in_line = wrong
 """
 REPEATS_DONE_CALLS = """

@@ -49,7 +49,7 @@ class World:
 
     def do(self, op: StoreOp) -> Any:
         self.now += 10
-        (result,) = self.store.write([op], self.now)
+        (result,) = self.store.write([op], self.now).results
         if isinstance(result, OpResult) and result.error:
             raise error_from_code(result.error, result.detail)
         return result
@@ -225,7 +225,7 @@ def test_a_store_that_forgets_a_due_entry_is_found(monkeypatch: pytest.MonkeyPat
     def forgetful(batch: Any, gid: str, index: int, progress: Any, at: int, why: bytes) -> None:
         right(batch, gid, index, progress, at, why)
         if why == calls.RETRY:
-            batch.delete("index", keys.due_call(progress.channel, at, gid, index))
+            batch.delete("index", keys.DUE_CALL.key(progress.channel, at, gid, index))
 
     monkeypatch.setattr(calls, "_put_in_line", forgetful)
     problems = World(CrashingEngine(after=False)).run().problems()

@@ -66,7 +66,7 @@ class Costs:
         self.now = NOW
 
     def write(self, *ops: StoreOp) -> list[object]:
-        return list(self.store.write(ops, self.now))
+        return list(self.store.write(ops, self.now).results)
 
     def of(self, *ops: StoreOp) -> tuple[int, int, list[object]]:
         """Keys read and written by one unit, and its results."""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.core.message import OutgoingMessage
-from tallystick.core.ops import Send
 from tallystick.store.kv.engine import AREAS, Area, Changes, Engine
-from tallystick.store.memory import MemoryEngine, open_memory
-from tallystick.store.protocol import DeleteTopic, PutTopic
+from tallystick.store.memory import MemoryEngine
 from tallystick.store.rocksdb import RocksEngine
 
 keys = st.binary(min_size=1, max_size=3)
@@ -76,33 +72,3 @@ def test_a_unit_is_seen_as_a_whole_or_not_at_all_by_a_scan_that_began_before() -
             assert {value for _, value in engine.scan("index", b"\0", b"\xff")} == {b"new"}
         finally:
             engine.close()
-
-
-class WatchedEngine(MemoryEngine):
-    """Lets somebody look while a unit is on its way to the disk."""
-
-    look: Callable[[], None] = staticmethod(lambda: None)
-
-    def write(self, changes: Changes) -> None:
-        self.look()
-        super().write(changes)
-
-
-def test_a_topic_that_is_just_being_made_again_is_seen_empty_and_not_as_lost() -> None:
-    """Readers in other threads look while the unit is not durable yet: whoever had read everything waits for more."""
-    engine = WatchedEngine()
-    store = open_memory(engine=engine)
-    store.write([PutTopic("orders", 1), Send([OutgoingMessage("orders", b"old")])], 1)
-    store.write([DeleteTopic("orders")], 2)
-    looked: list[tuple[list[int], list[int], int]] = []
-
-    def look() -> None:
-        view, piece = store.topic("orders"), store.read("orders", 0, 1, 10, 1_000)
-        assert view is not None
-        assert (piece.start, piece.next, piece.end, piece.chunks) == (1, 1, 1, [])
-        looked.append((view.starts, view.ends, store.offsets_at("orders", 0)[0]))
-
-    engine.look = look  # type: ignore[method-assign]
-    store.write([PutTopic("orders", 1), Send([OutgoingMessage("orders", b"new")])], 3)
-    assert looked == [([1], [1], 1)]
-    assert store.read("orders", 0, 1, 10, 1_000).end == 2

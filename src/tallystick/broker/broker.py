@@ -23,7 +23,7 @@ from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
 from tallystick.core.errors import TallystickError
 from tallystick.store.memory import open_memory
-from tallystick.store.protocol import Store
+from tallystick.store.protocol import Store, Written
 from tallystick.store.rocksdb import open_rocksdb
 
 log = logging.getLogger("tallystick.broker")
@@ -52,7 +52,7 @@ class Broker:
         databases = Databases(config.databases, config.barrier_table)
         self._admission = Admission(config, self.limits, self.allowed, databases)
         self._store = store or open_store(config)
-        self._collector = StoreCollector(self._store)
+        self._collector = StoreCollector(self._store, self.metrics.totals)
         self.metrics.registry.register(self._collector)
         self._waiters = Waiters(config.max_long_polls)
         space = SpaceGuard(config.data_dir if config.store == "rocksdb" else None, config.min_free_bytes)
@@ -83,16 +83,15 @@ class Broker:
             task.add_done_callback(_report_end)
         self._counted_at = -COUNT_EVERY_MS
 
-    def _durable(self) -> None:
+    def _durable(self, written: Written) -> None:
         """After every group commit: wake those who wait for what it made visible, tell what happened."""
-        appended = self._store.drain_appended()
-        if appended:
-            self._waiters.appended({topic for topic, _ in appended})
-        called = self._store.drain_called()
-        if called:
-            self.calls.called(called)
-        for event in self._store.drain_events():
+        if written.appended:
+            self._waiters.appended({topic for topic, _ in written.appended})
+        if written.called:
+            self.calls.called(written.called)
+        for event in written.events:
             self._alerts.tell(event)
+        self.metrics.totals.update(written.counted)
 
     def door(self, caller: Caller = ANYBODY) -> BrokerDoor:
         """The way in, for one caller."""

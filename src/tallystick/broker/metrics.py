@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -27,6 +28,7 @@ _TOTALS = {
 class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.totals: Tally[str] = Tally()  # since the start, see _TOTALS
         registry = self.registry
         self.checks_sent = Counter("tallystick_checks_sent", "Check-backs sent.", ["via"], registry=registry)
         self.checks_answered = Counter(
@@ -68,17 +70,17 @@ class Metrics:
 
 
 class StoreCollector:
-    """Reads the store's own numbers when Prometheus asks, so that the writing path counts nothing."""
+    """Reads the store's own numbers when Prometheus asks, so that the writing path only sums up."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, totals: Tally[str]) -> None:
+        self._store, self._totals = store, totals
         self.counts: Counts | None = None
         self.groups: list[GroupView] = []
         self.now_ms = 0
 
     def collect(self) -> Iterable[Metric]:
         for name, text in _TOTALS.items():
-            yield CounterMetricFamily(f"tallystick_{name}", text, value=self._store.totals[name])
+            yield CounterMetricFamily(f"tallystick_{name}", text, value=self._totals[name])
         stopped = 1 if self._store.failure() else 0
         yield GaugeMetricFamily("tallystick_store_failed", "1 while the store cannot write.", value=stopped)
         if self.counts is not None:

@@ -15,7 +15,7 @@ from prometheus_client import Histogram
 from tallystick.core.clock import Clock
 from tallystick.core.errors import Busy, Draining, StorageFailed, TallystickError
 from tallystick.core.ops import OpResult, Prepare, PreparePart, Send
-from tallystick.store.protocol import Result, Store, StoreOp
+from tallystick.store.protocol import Result, Store, StoreOp, Written
 
 log = logging.getLogger("tallystick.broker.writer")
 
@@ -74,7 +74,7 @@ class Writer:
         clock: Clock,
         space: SpaceGuard,
         max_waiting_bytes: int,
-        on_durable: Callable[[], None],
+        on_durable: Callable[[Written], None],
         commit_seconds: Histogram,
     ) -> None:
         self._store, self._clock, self._space = store, clock, space
@@ -127,10 +127,11 @@ class Writer:
             works = self._take()
             if works is None:
                 return
+            made: list[Written] = []
             if self._store.failure() is not None:
-                self._try_to_recover()
-            answers = self._commit(works)
-            self._loop.call_soon_threadsafe(self._deliver, works, answers)
+                self._try_to_recover(made)
+            answers = self._commit(works, made)
+            self._loop.call_soon_threadsafe(self._deliver, works, answers, made)
 
     def _take(self) -> list[_Work] | None:
         with self._condition:
@@ -148,40 +149,43 @@ class Writer:
             self._waiting_ops -= ops
             return taken
 
-    def _commit(self, works: list[_Work]) -> list[Any]:
-        """The answer of each work: results, what a look saw, or the exception that it gets."""
+    def _commit(self, works: list[_Work], made: list[Written]) -> list[Any]:
+        """The answer of each work: results, what a look saw, or the exception that it gets. What became durable on
+        the way is put into `made`."""
         began = time.perf_counter()
         ops = [op for work in works for op in work.ops]
         try:
-            results = iter(self._write(ops) if ops else ())
+            results = iter(self._write(ops, made) if ops else ())
         except StorageFailed as failed:
             return [failed if work.look is None else self._look(work.look) for work in works]
         except Exception:
-            return self._commit_each(works)
+            return self._commit_each(works, made)
         answers = [[next(results) for _ in work.ops] if work.look is None else self._look(work.look) for work in works]
         if ops:
             self._commit_seconds.observe(time.perf_counter() - began)
         return answers
 
-    def _commit_each(self, works: list[_Work]) -> list[Any]:
+    def _commit_each(self, works: list[_Work], made: list[Written]) -> list[Any]:
         """One of these met an error of ours, and nothing of their group commit was written: each by itself, so that
         what one client asked for is no harm to another."""
         if len(works) > 1:
-            return [answer for work in works for answer in self._commit([work])]
+            return [answer for work in works for answer in self._commit([work], made)]
         log.exception("a group commit failed; nothing of it was written")
         return [TallystickError("internal error, nothing was stored; the broker's log has the details")]
 
-    def _write(self, ops: list[StoreOp]) -> list[Result]:
+    def _write(self, ops: list[StoreOp], made: list[Written]) -> list[Result]:
         now = self._clock.now_ms()
         if self._space.enough():
-            return self._store.write(ops, now)
+            made.append(self._store.write(ops, now))
+            return made[-1].results
         refused = OpResult(
             error="storage_full",
             detail="the broker's disk is nearly full: no new messages until there is room; "
             "commits, rollbacks and acknowledgements still work",
         )
         # Removing the ops that would add data, and putting the refusals back where they were.
-        allowed = iter(self._store.write([op for op in ops if not _adds_data(op)], now))
+        made.append(self._store.write([op for op in ops if not _adds_data(op)], now))
+        allowed = iter(made[-1].results)
         return [refused if _adds_data(op) else next(allowed) for op in ops]
 
     def _look(self, see: Callable[[Store], Any]) -> Any:
@@ -190,20 +194,22 @@ class Writer:
         except Exception as error:
             return error
 
-    def _try_to_recover(self) -> None:
+    def _try_to_recover(self, made: list[Written]) -> None:
         try:
-            works = self._space.enough() and self._store.recover()
+            turned_up = self._store.recover() if self._space.enough() else None
         except OSError:  # the directory itself cannot be looked at
-            works = False
-        if works:
-            log.warning("the store works again")
-        else:
+            turned_up = None
+        if turned_up is None:
             time.sleep(0.1)
+        else:
+            made.append(turned_up)
+            log.warning("the store works again")
 
     # --- back on the event loop ----------------------------------------------------------------------------------
 
-    def _deliver(self, works: list[_Work], answers: list[Any]) -> None:
-        self._on_durable()
+    def _deliver(self, works: list[_Work], answers: list[Any], made: list[Written]) -> None:
+        for written in made:
+            self._on_durable(written)
         for work, answer in zip(works, answers, strict=True):
             if work.future.done():
                 continue  # the one who asked is gone; what it asked for is done all the same

@@ -356,32 +356,36 @@ class Counts(Struct):
 Result = OpResult | Claimed | ClaimedCalls | Received | Progress | TopicView | None
 
 
-class Store(Protocol):
-    """A place that keeps transactions, queues and groups."""
+class Written(Struct):
+    """What one unit has made, to be told now that it is durable."""
 
-    id: str
-    settings: StoreSettings
-    totals: Counter[str]  # since the start: prepared, committed, rolled_back, conflict, parked, dead_letter...
+    results: list[Result]  # one for each operation
+    appended: set[tuple[str, int]]  # queues that have had messages
+    called: set[int]  # channels in which calls have come in line
+    events: list[Event]
+    counted: Counter[str]  # prepared, committed, rolled_back, and the events by kind
 
-    def write(self, ops: Sequence[StoreOp], now: int) -> list[Result]:
-        """Carry out the operations as one atomic unit and return once it is durable.
 
-        An operation that is refused answers with an `OpResult` that has an error, the others go on. An exception
-        means that nothing of the batch may be believed to have happened, nor not to have.
-        """
+# --- the store -------------------------------------------------------------------------------------------------
 
-    def drain_appended(self) -> set[tuple[str, int]]:
-        """The queues that have had messages since the last call."""
 
-    def drain_called(self) -> set[int]:
-        """The channels in which calls have come in line since the last call."""
-
-    def drain_events(self) -> list[Event]: ...
+class LogViews(Protocol):
+    """Topics and their queues. Asked from any thread, shows what is durable and nothing else."""
 
     def read(self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int) -> Slice: ...
 
     def offsets_at(self, topic: str, timestamp: int) -> list[int]:
         """Of each queue, the first offset that was stored at or after a time; its end if there is none."""
+
+    def topics(self) -> list[TopicView]: ...
+
+    def topic(self, name: str) -> TopicView | None: ...
+
+    def channels(self) -> list[Channel]: ...
+
+
+class TableViews(Protocol):
+    """The store's own state in bulk."""
 
     def page(self, query: TableQuery) -> TablePage:
         """Rows of a table, from any thread. May show what is not durable yet: whoever hands rows out first lets
@@ -393,11 +397,9 @@ class Store(Protocol):
 
     def ledgers(self, after: str, limit: int) -> list[LedgerView]: ...
 
-    def topics(self) -> list[TopicView]: ...
 
-    def topic(self, name: str) -> TopicView | None: ...
-
-    def channels(self) -> list[Channel]: ...
+class TransactionViews(Protocol):
+    """Transactions and their calls."""
 
     def transaction(self, gid: str) -> TransactionView | None: ...
 
@@ -415,6 +417,10 @@ class Store(Protocol):
 
     def call_topics(self) -> list[CallTopicView]: ...
 
+
+class GroupViews(Protocol):
+    """Consumer groups and where they stand."""
+
     def groups(self, group: str | None = None) -> list[GroupView]: ...
 
     def lags(self, most: int) -> list[GroupView]:
@@ -422,12 +428,32 @@ class Store(Protocol):
 
     def stored_offsets(self, group: str, topic: str) -> GroupView: ...
 
+
+class Health(Protocol):
+    """Whether the store works, and how much it has to do."""
+
     def counts(self) -> Counts: ...
 
     def failure(self) -> str | None:
         """Why the store has stopped, or None while it works."""
 
-    def recover(self) -> bool:
-        """Try to leave a failure that may pass (a full disk); True when the store works again."""
+    def recover(self) -> Written | None:
+        """Try to leave a failure that may pass (a full disk); None while it stays. Once the store works again: what
+        the write that failed has made after all, as far as somebody may wait for it."""
 
     def close(self) -> None: ...
+
+
+class Store(LogViews, TableViews, TransactionViews, GroupViews, Health, Protocol):
+    """A place that keeps transactions, queues and groups. One writer at a time calls `write` and the views; those of
+    the log, and pages of tables, may be asked for beside it."""
+
+    id: str
+    settings: StoreSettings
+
+    def write(self, ops: Sequence[StoreOp], now: int) -> Written:
+        """Carry out the operations as one atomic unit and return once it is durable.
+
+        An operation that is refused answers with an `OpResult` that has an error, the others go on. An exception
+        means that nothing of the batch may be believed to have happened, nor not to have; so nothing is told of it.
+        """

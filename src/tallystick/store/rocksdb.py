@@ -24,8 +24,8 @@ from rocksdict import (
 
 from tallystick.core.errors import DataDirectoryError
 from tallystick.store.directory import DataDirectory
-from tallystick.store.kv.engine import AREAS, Area, Changes
-from tallystick.store.kv.store import EngineFailed, KvStore
+from tallystick.store.kv.engine import AREAS, Area, Changes, EngineFailed
+from tallystick.store.kv.store import KvStore
 from tallystick.store.protocol import StoreSettings
 
 log = logging.getLogger("tallystick.store")

@@ -89,11 +89,11 @@ class Appender:
             self._sealed.append((where, opened.chunk))
         for where, chunk in self._sealed:
             last = chunk.base + len(chunk.values) - 1
-            batch.put("log", keys.chunk(*where, last), _encode(chunk))
+            batch.put("log", keys.CHUNK.key(*where, last), _encode(chunk))
             self.touched.add(where)
         for where, last, reference in self._references:
-            batch.put("log", keys.chunk(*where, last), _encode(reference))
-            batch.put("index", b"b" + keys.chunk(*where, last), reference.body)
+            batch.put("log", keys.CHUNK.key(*where, last), _encode(reference))
+            batch.put("index", keys.REFERENCE.key(*where, last), reference.body)
             self.touched.add(where)
         for where in self.touched:
-            batch.put("index", b"N" + keys.queue_prefix(*where), keys.u64(self._catalog.ends[where]))
+            batch.put("index", keys.END.key(*where), keys.u64(self._catalog.ends[where]))

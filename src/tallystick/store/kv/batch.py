@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -11,7 +12,7 @@ from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
 from tallystick.store.kv import keys
 from tallystick.store.kv.appender import Appender
 from tallystick.store.kv.call_records import CallsRecord, CallsState, decode_calls, decode_state
-from tallystick.store.kv.catalog import Catalog, Topic
+from tallystick.store.kv.catalog import Catalog, QueueId, Topic
 from tallystick.store.kv.engine import Area, Changes, Engine
 from tallystick.store.protocol import Event, StoreSettings
 
@@ -32,6 +33,8 @@ class Batch:
         self.prepared = 0
         self.committed = 0
         self.called: set[int] = set()  # channels that calls were lined up in
+        self.touched: set[int] = set()  # topics that were made or changed, or have other ends or starts, by id
+        self.trimmed: dict[QueueId, int] = {}  # queues that now begin further on
         self.deleted: list[Topic] = []
         self.outcomes: list[tuple[str, Resolved]] = []
         self.log = Appender(catalog, now)
@@ -82,25 +85,25 @@ class Batch:
         recent = self.catalog.recent.get(gid)
         if recent is not None:
             return recent
-        stored = self.get("tx", keys.transaction(gid))
+        stored = self.get("tx", keys.TRANSACTION.key(gid))
         return None if stored is None else _decode_record(stored)
 
     def check_state(self, gid: str, record: Prepared) -> CheckState | None:
         """None while the transaction has never been claimed, which costs no read to know."""
         if record.first_check_at > self.catalog.mark(record.channel).claimed:
             return None
-        stored = self.get("index", b"k" + gid.encode())
+        stored = self.get("index", keys.CHECK.key(gid))
         return None if stored is None else _decode_check(stored)
 
     def add_due(self, channel: int, at: int, gid: str) -> None:
         self.lower_mark(channel, at)
-        self.put("index", keys.due(channel, at, gid), b"")
+        self.put("index", keys.DUE.key(channel, at, gid), b"")
 
     def lower_mark(self, channel: int, at: int) -> None:
         mark = self.catalog.mark(channel)
         if at < mark.low:
             mark.low = at
-            self.put("index", b"w" + keys.u32(channel), encode(mark))
+            self.put("index", keys.MARK.key(channel), encode(mark))
 
     def raise_mark(self, channel: int, scanned_to: int, keep: bool) -> None:
         """Later scans of the channel's line begin here, past the keys of what is gone from it. A look that found
@@ -109,20 +112,20 @@ class Batch:
         mark.low = max(mark.low, scanned_to)
         if keep:
             mark.claimed = max(mark.claimed, self.now)
-            self.put("index", b"w" + keys.u32(channel), encode(mark))
+            self.put("index", keys.MARK.key(channel), encode(mark))
 
     def note_delay(self, channel: int, after: int) -> None:
         mark = self.catalog.mark(channel)
         if after > mark.longest:
             mark.longest = after
-            self.put("index", b"w" + keys.u32(channel), encode(mark))
+            self.put("index", keys.MARK.key(channel), encode(mark))
 
     # --- calls -----------------------------------------------------------------------------------------------
 
     def calls_state(self, gid: str) -> CallsState | None:
         """Read once a batch: many calls of one transaction may be claimed or finished together."""
         if gid not in self._calls_states:
-            stored = self.get("index", b"x" + gid.encode())
+            stored = self.get("index", keys.CALLS_STATE.key(gid))
             self._calls_states[gid] = None if stored is None else decode_state(stored)
         return self._calls_states[gid]
 
@@ -133,7 +136,7 @@ class Batch:
 
     def calls_record(self, gid: str) -> CallsRecord:
         if gid not in self._calls_records:
-            stored = self.get("tx", keys.calls(gid))
+            stored = self.get("tx", keys.CALLS.key(gid))
             if stored is None:
                 raise NotFound(f"transaction {gid} has no calls here", field="gid")
             self._calls_records[gid] = decode_calls(stored)
@@ -143,8 +146,8 @@ class Batch:
         self._calls_states[gid] = None
         self._changed_calls.discard(gid)
         self._calls_records.pop(gid, None)
-        self.delete("index", b"x" + gid.encode())
-        self.delete("tx", keys.calls(gid))
+        self.delete("index", keys.CALLS_STATE.key(gid))
+        self.delete("tx", keys.CALLS.key(gid))
 
     def event(self, kind: str, subject: str, detail: str = "") -> None:
         self.events.append(Event(kind, subject, detail))
@@ -154,12 +157,25 @@ class Batch:
     def finish(self) -> Changes:
         """Everything that only the end of the batch can know: offsets, the outcomes' audit record, counters."""
         self.log.seal(self)
+        self.touched.update(topic_id for topic_id, _ in self.log.touched)
         for gid in self._changed_calls:
-            self.put("index", b"x" + gid.encode(), encode(self._calls_states[gid]))
+            self.put("index", keys.CALLS_STATE.key(gid), encode(self._calls_states[gid]))
         if self.outcomes:
             self.counters.outcomes += 1
             record = [(gid, tombstone.outcome, tombstone.by) for gid, tombstone in self.outcomes]
-            self.put("index", b"o" + keys.u64(self.counters.outcomes), encode((self.now, record)))
+            self.put("index", keys.OUTCOMES.key(self.counters.outcomes), encode((self.now, record)))
         if not self.changes.empty():
-            self.put("index", *self.catalog.encoded_counters())
+            self.put("index", keys.COUNTERS, encode(self.counters))
         return self.changes
+
+    def appended(self) -> set[tuple[str, int]]:
+        """The queues that have new messages, by the names of their topics."""
+        known = self.catalog.topics_by_id
+        return {(known[topic_id].name, queue) for topic_id, queue in self.log.touched if topic_id in known}
+
+    def counted(self) -> Counter[str]:
+        counted = Counter(event.kind for event in self.events)
+        counted.update(
+            prepared=self.prepared, committed=self.committed, rolled_back=len(self.outcomes) - self.committed
+        )
+        return counted

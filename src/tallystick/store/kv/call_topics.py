@@ -14,6 +14,7 @@ from tallystick.core.calls import (
 )
 from tallystick.core.errors import Conflict, InvalidRequest, NotFound, TooLarge
 from tallystick.core.names import check_name
+from tallystick.store.kv import keys
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.channels import check_room
 from tallystick.store.protocol import DropCallTopic, Subscribe, Unsubscribe
@@ -53,7 +54,7 @@ def drop(batch: Batch, op: DropCallTopic) -> None:
     _require(op.topic, "topic")
     if batch.catalog.call_topics.pop(op.topic, None) is None:
         raise NotFound("no such a topic", field="topic")
-    batch.delete("index", b"U" + op.topic.encode())
+    batch.delete("index", keys.CALL_TOPIC.key(op.topic))
 
 
 def _require(value: str, field: str) -> None:
@@ -64,7 +65,7 @@ def _require(value: str, field: str) -> None:
 def _change(batch: Batch, known: CallTopicView, subscribers: list[Subscriber]) -> None:
     changed = CallTopicView(known.topic, subscribers, known.version + 1, known.created_at, batch.now)
     batch.catalog.call_topics[known.topic] = changed
-    batch.put("index", b"U" + known.topic.encode(), encode(changed))
+    batch.put("index", keys.CALL_TOPIC.key(known.topic), encode(changed))
 
 
 # --- use ---------------------------------------------------------------------------------------------------------

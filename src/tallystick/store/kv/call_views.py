@@ -98,21 +98,18 @@ def body(batch: Batch, gid: str, index: int) -> bytes:
 
 # --- lists -------------------------------------------------------------------------------------------------------
 
-_WAITING = ((b"D", 13), (b"i", 9))
-_PARKED = ((b"X", 1),)
-_TOKEN = re.compile(r"(?:44|58|69)(?:[0-9a-f]{2})+\Z")
+_WAITING = (keys.DUE_CALL, keys.LEASED_CALL)
+_PARKED = (keys.PARKED_CALL,)
+_TOKEN = re.compile(r"(?:[0-9a-f]{2})+\Z")
 
 
 def scan(batch: Batch, state: str | None, after: str | None, limit: int) -> tuple[list[CallView], str | None]:
     """A page of calls in line, under lease or parked, and where the next begins. One that is behind another of its
     transaction is not in line."""
-    places = {"waiting": _WAITING, "parked": _PARKED}.get(state or "", (*_PARKED, *_WAITING))
-    if after is not None and (not _TOKEN.match(after) or bytes.fromhex(after)[:1] not in dict(places)):
-        raise InvalidRequest(f"after: {after[:80]!r} is not the `next` of an earlier page", field="after")
-    start = b"" if after is None else bytes.fromhex(after)
+    kinds: dict[str, tuple[keys.OfCall, ...]] = {"waiting": _WAITING, "parked": _PARKED}
     found: list[CallView] = []
-    for key, offset in _keys(batch, places, start):
-        view = _view_at(batch, *keys.read_call(key, offset))
+    for kind, key in _listed(batch, kinds.get(state or "", (*_PARKED, *_WAITING)), after):
+        view = _view_at(batch, *kind.call(key))
         if view is not None:
             found.append(view)
         if len(found) >= limit:
@@ -120,12 +117,18 @@ def scan(batch: Batch, state: str | None, after: str | None, limit: int) -> tupl
     return found, None
 
 
-def _keys(batch: Batch, places: tuple[tuple[bytes, int], ...], start: bytes) -> Iterator[tuple[bytes, int]]:
-    first = next((number for number, (prefix, _) in enumerate(places) if start.startswith(prefix)), 0) if start else 0
-    for number, (prefix, offset) in enumerate(places[first:]):
-        begin = start + b"\0" if start and number == 0 else prefix
-        for key, _ in batch.scan("index", begin, keys.after_prefix(prefix)):
-            yield key, offset
+def _listed(batch: Batch, kinds: tuple[keys.OfCall, ...], after: str | None) -> Iterator[tuple[keys.OfCall, bytes]]:
+    """The keys of these kinds, one kind after the other, behind the one that an earlier page ended with."""
+    first, start = 0, b""
+    if after is not None:
+        start = bytes.fromhex(after) if _TOKEN.match(after) else b""
+        first = next((number for number, kind in enumerate(kinds) if kind.holds(start)), -1)
+        if first < 0:
+            raise InvalidRequest(f"after: {after[:80]!r} is not the `next` of an earlier page", field="after")
+    for number, kind in enumerate(kinds[first:]):
+        low, high = kind.all
+        for key, _ in batch.scan("index", keys.behind(start) if start and number == 0 else low, high):
+            yield kind, key
 
 
 def _view_at(batch: Batch, gid: str, index: int) -> CallView | None:

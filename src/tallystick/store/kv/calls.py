@@ -6,7 +6,6 @@ A call has a key in exactly one place: in its host's line (`D`), among those und
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
@@ -59,7 +58,7 @@ def settle(
         state.finished_at = batch.now
         bare = [msgspec.structs.replace(call, body=b"") for call in spec.calls]
         spec = msgspec.structs.replace(spec, calls=bare)
-    batch.put("tx", keys.calls(gid), encode(CallsRecord(spec, check_target)))
+    batch.put("tx", keys.CALLS.key(gid), encode(CallsRecord(spec, check_target)))
     batch.keep_calls_state(gid, state)
 
 
@@ -75,18 +74,18 @@ def _line_up(batch: Batch, gid: str, state: CallsState) -> None:
 def _put_in_line(batch: Batch, gid: str, index: int, progress: CallProgress, at: int, why: bytes) -> None:
     progress.state, progress.next_at = "waiting", at
     batch.lower_mark(progress.channel, at)
-    batch.put("index", keys.due_call(progress.channel, at, gid, index), why)
+    batch.put("index", keys.DUE_CALL.key(progress.channel, at, gid, index), why)
     batch.called.add(progress.channel)
 
 
 def _take_out(batch: Batch, gid: str, index: int, progress: CallProgress) -> None:
     """Remove the call's key, wherever it is, and count it neither as waiting nor as parked."""
     if progress.state == "waiting":
-        batch.delete("index", keys.due_call(progress.channel, progress.next_at, gid, index))
+        batch.delete("index", keys.DUE_CALL.key(progress.channel, progress.next_at, gid, index))
     elif progress.state == "leased":
-        batch.delete("index", keys.leased_call(progress.next_at, gid, index))
+        batch.delete("index", keys.LEASED_CALL.key(progress.next_at, gid, index))
     elif progress.state == "parked":
-        batch.delete("index", b"X" + keys.call(gid, index))
+        batch.delete("index", keys.PARKED_CALL.key(gid, index))
         batch.counters.calls_parked -= 1
     if progress.state in ("waiting", "leased", "behind"):
         batch.counters.calls_waiting -= 1
@@ -111,8 +110,8 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimCalls, claims: list[Call
     mark = batch.catalog.mark(channel)
     next_due: int | None = None
     taken = 0
-    for examined, (key, why) in enumerate(_line(batch, channel, mark.low)):
-        at = keys.read_u64(key, 5)
+    for examined, (key, why) in enumerate(batch.scan("index", *keys.DUE_CALL.since(channel, mark.low))):
+        at = keys.DUE_CALL.at(key)
         full = taken >= op.limit or room <= 0 or examined > EARLY_EXAMINED * op.limit
         if full or (at > batch.now and not op.early):
             next_due = at if next_due is None else next_due
@@ -129,20 +128,15 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimCalls, claims: list[Call
     return next_due
 
 
-def _line(batch: Batch, channel: int, start: int) -> Iterator[tuple[bytes, bytes]]:
-    prefix = b"D" + keys.u32(channel)
-    return batch.scan("index", prefix + keys.u64(start), keys.after_prefix(prefix))
-
-
 def _claim_one(batch: Batch, key: bytes, at: int, lease_ms: int) -> CallClaim | None:
-    gid, index = keys.read_call(key, 13)
+    gid, index = keys.DUE_CALL.call(key)
     state = batch.calls_state(gid)
     batch.delete("index", key)
     if state is None:
         return None
     progress = state.calls[index]
     progress.state, progress.next_at = "leased", batch.now + lease_ms
-    batch.put("index", keys.leased_call(progress.next_at, gid, index), b"")
+    batch.put("index", keys.LEASED_CALL.key(progress.next_at, gid, index), b"")
     batch.catalog.first_lease_end = min(batch.catalog.first_lease_end, progress.next_at)
     batch.keep_calls_state(gid, state)
     call = batch.calls_record(gid).spec.calls[index]
@@ -154,12 +148,12 @@ def requeue(batch: Batch, op: RequeueCalls) -> Progress:
         return Progress(0)
     done = 0
     batch.catalog.first_lease_end = NEVER
-    for key, _ in islice(batch.scan("index", b"i", b"j"), op.limit + 1):
-        until = keys.read_u64(key, 1)
+    for key, _ in islice(batch.scan("index", *keys.LEASED_CALL.all), op.limit + 1):
+        until = keys.LEASED_CALL.at(key)
         if done >= op.limit or (until > batch.now and not op.all):
             batch.catalog.first_lease_end = until
             break
-        gid, index = keys.read_call(key, 9)
+        gid, index = keys.LEASED_CALL.call(key)
         state = batch.calls_state(gid)
         batch.delete("index", key)
         if state is not None:
@@ -203,7 +197,7 @@ def _succeed(batch: Batch, result: CallResult, state: CallsState, progress: Call
 
 def _try_again(batch: Batch, result: CallResult, state: CallsState, progress: CallProgress) -> None:
     gid, index = result.gid, result.index
-    batch.delete("index", keys.leased_call(progress.next_at, gid, index))
+    batch.delete("index", keys.LEASED_CALL.key(progress.next_at, gid, index))
     if result.outcome == "released":
         _put_in_line(batch, gid, index, progress, batch.now, UNREACHED)
         return
@@ -225,7 +219,7 @@ def _try_again(batch: Batch, result: CallResult, state: CallsState, progress: Ca
 
 def _park(batch: Batch, gid: str, index: int, progress: CallProgress) -> None:
     progress.state, progress.next_at = "parked", 0
-    batch.put("index", b"X" + keys.call(gid, index), b"")
+    batch.put("index", keys.PARKED_CALL.key(gid, index), b"")
     batch.counters.calls_waiting -= 1
     batch.counters.calls_parked += 1
     _tell(batch, "call_parked", gid, index, progress)
@@ -283,7 +277,7 @@ def hurry(batch: Batch, gid: str, state: CallsState) -> int:
     moved = 0
     for index, progress in enumerate(state.calls):
         if progress.state == "waiting" and progress.attempts and progress.next_at > batch.now:
-            batch.delete("index", keys.due_call(progress.channel, progress.next_at, gid, index))
+            batch.delete("index", keys.DUE_CALL.key(progress.channel, progress.next_at, gid, index))
             _put_in_line(batch, gid, index, progress, batch.now, RETRY)
             moved += 1
     if moved:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.core.calls import CallTopicView
+from tallystick.core.errors import NotFound
 from tallystick.core.transaction import Prepared
 from tallystick.store.kv import keys
 from tallystick.store.kv.engine import Engine
@@ -13,10 +14,8 @@ from tallystick.store.protocol import Channel
 
 QueueId = tuple[int, int]  # topic id, queue
 
-_COUNTERS = b"Mcounters"
 
-
-class Topic(Struct):
+class Topic(Struct, frozen=True):
     id: int
     name: str
     queues: int
@@ -31,6 +30,10 @@ class Topic(Struct):
     def most_queues(self) -> int:
         """Of this life or an earlier one: offsets of those that are not here are used up as well."""
         return max(self.queues, len(self.begins))
+
+
+def unknown_topic(name: str) -> NotFound:
+    return NotFound(f"there is no topic {name!r}", field="topic")
 
 
 class Counters(Struct):
@@ -112,30 +115,31 @@ class Catalog:
         self._load(engine)
 
     def _load(self, engine: Engine) -> None:
-        stored = engine.get("index", _COUNTERS)
+        stored = engine.get("index", keys.COUNTERS)
         if stored:
             self.counters = msgspec.msgpack.decode(stored, type=Counters)
-        for _, value in engine.scan("index", b"T", b"U"):
+        for _, value in engine.scan("index", *keys.TOPIC.all):
             self.add_topic(msgspec.msgpack.decode(value, type=Topic))
-        for key, value in engine.scan("index", b"U", b"V"):
-            self.call_topics[key[1:].decode()] = msgspec.msgpack.decode(value, type=CallTopicView)
-        for key, value in engine.scan("index", b"C", b"D"):
-            via, _, name = key[1:].decode().partition(":")
+        for key, value in engine.scan("index", *keys.CALL_TOPIC.all):
+            self.call_topics[keys.CALL_TOPIC.name(key)] = msgspec.msgpack.decode(value, type=CallTopicView)
+        for key, value in engine.scan("index", *keys.CHANNEL.all):
+            via, name = keys.CHANNEL.via_and_name(key)
             self.channels[(via, name)] = Channel(keys.read_u32(value), via, name)
-        for key, value in engine.scan("index", b"G", b"H"):
-            self.groups[key[1:].decode()] = keys.read_u32(value)
-        for prefix, known in ((b"N", self.ends), (b"S", self.starts)):
-            for key, value in engine.scan("index", prefix, keys.after_prefix(prefix)):
-                known[(keys.read_u32(key, 1), keys.read_u16(key, 5))] = keys.read_u64(value)
-        for key, value in engine.scan("index", b"w", b"x"):
-            self.marks[keys.read_u32(key, 1)] = msgspec.msgpack.decode(value, type=Mark)
+        for key, value in engine.scan("index", *keys.GROUP.all):
+            self.groups[keys.GROUP.name(key)] = keys.read_u32(value)
+        for kind, known in ((keys.END, self.ends), (keys.START, self.starts)):
+            for key, value in engine.scan("index", *kind.all):
+                known[kind.where(key)] = keys.read_u64(value)
+        for key, value in engine.scan("index", *keys.MARK.all):
+            self.marks[keys.MARK.channel(key)] = msgspec.msgpack.decode(value, type=Mark)
 
     def add_topic(self, topic: Topic) -> None:
-        # Before the topic is known: readers in other threads must not see a queue without its beginning.
         for queue, begin in enumerate(topic.begins):
             self.starts[(topic.id, queue)] = self.ends[(topic.id, queue)] = begin
-        self.topics[topic.name] = topic
-        self.topics_by_id[topic.id] = topic
+        self.replace_topic(topic)
+
+    def replace_topic(self, topic: Topic) -> None:
+        self.topics[topic.name] = self.topics_by_id[topic.id] = topic
 
     def remove_topic(self, topic: Topic) -> None:
         del self.topics[topic.name], self.topics_by_id[topic.id]
@@ -152,6 +156,3 @@ class Catalog:
         if mark is None:
             mark = self.marks[channel] = Mark()
         return mark
-
-    def encoded_counters(self) -> tuple[bytes, bytes]:
-        return _COUNTERS, msgspec.msgpack.encode(self.counters)

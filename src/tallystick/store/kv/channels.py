@@ -37,5 +37,5 @@ def channel_for(batch: Batch, via: str, target: str, group: str) -> Channel:
     batch.counters.channels += 1
     channel = Channel(batch.counters.channels, via, name)
     batch.catalog.channels[(via, name)] = channel
-    batch.put("index", b"C" + f"{via}:{name}".encode(), keys.u32(channel.id))
+    batch.put("index", keys.CHANNEL.key(via, name), keys.u32(channel.id))
     return channel

@@ -23,14 +23,13 @@ def claim(batch: Batch, op: ClaimChecks) -> Claimed:
 
 def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Claim]) -> int | None:
     """Claim what is due in one channel; tells when the next one is due."""
-    prefix = b"d" + keys.u32(channel)
     mark = batch.catalog.mark(channel)
     # One entry past the limit is read as well: it tells when to come back.
-    found = islice(batch.scan("index", prefix + keys.u64(mark.low), keys.after_prefix(prefix)), op.limit + 1)
+    found = islice(batch.scan("index", *keys.DUE.since(channel, mark.low)), op.limit + 1)
     next_due: int | None = None
     before = len(claims)
     for taken, (key, _) in enumerate(found):
-        at, gid = keys.read_u64(key, 5), key[13:].decode()
+        at, gid = keys.DUE.at(key), keys.DUE.name(key)
         if at > batch.now or taken >= op.limit:
             next_due = at
             break
@@ -50,10 +49,9 @@ def _claim_stranded(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cl
     """Claim what is in line for a time further ahead than any check is put: it dates from before the clock was set
     back, and would wait until the clock has come round again."""
     longest = max(batch.catalog.mark(channel).longest, batch.settings.checks.backoff.cap_ms, op.lease_ms)
-    prefix = b"d" + keys.u32(channel)
-    found = batch.scan("index", prefix + keys.u64(batch.now + longest + 1), keys.after_prefix(prefix))
+    found = batch.scan("index", *keys.DUE.since(channel, batch.now + longest + 1))
     for key, _ in list(islice(found, max(0, room))):
-        at, gid = keys.read_u64(key, 5), key[13:].decode()
+        at, gid = keys.DUE.at(key), keys.DUE.name(key)
         record = batch.transaction(gid)
         if isinstance(record, Prepared):
             claims.append(_claim_one(batch, gid, record, at, op.lease_ms))
@@ -61,10 +59,10 @@ def _claim_stranded(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cl
 
 def _claim_one(batch: Batch, gid: str, record: Prepared, due_at: int, lease_ms: int) -> Claim:
     state = batch.check_state(gid, record) or CheckState(0, due_at)
-    batch.delete("index", keys.due(record.channel, due_at, gid))
+    batch.delete("index", keys.DUE.key(record.channel, due_at, gid))
     state.next_at = batch.now + lease_ms
     _store_state(batch, gid, record, state)
-    batch.put("index", keys.aged(record.created_at, gid), b"")
+    batch.put("index", keys.AGED.key(record.created_at, gid), b"")
     request = CheckRequest(gid, record.source, state.checks, record.created_at)
     return Claim(
         record.channel,
@@ -88,8 +86,8 @@ def _keep_state(batch: Batch, gid: str, record: Prepared, state: CheckState) -> 
     # From now on this transaction has a check state, and `Batch.check_state` must look for it.
     if record.first_check_at > mark.claimed:
         mark.claimed = record.first_check_at
-        batch.put("index", b"w" + keys.u32(record.channel), encode(mark))
-    batch.put("index", b"k" + gid.encode(), encode(state))
+        batch.put("index", keys.MARK.key(record.channel), encode(mark))
+    batch.put("index", keys.CHECK.key(gid), encode(state))
 
 
 def answer(batch: Batch, op: AnswerChecks) -> OpResult | None:
@@ -140,14 +138,14 @@ def _take_from_line(batch: Batch, gid: str, record: Prepared) -> CheckState:
     """Remove the transaction's due entry, wherever it is; its state if it was never claimed is a fresh one."""
     state = batch.check_state(gid, record) or CheckState(0, record.first_check_at)
     if not state.parked:
-        batch.delete("index", keys.due(record.channel, state.next_at, gid))
+        batch.delete("index", keys.DUE.key(record.channel, state.next_at, gid))
     return state
 
 
 def _park(batch: Batch, gid: str, record: Prepared, state: CheckState) -> None:
     state.parked = True
-    batch.put("index", b"P" + gid.encode(), b"")
-    batch.put("index", keys.aged(record.created_at, gid), b"")
+    batch.put("index", keys.PARKED.key(gid), b"")
+    batch.put("index", keys.AGED.key(record.created_at, gid), b"")
     _keep_state(batch, gid, record, state)
     batch.counters.parked += 1
     batch.event("parked", gid, f"no outcome after {state.checks} checks: {state.last_error}")
@@ -157,10 +155,9 @@ def park_old(batch: Batch, op: ParkOld) -> Progress:
     oldest = batch.now - batch.settings.checks.max_age_ms
     done = 0
     for channel in op.channels:
-        prefix = b"d" + keys.u32(channel)
-        start = prefix + keys.u64(batch.catalog.mark(channel).low)
-        for key, _ in list(islice(batch.scan("index", start, prefix + keys.u64(max(0, oldest))), op.limit)):
-            gid = key[13:].decode()
+        due = keys.DUE.between(channel, batch.catalog.mark(channel).low, max(0, oldest))
+        for key, _ in list(islice(batch.scan("index", *due), op.limit)):
+            gid = keys.DUE.name(key)
             record = batch.transaction(gid)
             if isinstance(record, Prepared):
                 state = _take_from_line(batch, gid, record)
@@ -190,7 +187,7 @@ def resume(batch: Batch, op: Resume) -> OpResult | None:
     state = batch.check_state(op.gid, record)
     if state is None or not state.parked:
         return OpResult(duplicate=True)
-    batch.delete("index", b"P" + op.gid.encode())
+    batch.delete("index", keys.PARKED.key(op.gid))
     batch.counters.parked -= 1
     _store_state(batch, op.gid, record, CheckState(0, batch.now))
     return None

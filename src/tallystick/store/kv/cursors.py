@@ -18,4 +18,4 @@ decode_cursor = msgspec.msgpack.Decoder(Cursor).decode
 
 
 def store_cursor(batch: Batch, gt: bytes, queue: int, cursor: Cursor) -> None:
-    batch.put("index", b"g" + gt + keys.u16(queue), encode(cursor))
+    batch.put("index", keys.CURSOR.key(gt, queue), encode(cursor))

@@ -33,15 +33,15 @@ def append(batch: Batch, message: OutgoingMessage, gid: str, sequence: int) -> P
 
 def _put_aside(batch: Batch, topic: Topic, message: OutgoingMessage, gid: str, sequence: int) -> Position:
     batch.counters.delayed += 1
-    key = b"y" + keys.u64(message.deliver_at) + keys.u64(batch.counters.delayed)
+    key = keys.DELAYED.key(message.deliver_at, batch.counters.delayed)
     batch.put("index", key, encode(Delayed(topic.id, gid, sequence, message)))
     return Position(topic.name, -1, -1)
 
 
 def promote(batch: Batch, op: PromoteDelayed) -> Progress:
     done = 0
-    for key, value in batch.scan("index", b"y", b"z"):
-        at = keys.read_u64(key, 1)
+    for key, value in batch.scan("index", *keys.DELAYED.all):
+        at = keys.DELAYED.at(key)
         if at > batch.now:
             return Progress(done, next_at=at)
         if done >= op.limit:

@@ -22,6 +22,15 @@ class Changes:
         return not self.ranges and not any(self.keys.values())
 
 
+class EngineFailed(Exception):
+    """The engine could not write. `may_pass` if more room on the disk would mend it."""
+
+    def __init__(self, reason: str, may_pass: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.may_pass = may_pass
+
+
 class Engine(Protocol):
     """Sorted bytes in three areas."""
 

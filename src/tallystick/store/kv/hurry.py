@@ -40,10 +40,12 @@ def all_(batch: Batch, op: HurryAll) -> Progress:
 
 def _far_away(batch: Batch, after: int) -> Iterator[str]:
     for channel in batch.catalog.channels.values():
-        kind = b"D" if channel.via == "call" else b"d"
-        prefix = kind + keys.u32(channel.id)
-        for key, why in batch.scan("index", prefix + keys.u64(after + 1), keys.after_prefix(prefix)):
-            if kind == b"d" and batch.get("index", b"k" + key[13:]) is not None:
-                yield key[13:].decode()
-            elif kind == b"D" and why != calls.FIRST:
-                yield keys.read_call(key, 13)[0]
+        if channel.via == "call":
+            for key, why in batch.scan("index", *keys.DUE_CALL.since(channel.id, after + 1)):
+                if why != calls.FIRST:
+                    yield keys.DUE_CALL.call(key)[0]
+            continue
+        for key, _ in batch.scan("index", *keys.DUE.since(channel.id, after + 1)):
+            gid = keys.DUE.name(key)
+            if batch.get("index", keys.CHECK.key(gid)) is not None:
+                yield gid

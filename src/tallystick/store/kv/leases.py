@@ -47,7 +47,7 @@ def group_id(batch: Batch, name: str) -> int:
         check_group(batch, name)
         batch.counters.groups += 1
         known = batch.catalog.groups[name] = batch.counters.groups
-        batch.put("index", b"G" + name.encode(), keys.u32(known))
+        batch.put("index", keys.GROUP.key(name), keys.u32(known))
     return known
 
 
@@ -77,11 +77,10 @@ class _Receiving:
         return Received(self.deliveries, self.next_visible)
 
     def take_visible(self) -> None:
-        prefix = b"v" + self.gt
         low = self.batch.catalog.visible_low.get(self.gt, 0)
-        found = self.batch.scan("index", prefix + keys.u64(low), keys.after_prefix(prefix))
+        found = self.batch.scan("index", *keys.VISIBLE.since(self.gt, low))
         for taken, (key, _) in enumerate(found):
-            at, queue, offset = keys.read_u64(key, 9), keys.read_u16(key, 17), keys.read_u64(key, 19)
+            at, queue, offset = keys.VISIBLE.read(key)
             # Those that end in the dead-letter topic are no deliveries, so they have a limit of their own.
             if at > self.batch.now or len(self.deliveries) >= self.op.max or taken >= self.op.max + MAX_BURIED:
                 self.next_visible = at
@@ -92,7 +91,7 @@ class _Receiving:
 
     def take_again(self, entry: bytes, queue: int, offset: int) -> None:
         self.batch.delete("index", entry)
-        stored = self.batch.get("index", keys.lease(self.gt, queue, offset))
+        stored = self.batch.get("index", keys.LEASE.key(self.gt, queue, offset))
         if stored is None:
             return
         lease = _decode_lease(stored)
@@ -129,8 +128,7 @@ class _Receiving:
             store_cursor(self.batch, self.gt, queue, cursor)
 
     def busy_keys(self, queue: int) -> set[str]:
-        prefix = b"l" + self.gt + keys.u16(queue)
-        found = self.batch.scan("index", prefix, keys.after_prefix(prefix))
+        found = self.batch.scan("index", *keys.LEASE.of_queue(self.gt, queue))
         return {_decode_lease(value).key or "" for _, value in found}
 
     def lend(self, message: StoredMessage, attempt: int) -> None:
@@ -149,7 +147,7 @@ def receive(batch: Batch, op: Receive, reader: Reader) -> Received:
 
 
 def load_cursor(batch: Batch, gt: bytes, topic: Topic, queue: int, start: str) -> Cursor:
-    stored = batch.get("index", b"g" + gt + keys.u16(queue))
+    stored = batch.get("index", keys.CURSOR.key(gt, queue))
     kept_from = batch.catalog.starts.get((topic.id, queue), 0)
     if stored is not None:
         cursor = decode_cursor(stored)
@@ -164,31 +162,30 @@ def load_cursor(batch: Batch, gt: bytes, topic: Topic, queue: int, start: str) -
 
 def has_begun(batch: Batch, gt: bytes) -> bool:
     """Whether the group has taken from the topic: then a queue that was added since belongs to it as a whole."""
-    return next(batch.scan("index", b"g" + gt, keys.after_prefix(b"g" + gt)), None) is not None
+    return next(batch.scan("index", *keys.CURSOR.of(gt)), None) is not None
 
 
 def move(batch: Batch, gt: bytes, queue: int, offset: int) -> None:
     """Have the group go on from `offset`. Whoever holds a message of the queue holds nothing any more: what lies
     before is settled, what follows is lent again, as if for the first time."""
-    prefix = b"l" + gt + keys.u16(queue)
-    for key, value in list(batch.scan("index", prefix, keys.after_prefix(prefix))):
+    for key, value in list(batch.scan("index", *keys.LEASE.of_queue(gt, queue))):
         batch.delete("index", key)
-        batch.delete("index", keys.visible(gt, _decode_lease(value).visible_at, queue, keys.read_u64(key, 11)))
+        batch.delete("index", keys.VISIBLE.key(gt, _decode_lease(value).visible_at, queue, keys.LEASE.offset(key)))
         batch.counters.leased -= 1
     store_cursor(batch, gt, queue, Cursor(offset))
 
 
 def store_lease(batch: Batch, gt: bytes, queue: int, offset: int, lease: Lease) -> None:
-    batch.put("index", keys.lease(gt, queue, offset), encode(lease))
-    batch.put("index", keys.visible(gt, lease.visible_at, queue, offset), b"")
+    batch.put("index", keys.LEASE.key(gt, queue, offset), encode(lease))
+    batch.put("index", keys.VISIBLE.key(gt, lease.visible_at, queue, offset), b"")
     low = batch.catalog.visible_low
     low[gt] = min(low.get(gt, 0), lease.visible_at)
 
 
 def release(batch: Batch, gt: bytes, queue: int, offset: int) -> None:
     """Settle a message: its lease is gone and its group will not see it again."""
-    batch.delete("index", keys.lease(gt, queue, offset))
-    key = b"g" + gt + keys.u16(queue)
+    batch.delete("index", keys.LEASE.key(gt, queue, offset))
+    key = keys.CURSOR.key(gt, queue)
     stored = batch.get("index", key)
     if stored is not None:
         cursor = decode_cursor(stored)
@@ -217,7 +214,7 @@ def _held(batch: Batch, group: str, receipts: list[str]) -> tuple[list[_Held], l
         found = None
         if topic is not None and gid is not None:
             gt = keys.group_topic(gid, topic.id)
-            stored = batch.get("index", keys.lease(gt, queue, offset))
+            stored = batch.get("index", keys.LEASE.key(gt, queue, offset))
             lease = _decode_lease(stored) if stored else None
             if lease is not None and lease.id == lease_id:
                 found = _Held(receipt, topic, gt, queue, offset, lease)
@@ -241,7 +238,7 @@ def _parse(receipt: str) -> tuple[str, int, int, int]:
 
 
 def _forget_visibility(batch: Batch, held: _Held) -> None:
-    batch.delete("index", keys.visible(held.gt, held.lease.visible_at, held.queue, held.offset))
+    batch.delete("index", keys.VISIBLE.key(held.gt, held.lease.visible_at, held.queue, held.offset))
 
 
 def _answer(stale: list[str]) -> OpResult | None:

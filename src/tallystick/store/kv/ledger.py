@@ -9,7 +9,7 @@ from msgspec import Struct
 from tallystick.core.errors import DifferentContent, NotFound
 from tallystick.core.ops import CommitBatch, DropParts, OpResult
 from tallystick.core.wire import LedgerVersion, LedgerView
-from tallystick.store.kv import parts, transactions
+from tallystick.store.kv import keys, parts, transactions
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.protocol import ForgetApp
 
@@ -51,18 +51,18 @@ def commit(batch: Batch, op: CommitBatch) -> OpResult | None:
     transactions.resolve(batch, op.gid, None, "committed", "ledger", [], claimed, group=op.app)
     count = sum(record.count for record in claimed)
     earlier = [] if last is None else [*last.earlier, Version(last.version, last.messages, last.digest)][-EARLIER:]
-    batch.put("index", _key(op.app), encode(Entry(op.version, op.gid, count, batch.now, op.digest, earlier)))
+    batch.put("index", keys.APP.key(op.app), encode(Entry(op.version, op.gid, count, batch.now, op.digest, earlier)))
     return None
 
 
 def forget(batch: Batch, op: ForgetApp) -> None:
     if entry(batch, op.app) is None:
         raise NotFound(f"there is no application {op.app!r} in the ledger", field="app")
-    batch.delete("index", _key(op.app))
+    batch.delete("index", keys.APP.key(op.app))
 
 
 def entry(batch: Batch, app: str) -> Entry | None:
-    stored = batch.get("index", _key(app))
+    stored = batch.get("index", keys.APP.key(app))
     return None if stored is None else _decode(stored)
 
 
@@ -76,16 +76,12 @@ def view(batch: Batch, app: str) -> LedgerView | None:
 
 def views(batch: Batch, after: str, limit: int) -> list[LedgerView]:
     found: list[LedgerView] = []
-    for key, value in batch.scan("index", _key(after) + b"\0", b"M"):
+    for key, value in batch.scan("index", *keys.APP.after(after)):
         if len(found) >= limit:
             break
-        found.append(_view(key[1:].decode(), _decode(value), []))
+        found.append(_view(keys.APP.name(key), _decode(value), []))
     return found
 
 
 def _view(app: str, found: Entry, earlier: list[LedgerVersion]) -> LedgerView:
     return LedgerView(app, found.version, found.gid, found.messages, found.committed_at, found.digest, earlier)
-
-
-def _key(app: str) -> bytes:
-    return b"L" + app.encode()

@@ -33,31 +33,32 @@ NEVER = Ended(-1, [], [], [])
 _decode = msgspec.msgpack.Decoder(Ended).decode
 
 
-def _key(name: str) -> bytes:
-    return b"E" + name.encode()
-
-
 def end(batch: Batch, topic: Topic) -> None:
     """Keep what the next topic of this name goes on from. One that nobody wrote to or read from leaves nothing."""
     ends = [batch.catalog.ends.get((topic.id, queue), 0) for queue in range(topic.most_queues)]
-    ended = Ended(topic.created_at, ends, list(_with_place(batch, topic, b"g")), list(_with_place(batch, topic, b"q")))
+    ended = Ended(
+        topic.created_at,
+        ends,
+        list(_with_place(batch, topic, keys.CURSOR)),
+        list(_with_place(batch, topic, keys.STORED)),
+    )
     if any(ended.ends) or ended.receivers or ended.readers:
-        batch.put("index", _key(topic.name), encode(ended))
+        batch.put("index", keys.ENDED.key(topic.name), encode(ended))
 
 
-def _with_place(batch: Batch, topic: Topic, kind: bytes) -> Iterator[int]:
+def _with_place(batch: Batch, topic: Topic, kind: keys.OfGroup) -> Iterator[int]:
     for group_id in batch.catalog.groups.values():
-        prefix = kind + keys.group_topic(group_id, topic.id)
-        if next(batch.scan("index", prefix, keys.after_prefix(prefix)), None) is not None:
+        place = kind.of(keys.group_topic(group_id, topic.id))
+        if next(batch.scan("index", *place), None) is not None:
             yield group_id
 
 
 def last(batch: Batch, name: str) -> Ended:
     """The life before the one that begins now, which takes over what was kept of it."""
-    stored = batch.get("index", _key(name))
+    stored = batch.get("index", keys.ENDED.key(name))
     if stored is None:
         return NEVER
-    batch.delete("index", _key(name))
+    batch.delete("index", keys.ENDED.key(name))
     return _decode(stored)
 
 
@@ -68,4 +69,4 @@ def hand_over(batch: Batch, ended: Ended, topic: Topic) -> None:
     for group_id in ended.receivers:
         store_cursor(batch, keys.group_topic(group_id, topic.id), 0, Cursor(begin))
     for group_id in ended.readers:
-        batch.put("index", b"q" + keys.group_topic(group_id, topic.id) + keys.u16(0), keys.u64(begin))
+        batch.put("index", keys.STORED.key(keys.group_topic(group_id, topic.id), 0), keys.u64(begin))

@@ -55,16 +55,15 @@ def check_offset(batch: Batch, topic: Topic, queue: int, offset: int) -> None:
 
 
 def stored(batch: Batch, gt: bytes, queue: int) -> int | None:
-    found = batch.get("index", b"q" + gt + keys.u16(queue))
+    found = batch.get("index", keys.STORED.key(gt, queue))
     return None if found is None else keys.read_u64(found)
 
 
 def store(batch: Batch, gt: bytes, queue: int, offset: int, mirror: bool = False) -> None:
-    batch.put("index", b"q" + gt + keys.u16(queue), keys.u64(offset) + (_MIRROR if mirror else b""))
+    batch.put("index", keys.STORED.key(gt, queue), keys.u64(offset) + (_MIRROR if mirror else b""))
 
 
 def mirrored(batch: Batch, gt: bytes) -> bool | None:
     """Whether the group's offsets of a topic are only shown here, at least in part; None if it has none."""
-    prefix = b"q" + gt
-    found = [value[8:] == _MIRROR for _, value in batch.scan("index", prefix, keys.after_prefix(prefix))]
+    found = [value[8:] == _MIRROR for _, value in batch.scan("index", *keys.STORED.of(gt))]
     return any(found) if found else None

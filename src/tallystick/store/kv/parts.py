@@ -42,7 +42,7 @@ _decode = msgspec.msgpack.Decoder(PartRecord).decode
 
 
 def prepare(batch: Batch, op: PreparePart) -> OpResult | None:
-    key = keys.part(op.part, op.index)
+    key = keys.PART.key(op.part, op.index)
     stored = batch.get("tx", key)
     check = _checksum(op.messages)
     if stored is not None:
@@ -58,7 +58,7 @@ def prepare(batch: Batch, op: PreparePart) -> OpResult | None:
     else:
         _lay_down(batch, op, record)
     batch.put("tx", key, encode(record))
-    batch.put("index", b"e" + keys.u64(record.expires_at) + key, b"")
+    batch.put("index", keys.PART_EXPIRY.key(record.expires_at, key), b"")
     batch.counters.parts += 1
     return None
 
@@ -83,15 +83,13 @@ def _lay_down(batch: Batch, op: PreparePart, record: PartRecord) -> None:
         topic = batch.catalog.topics[name]
         for queue, body in bodies.split(messages, topic.queues, batch.now, turn):
             batch.counters.bodies += 1
-            key = keys.body(topic.id, batch.counters.bodies)
+            key = keys.BODY.key(topic.id, batch.counters.bodies)
             batch.put("log", key, encode(body))
             record.laid.append(Laid(topic.id, queue, len(body.values), key))
 
 
 def _records(batch: Batch, part_id: str) -> list[tuple[bytes, PartRecord]]:
-    prefix = keys.part_prefix(part_id)
-    found = batch.scan("tx", prefix, keys.after_prefix(prefix))
-    return [(key, _decode(value)) for key, value in found]
+    return [(key, _decode(value)) for key, value in batch.scan("tx", *keys.PART.of(part_id))]
 
 
 def claim(batch: Batch, refs: list[PartRef]) -> Claimed:
@@ -146,20 +144,21 @@ def _remove(batch: Batch, key: bytes, record: PartRecord) -> None:
 
 def _forget(batch: Batch, key: bytes, record: PartRecord) -> None:
     batch.delete("tx", key)
-    batch.delete("index", b"e" + keys.u64(record.expires_at) + key)
+    batch.delete("index", keys.PART_EXPIRY.key(record.expires_at, key))
     batch.counters.parts -= 1
 
 
 def expire(batch: Batch, op: ExpireParts) -> Progress:
     done = 0
-    for entry, _ in batch.scan("index", b"e", b"f"):
-        at = keys.read_u64(entry, 1)
+    for entry, _ in batch.scan("index", *keys.PART_EXPIRY.all):
+        at = keys.PART_EXPIRY.at(entry)
         if at > batch.now:
             return Progress(done, next_at=at)
         if done >= op.limit:
             return Progress(done, more=True)
-        stored = batch.get("tx", entry[9:])
+        key = keys.PART_EXPIRY.part(entry)
+        stored = batch.get("tx", key)
         if stored is not None:
-            _remove(batch, entry[9:], _decode(stored))
+            _remove(batch, key, _decode(stored))
         done += 1
     return Progress(done)

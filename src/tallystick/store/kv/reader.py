@@ -11,8 +11,9 @@ from msgspec import Struct
 from tallystick.core.message import Chunk, StoredMessage, messages_of
 from tallystick.store.kv import keys
 from tallystick.store.kv.bodies import is_reference, whole_chunk
-from tallystick.store.kv.catalog import QueueId, Topic
+from tallystick.store.kv.catalog import Topic
 from tallystick.store.kv.engine import Engine
+from tallystick.store.kv.visible import Shown, Visible
 from tallystick.store.protocol import Slice
 
 
@@ -28,34 +29,28 @@ _decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
 
 
 class Reader:
-    """Chunks of a queue. `ends` holds one past the last durable offset of each queue: an engine may show a write
-    to readers before its fsync, and what a power cut could still take back must not be seen by anyone."""
+    """Chunks of a queue, up to its durable end: an engine may show a write to readers before its fsync, and what a
+    power cut could still take back must not be seen by anyone."""
 
     CACHED_CHUNKS = 64
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._cache: OrderedDict[bytes, Chunk] = OrderedDict()
-        self.ends: dict[QueueId, int] = {}
+    def __init__(self, engine: Engine, visible: Visible) -> None:
+        self._engine, self._visible = engine, visible
+        self._cache: OrderedDict[tuple[int, int, int], Chunk] = OrderedDict()
 
-    def end(self, topic_id: int, queue: int, start: int) -> int:
-        """One past the last durable offset. A queue that has just been made, and is not durable yet, is empty."""
-        return max(start, self.ends.get((topic_id, queue), 0))
-
-    def raw(self, topic_id: int, queue: int, offset: int) -> Iterator[tuple[int, bytes]]:
+    def raw(self, topic_id: int, queue: int, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
         """(last offset, chunk) from the chunk that holds `offset` on."""
-        end = self.ends.get((topic_id, queue), 0)
-        start = keys.chunk(topic_id, queue, offset)
-        for key, value in self._engine.scan("log", start, keys.chunk(topic_id, queue, end)):
+        for key, value in self._engine.scan("log", *keys.CHUNK.between(topic_id, queue, offset, end)):
             chunk = whole_chunk(self._engine, value) if is_reference(value) else value
             if chunk is None:
                 return  # trimmed while we read: the next read will be told so
-            yield keys.read_u64(key, 6), chunk
+            yield keys.CHUNK.last(key), chunk
 
-    def slice(self, topic: Topic, queue: int, start: int, offset: int, max_messages: int, max_bytes: int) -> Slice:
-        piece = Slice(start, offset, self.end(topic.id, queue, start), [], topic.created_at)
+    def slice(self, shown: Shown, queue: int, offset: int, max_messages: int, max_bytes: int) -> Slice:
+        topic, end = shown.topic, shown.ends[queue]
+        piece = Slice(shown.starts[queue], offset, end, [], topic.created_at)
         taken = 0
-        for last, value in self.raw(topic.id, queue, offset):
+        for last, value in self.raw(topic.id, queue, offset, end):
             if piece.chunks and taken + len(value) > max_bytes:
                 break
             piece.chunks.append(value)
@@ -68,9 +63,9 @@ class Reader:
 
     def messages(self, topic: Topic, queue: int, offset: int) -> Iterator[StoredMessage]:
         # Chunk by chunk: a receive wants a few messages, and mostly the ones behind the last it took.
-        end = self.ends.get((topic.id, queue), 0)
+        end = self._visible.end(topic, queue)
         while offset < end:
-            chunk = self._chunk_at(topic.id, queue, offset)
+            chunk = self._chunk_at(topic.id, queue, offset, end)
             if chunk is None:
                 return
             yield from messages_of(chunk, topic.name, queue, offset)
@@ -81,12 +76,12 @@ class Reader:
         return found if found is not None and found.offset == offset else None
 
     def stored_at(self, topic: Topic, queue: int, offset: int) -> int | None:
-        chunk = self._chunk_at(topic.id, queue, offset)
+        chunk = self._chunk_at(topic.id, queue, offset, self._visible.end(topic, queue))
         return None if chunk is None else chunk.stored_at
 
     def offset_at(self, topic: Topic, queue: int, start: int, timestamp: int) -> int:
         """The first offset from `start` on that was stored at `timestamp` or later; the end if there is none."""
-        low, high = start, self.ends.get((topic.id, queue), 0)
+        low, high = start, self._visible.end(topic, queue)
         while low < high:
             middle = (low + high) // 2
             found = self._head_at(topic.id, queue, middle)
@@ -101,18 +96,16 @@ class Reader:
 
     def _head_at(self, topic_id: int, queue: int, offset: int) -> tuple[int, ChunkHead] | None:
         """The last offset and the head of the chunk that holds `offset`; of a reference, without its body."""
-        prefix = keys.queue_prefix(topic_id, queue)
-        for key, value in self._engine.scan("log", prefix + keys.u64(offset), keys.after_prefix(prefix)):
-            return keys.read_u64(key, 6), decode_head(value)
+        for key, value in self._engine.scan("log", *keys.CHUNK.since(topic_id, queue, offset)):
+            return keys.CHUNK.last(key), decode_head(value)
         return None
 
-    def _chunk_at(self, topic_id: int, queue: int, offset: int) -> Chunk | None:
-        prefix = keys.queue_prefix(topic_id, queue)
-        for key, chunk in reversed(self._cache.items()):
-            if key.startswith(prefix) and chunk.base <= offset < chunk.base + len(chunk):
+    def _chunk_at(self, topic_id: int, queue: int, offset: int, end: int) -> Chunk | None:
+        for (of_topic, of_queue, _), chunk in reversed(self._cache.items()):
+            if (of_topic, of_queue) == (topic_id, queue) and chunk.base <= offset < chunk.base + len(chunk):
                 return chunk
-        for last, value in self.raw(topic_id, queue, offset):
-            chunk = self._cache[keys.chunk(topic_id, queue, last)] = _decode_chunk(value)
+        for last, value in self.raw(topic_id, queue, offset, end):
+            chunk = self._cache[(topic_id, queue, last)] = _decode_chunk(value)
             if len(self._cache) > self.CACHED_CHUNKS:
                 self._cache.popitem(last=False)
             return chunk

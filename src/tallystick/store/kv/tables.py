@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -52,29 +52,35 @@ _decode_record = msgspec.msgpack.Decoder(Record).decode
 _decode_check = msgspec.msgpack.Decoder(CheckState).decode
 
 Row = tuple[Any, ...]
-Range = tuple[Area, bytes, bytes]  # area, first key, end
 
 
-def _ranges(batch: Batch, table: TableName, state: str | None) -> list[Range]:
+class _Span(NamedTuple):
+    """A range of keys of one kind."""
+
+    area: Area
+    kind: keys.Kind
+    low: bytes
+    high: bytes
+
+
+def _spans(batch: Batch, table: TableName, state: str | None) -> list[_Span]:
     """Where a table lies, in the order in which it is read."""
     if table == "op":
-        return [("index", b"o" + keys.u64(batch.counters.first_outcome), b"p")]
-    if table == "delayed":
-        return [("index", b"y", b"z")]
-    if table == "calls":
-        return _call_ranges(state)
-    if table == "half" or state in _PENDING:
+        return [_Span("index", keys.OUTCOMES, *keys.OUTCOMES.since(batch.counters.first_outcome))]
+    if table in ("transactions", "half") and (table == "half" or state in _PENDING):
         # The line for checks first: what is parked while we read is then met again, not missed.
-        return [("index", b"d", b"e"), ("index", b"P", b"Q")]
-    return [("tx", b"t", b"u")]
+        return [_whole(keys.DUE), _whole(keys.PARKED)]
+    if table == "transactions":
+        return [_Span("tx", keys.TRANSACTION, *keys.TRANSACTION.all)]
+    if table == "calls" and state == "waiting":
+        return [_whole(keys.DUE_CALL), _whole(keys.LEASED_CALL)]
+    if table == "calls":
+        return [_whole(keys.PARKED_CALL if state == "parked" else keys.CALLS_STATE)]
+    return [_whole(keys.DELAYED)]
 
 
-def _call_ranges(state: str | None) -> list[Range]:
-    if state == "parked":
-        return [("index", b"X", b"Y")]
-    if state == "waiting":
-        return [("index", b"D", b"E"), ("index", b"i", b"j")]
-    return [("index", b"x", b"y")]
+def _whole(kind: keys.Kind) -> _Span:
+    return _Span("index", kind, *kind.all)
 
 
 def page(batch: Batch, reader: Reader, query: TableQuery) -> TablePage:
@@ -85,8 +91,8 @@ def page(batch: Batch, reader: Reader, query: TableQuery) -> TablePage:
         rows = list(_offsets(batch, reader, query.group))
     else:
         size = 0
-        for examined, (token, key, value) in enumerate(_entries(batch, query)):
-            for row, weight in _MAKERS[query.table](batch, key, value, query):
+        for examined, (token, kind, key, value) in enumerate(_entries(batch, query)):
+            for row, weight in _MAKERS[query.table](batch, kind, key, value, query):
                 rows.append(row)
                 size += weight
             if len(rows) >= query.limit or size >= PAGE_BYTES or examined >= EXAMINED_PER_PAGE:
@@ -95,27 +101,27 @@ def page(batch: Batch, reader: Reader, query: TableQuery) -> TablePage:
     return TablePage({name: [row[at] for row in rows] for at, name in enumerate(names)}, place)
 
 
-def _entries(batch: Batch, query: TableQuery) -> Iterator[tuple[str, bytes, bytes]]:
-    """(token, key, value) of the keys behind `after`, up to and with `before`."""
-    ranges = _ranges(batch, query.table, query.state)
-    first, start = _read_token(ranges, query.after, "after") if query.after else (0, b"")
-    last, stop = _read_token(ranges, query.before, "before") if query.before else (len(ranges) - 1, b"\xff")
+def _entries(batch: Batch, query: TableQuery) -> Iterator[tuple[str, keys.Kind, bytes, bytes]]:
+    """(token, kind, key, value) of the keys behind `after`, up to and with `before`."""
+    spans = _spans(batch, query.table, query.state)
+    first, start = _read_token(spans, query.after, "after") if query.after else (0, None)
+    last, stop = _read_token(spans, query.before, "before") if query.before else (len(spans) - 1, None)
     for number in range(first, last + 1):
-        area, low, high = ranges[number]
-        begin = max(low, start + b"\0") if start and number == first else low
-        end = min(high, stop + b"\0") if number == last else high
+        area, kind, low, high = spans[number]
+        begin = max(low, keys.behind(start)) if start is not None and number == first else low
+        end = min(high, keys.behind(stop)) if stop is not None and number == last else high
         for key, value in batch.engine.scan(area, begin, end):
-            yield f"{number}.{key.hex()}", key, value
+            yield f"{number}.{key.hex()}", kind, key, value
 
 
-def _read_token(ranges: list[Range], token: str, field: str) -> tuple[int, bytes]:
+def _read_token(spans: list[_Span], token: str, field: str) -> tuple[int, bytes]:
     number, _, place = token.partition(".")
     try:
-        area = ranges[int(number)] if number in ("0", "1") else None
+        kind = spans[int(number)].kind if number in ("0", "1") else None
         key = bytes.fromhex(place)
     except (ValueError, IndexError):
-        area, key = None, b""
-    if area is None or not area[1][:1] <= key < area[2]:  # the beginning of a table may have expired meanwhile
+        kind, key = None, b""
+    if kind is None or not kind.holds(key):  # not by the span: the beginning of a table may have expired meanwhile
         raise InvalidRequest(f"{field}: {token[:80]!r} is no place in this table", field=field)
     return int(number), key
 
@@ -125,8 +131,8 @@ def _read_token(ranges: list[Range], token: str, field: str) -> tuple[int, bytes
 _Rows = Iterator[tuple[Row, int]]
 
 
-def _transaction_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Rows:
-    gid, record = _record(batch, key, value)
+def _transaction_rows(batch: Batch, kind: keys.Kind, key: bytes, value: bytes, query: TableQuery) -> _Rows:
+    gid, record = _record(batch, kind, key, value)
     if record is None or not _wanted(record, query):
         return
     if isinstance(record, Resolved):
@@ -146,8 +152,8 @@ def _resolved_row(gid: str, record: Resolved) -> Row:
     return (*made, record.resolved_at, record.by, record.checks, None, None, None, None, None)
 
 
-def _half_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Rows:
-    gid, record = _record(batch, key, value)
+def _half_rows(batch: Batch, kind: keys.Kind, key: bytes, value: bytes, query: TableQuery) -> _Rows:
+    gid, record = _record(batch, kind, key, value)
     if not isinstance(record, Prepared) or not _wanted(record, query):
         return
     state = "parked" if _check_state(batch, gid, record).parked else "prepared"
@@ -164,24 +170,23 @@ def _half_row(gid: str, sequence: int, state: str, record: Prepared, message: Ou
     return (gid, sequence, state, record.group, *content, *about)
 
 
-def _op_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Rows:
+def _op_rows(batch: Batch, kind: keys.Kind, key: bytes, value: bytes, query: TableQuery) -> _Rows:
     at, outcomes = decode_outcomes(value)
     for index, (gid, outcome, by) in enumerate(outcomes):
-        yield (keys.read_u64(key, 1), index, at, gid, outcome, by), 96
+        yield (keys.OUTCOMES.number(key), index, at, gid, outcome, by), 96
 
 
-def _delayed_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Rows:
+def _delayed_rows(batch: Batch, kind: keys.Kind, key: bytes, value: bytes, query: TableQuery) -> _Rows:
     """Messages that are visible by right and wait for their time; those without a gid have an empty one."""
     waiting = decode_delayed(value)
     yield (waiting.gid, waiting.sequence, waiting.message.topic, waiting.message.deliver_at), 96
 
 
-def _call_rows(batch: Batch, key: bytes, value: bytes, query: TableQuery) -> _Rows:
+def _call_rows(batch: Batch, kind: keys.Kind, key: bytes, value: bytes, query: TableQuery) -> _Rows:
     """Calls of transactions that have an outcome; by an index, the one call that its key names."""
-    own = key[:1] == b"x"
-    gid, only = (key[1:].decode(), None) if own else keys.read_call(key, {b"D": 13, b"i": 9}.get(key[:1], 1))
-    stored = value if own else batch.engine.get("index", b"x" + gid.encode())
-    spec = batch.engine.get("tx", keys.calls(gid))
+    gid, only = kind.call(key) if isinstance(kind, keys.OfCall) else (kind.name(key), None)
+    stored = value if only is None else batch.engine.get("index", keys.CALLS_STATE.key(gid))
+    spec = batch.engine.get("tx", keys.CALLS.key(gid))
     if stored is None or spec is None:
         return
     state = decode_state(stored)
@@ -199,7 +204,7 @@ def _call_row(view: CallView) -> Row:
     return (*what, *when, view.size)
 
 
-_MAKERS: dict[str, Callable[[Batch, bytes, bytes, TableQuery], _Rows]] = {
+_MAKERS: dict[str, Callable[[Batch, keys.Kind, bytes, bytes, TableQuery], _Rows]] = {
     "transactions": _transaction_rows,
     "half": _half_rows,
     "op": _op_rows,
@@ -208,12 +213,12 @@ _MAKERS: dict[str, Callable[[Batch, bytes, bytes, TableQuery], _Rows]] = {
 }
 
 
-def _record(batch: Batch, key: bytes, value: bytes) -> tuple[str, Record | None]:
+def _record(batch: Batch, kind: keys.Kind, key: bytes, value: bytes) -> tuple[str, Record | None]:
     """The transaction that a key of the history or of an index names."""
-    if key[:1] == b"t":
-        return key[1:].decode(), _decode_record(value)
-    gid = (key[13:] if key[:1] == b"d" else key[1:]).decode()
-    stored = batch.engine.get("tx", keys.transaction(gid))
+    gid = kind.name(key)
+    if kind is keys.TRANSACTION:
+        return gid, _decode_record(value)
+    stored = batch.engine.get("tx", keys.TRANSACTION.key(gid))
     return gid, None if stored is None else _decode_record(stored)
 
 
@@ -223,7 +228,7 @@ def _wanted(record: Record, query: TableQuery) -> bool:
 
 
 def _check_state(batch: Batch, gid: str, record: Prepared) -> CheckState:
-    stored = batch.engine.get("index", b"k" + gid.encode())
+    stored = batch.engine.get("index", keys.CHECK.key(gid))
     return CheckState(0, record.first_check_at) if stored is None else _decode_check(stored)
 
 
@@ -240,7 +245,7 @@ def splits(batch: Batch, table: TableName, state: str | None, most: int) -> list
     """At most `most` ranges of about the same size, if the keys are spread evenly between the first and the last."""
     if table == "offsets":
         return [Split(None, None)]
-    area, low, high = _ranges(batch, table, state)[0]
+    area, _, low, high = _spans(batch, table, state)[0]
     first = next(batch.engine.scan(area, low, high), None)
     last = next(batch.engine.scan_back(area, low, high), None)
     places = _between(first[0], last[0], most) if first and last else []

@@ -18,8 +18,8 @@ def expire(batch: Batch, op: ExpireTombstones) -> Progress:
     """Forget the oldest group commits' outcomes, at most `limit` tombstones (and at least one group commit)."""
     oldest = batch.now - batch.settings.dedup_retention_ms
     done = _expire_kept(batch, op.limit)
-    start = b"o" + keys.u64(batch.counters.first_outcome)
-    for key, value in islice(batch.scan("index", start, b"p"), op.limit):
+    kept = keys.OUTCOMES.since(batch.counters.first_outcome)
+    for key, value in islice(batch.scan("index", *kept), op.limit):
         resolved_at, gids = decode_outcomes(value)
         if resolved_at > oldest:
             return Progress(done, next_at=resolved_at + batch.settings.dedup_retention_ms)
@@ -28,7 +28,7 @@ def expire(batch: Batch, op: ExpireTombstones) -> Progress:
         for gid, _, _ in gids:
             _forget(batch, gid)
         batch.delete("index", key)
-        batch.counters.first_outcome = keys.read_u64(key, 1) + 1
+        batch.counters.first_outcome = keys.OUTCOMES.number(key) + 1
         done += len(gids)
     return Progress(done, more=done >= op.limit)
 
@@ -38,16 +38,16 @@ def _forget(batch: Batch, gid: str) -> None:
     state = batch.calls_state(gid)
     if state is not None:
         if not state.finished_at:
-            batch.put("index", b"z" + keys.u64(batch.now + batch.settings.dedup_retention_ms) + gid.encode(), b"")
+            batch.put("index", keys.KEPT.key(batch.now + batch.settings.dedup_retention_ms, gid), b"")
             return
         batch.forget_calls(gid)
-    batch.delete("tx", keys.transaction(gid))
+    batch.delete("tx", keys.TRANSACTION.key(gid))
 
 
 def _expire_kept(batch: Batch, limit: int) -> int:
     done = 0
-    for key, _ in islice(batch.scan("index", b"z", b"z" + keys.u64(batch.now)), limit):
+    for key, _ in islice(batch.scan("index", *keys.KEPT.before(batch.now)), limit):
         batch.delete("index", key)
-        _forget(batch, key[9:].decode())
+        _forget(batch, keys.KEPT.name(key))
         done += 1
     return done

@@ -5,32 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+import msgspec
+
 from tallystick.core.errors import InvalidRequest, NotFound, OffsetOutOfRange, TooLarge
 from tallystick.core.wire import TopicView
 from tallystick.store.kv import keys, lives
 from tallystick.store.kv.batch import Batch, encode
-from tallystick.store.kv.catalog import Catalog, Topic
+from tallystick.store.kv.catalog import Catalog, Topic, unknown_topic
 from tallystick.store.kv.reader import decode_head
+from tallystick.store.kv.visible import show
 from tallystick.store.protocol import DeleteTopic, Progress, PutTopic, TrimTo, TrimTopics
-
-
-def view(catalog: Catalog, topic: Topic) -> TopicView:
-    queues = range(topic.queues)
-    return TopicView(
-        topic.name,
-        topic.queues,
-        topic.retention_ms,
-        topic.created_at,
-        [catalog.starts.get((topic.id, queue), 0) for queue in queues],
-        [catalog.ends.get((topic.id, queue), 0) for queue in queues],
-        [topic.begin(queue) for queue in queues],
-    )
 
 
 def known(catalog: Catalog, name: str) -> Topic:
     topic = catalog.topics.get(name)
     if topic is None:
-        raise NotFound(f"there is no topic {name!r}", field="topic")
+        raise unknown_topic(name)
     return topic
 
 
@@ -81,7 +71,8 @@ def _create(batch: Batch, op: PutTopic) -> Topic:
 
 
 def _store(batch: Batch, topic: Topic) -> None:
-    batch.put("index", b"T" + topic.name.encode(), encode(topic))
+    batch.touched.add(topic.id)
+    batch.put("index", keys.TOPIC.key(topic.name), encode(topic))
 
 
 def put(batch: Batch, op: PutTopic) -> TopicView:
@@ -91,31 +82,31 @@ def put(batch: Batch, op: PutTopic) -> TopicView:
     topic = batch.catalog.topics.get(op.name)
     if topic is None:
         _check_room(batch, op.name)
-        return view(batch.catalog, _create(batch, op))
+        return show(batch.catalog, _create(batch, op)).view()
     if op.queues is not None and op.queues < topic.queues:
         raise InvalidRequest(
             f"queues: topic {op.name!r} has {topic.queues} queues; the number can only grow", field="queues"
         )
-    topic.queues = op.queues or topic.queues
-    topic.retention_ms = topic.retention_ms if op.retention_ms is None else op.retention_ms
+    retention = topic.retention_ms if op.retention_ms is None else op.retention_ms
+    topic = msgspec.structs.replace(topic, queues=op.queues or topic.queues, retention_ms=retention)
+    batch.catalog.replace_topic(topic)
     _store(batch, topic)
-    return view(batch.catalog, topic)
+    return show(batch.catalog, topic).view()
 
 
 def delete(batch: Batch, op: DeleteTopic) -> None:
     topic = known(batch.catalog, op.name)
     lives.end(batch, topic)
-    batch.delete("index", b"T" + topic.name.encode())
-    whole = keys.u32(topic.id)
-    batch.delete_range("log", whole, keys.after_prefix(whole))
-    for prefix in (b"N", b"S", b"b"):
-        batch.delete_range("index", prefix + whole, keys.after_prefix(prefix + whole))
+    batch.delete("index", keys.TOPIC.key(topic.name))
+    batch.delete_range("log", *keys.CHUNK.of_topic(topic.id))
+    for whole in (keys.END.of_topic(topic.id), keys.START.of_topic(topic.id), keys.REFERENCE.of_topic(topic.id)):
+        batch.delete_range("index", *whole)
     for group_id in batch.catalog.groups.values():
         gt = keys.group_topic(group_id, topic.id)
-        for _ in batch.scan("index", b"l" + gt, keys.after_prefix(b"l" + gt)):
+        for _ in batch.scan("index", *keys.LEASE.of(gt)):
             batch.counters.leased -= 1
-        for prefix in (b"g", b"l", b"v", b"q"):
-            batch.delete_range("index", prefix + gt, keys.after_prefix(prefix + gt))
+        for place in (keys.CURSOR.of(gt), keys.LEASE.of(gt), keys.VISIBLE.of(gt), keys.STORED.of(gt)):
+            batch.delete_range("index", *place)
     batch.log.forget(topic.id)
     batch.catalog.remove_topic(topic)
     batch.deleted.append(topic)
@@ -154,30 +145,29 @@ def _drop_before(batch: Batch, topic: Topic, queue: int, offset: int, limit: int
     where = (topic.id, queue)
     if offset <= batch.catalog.starts.get(where, 0):
         return 0
-    prefix = keys.queue_prefix(*where)
     dropped = 0
-    for entry, body in list(islice(batch.scan("index", b"b" + prefix, b"b" + prefix + keys.u64(offset)), limit)):
+    for entry, body in list(islice(batch.scan("index", *keys.REFERENCE.before(*where, offset)), limit)):
         batch.delete("log", body)
         dropped += 1
         if dropped == limit:
-            offset = keys.read_u64(entry, 7) + 1
-    batch.delete_range("log", prefix, prefix + keys.u64(offset))
-    batch.delete_range("index", b"b" + prefix, b"b" + prefix + keys.u64(offset))
-    batch.catalog.starts[where] = offset
-    batch.put("index", b"S" + prefix, keys.u64(offset))
+            offset = keys.REFERENCE.last(entry) + 1
+    batch.delete_range("log", *keys.CHUNK.between(*where, 0, offset))
+    batch.delete_range("index", *keys.REFERENCE.before(*where, offset))
+    batch.catalog.starts[where] = batch.trimmed[where] = offset
+    batch.touched.add(topic.id)
+    batch.put("index", keys.START.key(*where), keys.u64(offset))
     return dropped
 
 
 def _trim_queue(batch: Batch, topic: Topic, queue: int, limit: int) -> int:
     oldest = batch.now - topic.retention_ms
-    prefix = keys.queue_prefix(topic.id, queue)
     start = batch.catalog.starts.get((topic.id, queue), 0)
     trimmed, new_start = 0, start
-    for key, value in batch.engine.scan("log", prefix + keys.u64(start), keys.after_prefix(prefix)):
+    for key, value in batch.engine.scan("log", *keys.CHUNK.since(topic.id, queue, start)):
         if trimmed >= limit or decode_head(value).stored_at >= oldest:
             break
         trimmed += 1
-        new_start = keys.read_u64(key, 6) + 1
+        new_start = keys.CHUNK.last(key) + 1
     if trimmed:
         _drop_before(batch, topic, queue, new_start, trimmed)
     return trimmed

@@ -48,7 +48,7 @@ def prepare(batch: Batch, op: Prepare) -> OpResult | None:
         check.headers,
         check.timeout_ms,
     )
-    batch.put("tx", keys.transaction(op.gid), encode(record))
+    batch.put("tx", keys.TRANSACTION.key(op.gid), encode(record))
     batch.note_delay(channel.id, after)
     batch.add_due(channel.id, record.first_check_at, op.gid)
     batch.catalog.recent.add(op.gid, record)
@@ -122,7 +122,7 @@ def resolve(
     if pushed is not None and pushed.calls:
         calls.settle(batch, gid, pushed, existing.target if existing else "", outcome, created, delay_ms)
     tombstone = Resolved(outcome, group, created, batch.now, by, count, checks, len(pushed.calls) if pushed else 0)
-    batch.put("tx", keys.transaction(gid), encode(tombstone))
+    batch.put("tx", keys.TRANSACTION.key(gid), encode(tombstone))
     batch.outcomes.append((gid, tombstone))
     return positions
 
@@ -133,15 +133,15 @@ def forget_pending(batch: Batch, gid: str, record: Prepared) -> int:
     batch.counters.pending -= 1
     state = batch.check_state(gid, record)
     if state is None:
-        batch.delete("index", keys.due(record.channel, record.first_check_at, gid))
+        batch.delete("index", keys.DUE.key(record.channel, record.first_check_at, gid))
         return 0
     if state.parked:
         batch.counters.parked -= 1
-        batch.delete("index", b"P" + gid.encode())
+        batch.delete("index", keys.PARKED.key(gid))
     else:
-        batch.delete("index", keys.due(record.channel, state.next_at, gid))
-    batch.delete("index", b"k" + gid.encode())
-    batch.delete("index", keys.aged(record.created_at, gid))
+        batch.delete("index", keys.DUE.key(record.channel, state.next_at, gid))
+    batch.delete("index", keys.CHECK.key(gid))
+    batch.delete("index", keys.AGED.key(record.created_at, gid))
     return state.checks
 
 

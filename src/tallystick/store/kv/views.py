@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from tallystick.core.errors import InvalidRequest, NotFound
@@ -64,56 +64,48 @@ def _pending(batch: Batch, gid: str, record: Prepared) -> TransactionView:
 _Place = tuple[str, str]  # where a page may go on, gid
 
 
-def _prepared(batch: Batch, after: str) -> Iterator[_Place]:
-    start = bytes.fromhex(after) + b"\0" if after else b"d"
-    for key, _ in batch.scan("index", start, b"e"):
-        yield key.hex(), key[13:].decode()
-
-
-def _parked(batch: Batch, after: str) -> Iterator[_Place]:
-    start = bytes.fromhex(after) + b"\0" if after else b"P"
-    for key, _ in batch.scan("index", start, b"Q"):
-        yield key.hex(), key[1:].decode()
+def _listed(batch: Batch, kind: keys.Kind, after: str) -> Iterator[_Place]:
+    low, high = kind.all
+    for key, _ in batch.scan("index", keys.behind(bytes.fromhex(after)) if after else low, high):
+        yield key.hex(), kind.name(key)
 
 
 def _resolved(batch: Batch, after: str) -> Iterator[_Place]:
     """Newest first."""
     last, _, index = after.partition(".")
-    end = bytes.fromhex(last) + b"\0" if last else b"p"
-    for key, value in batch.engine.scan_back("index", b"o" + keys.u64(batch.counters.first_outcome), end):
+    low, high = keys.OUTCOMES.since(batch.counters.first_outcome)
+    for key, value in batch.engine.scan_back("index", low, keys.behind(bytes.fromhex(last)) if last else high):
         outcomes = decode_outcomes(value)[1]
         upto = int(index) if index and key.hex() == last else len(outcomes)
         for place in range(upto - 1, -1, -1):
             yield f"{key.hex()}.{place}", outcomes[place][0]
 
 
-def _kept(batch: Batch, after: str) -> Iterator[_Place]:
-    """Old ones with calls that are not done. Last: what is moved here while we read is met, not missed."""
-    start = bytes.fromhex(after) + b"\0" if after else b"z"
-    for key, _ in batch.scan("index", start, b"{"):
-        yield key.hex(), key[9:].decode()
-
-
-_Stage = Callable[[Batch, str], Iterator[_Place]]
-_STAGES: dict[str, tuple[_Stage, ...]] = {
-    "prepared": (_prepared,),
-    "parked": (_parked,),
-    "committed": (_resolved, _kept),
-    "rolled_back": (_resolved,),
+# Where transactions of a state are found. What is kept for its calls comes last: what is moved there while we read is
+# met, not missed.
+_Stages = tuple[keys.Kind, ...]
+_STAGES: dict[str, _Stages] = {
+    "prepared": (keys.DUE,),
+    "parked": (keys.PARKED,),
+    "committed": (keys.OUTCOMES, keys.KEPT),
+    "rolled_back": (keys.OUTCOMES,),
 }
-_ALL: tuple[_Stage, ...] = (_parked, _prepared, _resolved, _kept)
-_FIRST_BYTE: dict[_Stage, str] = {
-    stage: first.hex() for stage, first in ((_parked, b"P"), (_prepared, b"d"), (_resolved, b"o"), (_kept, b"z"))
-}
-_TOKEN = re.compile(r"([0-3]):((?:50|64|6f|7a)(?:[0-9a-f]{2})*(?:(?<=:6f.{16})\.[0-9]{1,9})?)\Z")
+_ALL: _Stages = (keys.PARKED, keys.DUE, keys.OUTCOMES, keys.KEPT)
+_TOKEN = re.compile(r"([0-3]):((?:[0-9a-f]{2})+)(\.[0-9]{1,9})?\Z")
 
 
-def _read_token(stages: tuple[_Stage, ...], after: str) -> tuple[int, str]:
+def _read_token(stages: _Stages, after: str) -> tuple[int, str]:
     """Where an earlier page stopped. Anything else is refused: it could lead out of the list, to other keys."""
     found = _TOKEN.match(after)
-    if found and int(found[1]) < len(stages) and found[2].startswith(_FIRST_BYTE[stages[int(found[1])]]):
-        return int(found[1]), found[2]
+    if found and int(found[1]) < len(stages):
+        kind = stages[int(found[1])]
+        if kind.holds(bytes.fromhex(found[2])) and (found[3] is None or kind is keys.OUTCOMES):
+            return int(found[1]), found[2] + (found[3] or "")
     raise InvalidRequest(f"after: {after[:80]!r} is not the `next` of an earlier page", field="after")
+
+
+def _places(batch: Batch, kind: keys.Kind, after: str) -> Iterator[_Place]:
+    return _resolved(batch, after) if kind is keys.OUTCOMES else _listed(batch, kind, after)
 
 
 def scan(
@@ -124,7 +116,7 @@ def scan(
     first, place = _read_token(stages, after) if after is not None else (0, "")
     found: list[TransactionView] = []
     for number in range(first, len(stages)):
-        for examined, (token, gid) in enumerate(stages[number](batch, place)):
+        for examined, (token, gid) in enumerate(_places(batch, stages[number], place)):
             view = transaction(batch, gid)
             if view and (state is None or view.state == state) and group in (None, view.group):
                 found.append(view)
@@ -148,18 +140,16 @@ def groups(batch: Batch, reader: Reader, only: str | None) -> list[GroupView]:
     return views
 
 
-def lags(batch: Batch, reader: Reader, most: int) -> list[GroupView]:
+def lags(batch: Batch, most: int) -> list[GroupView]:
     """The lag of the first `most` (group, topic) pairs."""
     pairs = ((name, topic) for name, id_ in sorted(batch.catalog.groups.items()) for topic in _topics_of(batch, id_))
-    return [lag_view(batch, reader, name, topic) for name, topic in islice(pairs, most)]
+    return [lag_view(batch, name, topic) for name, topic in islice(pairs, most)]
 
 
 def _topics_of(batch: Batch, group_id: int) -> Iterator[Topic]:
-    prefix = keys.u32(group_id)
     found: set[int] = set()
-    for kind in (b"g", b"q"):
-        for key, _ in batch.scan("index", kind + prefix, keys.after_prefix(kind + prefix)):
-            found.add(keys.read_u32(key, 5))
+    for kind in (keys.CURSOR, keys.STORED):
+        found.update(kind.topic_id(key) for key, _ in batch.scan("index", *kind.of_group(group_id)))
     for topic_id in sorted(found):
         topic = batch.catalog.topics_by_id.get(topic_id)
         if topic is not None:
@@ -167,20 +157,20 @@ def _topics_of(batch: Batch, group_id: int) -> Iterator[Topic]:
 
 
 def group_view(batch: Batch, reader: Reader, name: str, topic: Topic) -> GroupView:
-    view = lag_view(batch, reader, name, topic)
+    view = lag_view(batch, name, topic)
     gt = keys.group_topic(batch.catalog.groups.get(name, 0), topic.id)
     for one in view.queues:
         _note_oldest(batch, reader, view, gt, topic, one.queue, one.offset)
     return view
 
 
-def lag_view(batch: Batch, reader: Reader, name: str, topic: Topic) -> GroupView:
+def lag_view(batch: Batch, name: str, topic: Topic) -> GroupView:
     """Without the age of what is unsettled, which costs a read of a chunk for each queue."""
     gt = keys.group_topic(batch.catalog.groups.get(name, 0), topic.id)
     view = GroupView(name, topic.name, [])
     for queue in range(topic.queues):
         start = batch.catalog.starts.get((topic.id, queue), 0)
-        end = reader.end(topic.id, queue, start)
+        end = batch.catalog.ends.get((topic.id, queue), 0)
         place, leased = _place(batch, gt, queue, start)
         view.queues.append(QueueOffset(queue, place, start, end, end - place + leased))
         view.leased += leased
@@ -190,7 +180,7 @@ def lag_view(batch: Batch, reader: Reader, name: str, topic: Topic) -> GroupView
 
 def _place(batch: Batch, gt: bytes, queue: int, start: int) -> tuple[int, int]:
     """Where the group stands in a queue, and how many before that are under lease."""
-    cursor = batch.get("index", b"g" + gt + keys.u16(queue))
+    cursor = batch.get("index", keys.CURSOR.key(gt, queue))
     if cursor is not None:
         decoded = decode_cursor(cursor)
         return max(decoded.next, start), decoded.leased
@@ -200,9 +190,8 @@ def _place(batch: Batch, gt: bytes, queue: int, start: int) -> tuple[int, int]:
 def _note_oldest(
     batch: Batch, reader: Reader, view: GroupView, gt: bytes, topic: Topic, queue: int, place: int
 ) -> None:
-    prefix = b"l" + gt + keys.u16(queue)
-    first = next(islice(batch.scan("index", prefix, keys.after_prefix(prefix)), 1), None)
-    oldest = place if first is None else keys.read_u64(first[0], 11)
+    first = next(batch.scan("index", *keys.LEASE.of_queue(gt, queue)), None)
+    oldest = place if first is None else keys.LEASE.offset(first[0])
     at = reader.stored_at(topic, queue, oldest)
     if at is not None and (view.oldest_unsettled_at is None or at < view.oldest_unsettled_at):
         view.oldest_unsettled_at = at
@@ -232,14 +221,12 @@ def _oldest_pending(batch: Batch) -> int | None:
     which is their creation plus a delay: the head of a line less the longest delay bounds them all.
     """
     oldest: list[int] = []
-    for key, _ in islice(batch.scan("index", b"a", b"b"), 1):
-        oldest.append(keys.read_u64(key, 1))
+    for key, _ in islice(batch.scan("index", *keys.AGED.all), 1):
+        oldest.append(keys.AGED.at(key))
     for channel in batch.catalog.channels.values():
         if channel.via == "call":
             continue
-        prefix = b"d" + keys.u32(channel.id)
         mark = batch.catalog.mark(channel.id)
-        found = batch.scan("index", prefix + keys.u64(mark.low), keys.after_prefix(prefix))
-        for key, _ in islice(found, 1):
-            oldest.append(keys.read_u64(key, 5) - mark.longest)
+        for key, _ in islice(batch.scan("index", *keys.DUE.since(channel.id, mark.low)), 1):
+            oldest.append(keys.DUE.at(key) - mark.longest)
     return min(oldest, default=None)

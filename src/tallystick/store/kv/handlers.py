@@ -1,0 +1,72 @@
+"""Which rule carries out which operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tallystick.core import ops
+from tallystick.store import protocol
+from tallystick.store.kv import (
+    call_topics,
+    calls,
+    checks,
+    delayed,
+    hurry,
+    leases,
+    ledger,
+    offsets,
+    parts,
+    resets,
+    tombstones,
+    topics,
+    transactions,
+)
+from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.reader import Reader
+from tallystick.store.protocol import Result
+
+Handler = Callable[[Batch, Any], Result]
+
+
+def handlers(reader: Reader) -> dict[type, Handler]:
+    return {
+        ops.Prepare: transactions.prepare,
+        ops.Commit: transactions.commit,
+        ops.Rollback: transactions.rollback,
+        ops.Send: transactions.send,
+        ops.PreparePart: parts.prepare,
+        ops.DropParts: parts.drop,
+        ops.CommitBatch: ledger.commit,
+        ops.Ack: leases.ack,
+        ops.Nack: partial(leases.nack, reader=reader),
+        ops.Renew: leases.renew,
+        ops.CommitOffsets: offsets.commit,
+        ops.AnswerChecks: checks.answer,
+        protocol.PutTopic: topics.put,
+        protocol.DeleteTopic: topics.delete,
+        protocol.ClaimChecks: checks.claim,
+        protocol.FailChecks: checks.fail,
+        protocol.ParkOld: checks.park_old,
+        protocol.Resume: checks.resume,
+        protocol.OperatorResolve: transactions.operator_resolve,
+        protocol.Receive: partial(leases.receive, reader=reader),
+        protocol.ResetGroup: partial(resets.reset, reader=reader),
+        protocol.PromoteDelayed: delayed.promote,
+        protocol.ExpireParts: parts.expire,
+        protocol.ExpireTombstones: tombstones.expire,
+        protocol.TrimTopics: topics.trim,
+        protocol.TrimTo: topics.trim_to,
+        protocol.ForgetApp: ledger.forget,
+        protocol.ClaimCalls: calls.claim,
+        protocol.FinishCalls: calls.finish,
+        protocol.RequeueCalls: calls.requeue,
+        protocol.ResumeCalls: calls.resume,
+        protocol.StopCalls: calls.stop,
+        protocol.Hurry: hurry.one,
+        protocol.HurryAll: hurry.all_,
+        protocol.Subscribe: call_topics.subscribe,
+        protocol.Unsubscribe: call_topics.unsubscribe,
+        protocol.DropCallTopic: call_topics.drop,
+    }
