@@ -14,8 +14,8 @@ import msgspec
 
 from tallystick.broker.alerts import Alerts
 from tallystick.broker.calls.deliverer import Calls, CallSettings
-from tallystick.broker.checkback.databases import Databases
-from tallystick.broker.checkback.scheduler import TICK_SECONDS, CheckBack
+from tallystick.broker.checkback.databases import BarrierDatabases
+from tallystick.broker.checkback.scheduler import TICK_SECONDS, CheckScheduler
 from tallystick.broker.config import Config
 from tallystick.broker.metrics import MAX_LAG_SERIES, Metrics, StoreCollector
 from tallystick.broker.outbound.allow_list import AllowedUrls
@@ -71,7 +71,7 @@ class Broker:
         self.allowed = AllowedUrls(config.allowed_urls)
         if config.alert_url:
             self.allowed.check(config.alert_url, "alert_url")
-        self._databases = Databases(config.databases, config.barrier_table)
+        self._databases = BarrierDatabases(config.databases, config.barrier_table)
         self.store = store or open_store(config)
         self._collector = StoreCollector(self.store)
         self.metrics.registry.register(self._collector)
@@ -82,7 +82,7 @@ class Broker:
         )
         self._outbound = Outbound(self.allowed)
         self._alerts = Alerts(config.alert_url, self._outbound, self.metrics)
-        self.checkback = CheckBack(
+        self.checkback = CheckScheduler(
             self.store,
             self.writer,
             self.clock,
