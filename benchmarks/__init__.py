@@ -1,1 +1,1 @@
-"""The full benchmarks, with a real PostgreSQL server beside the broker."""
+"""The benchmarks: of a broker and its clients here, of Spark in `spark`."""

@@ -8,9 +8,9 @@ from psycopg.conninfo import make_conninfo
 from tests.servers import postgres_server
 
 from benchmarks import flash_sale
-from tallystick.bench import main
-from tallystick.bench.report import Figure
-from tallystick.bench.run import Bench
+from benchmarks.command import main
+from benchmarks.report import Figure
+from benchmarks.run import Bench
 
 SECONDS, LEAST_SECONDS = 10.0, 1.0
 

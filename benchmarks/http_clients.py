@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from tallystick.bench.service import TrivialService
+from benchmarks.service import TrivialService
 from tallystick.broker.config import LOOPBACK_URLS
 from tallystick.broker.outbound.allow_list import AllowedUrls
 from tallystick.broker.outbound.outbound import Outbound

@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from tests.servers import postgres_server
 
+from benchmarks.report import Report
 from benchmarks.spark import archive, backlog, judge, sink, source
 from benchmarks.spark.ground import Ground
-from tallystick.bench.report import Report
 from tallystick.spark.session import job_session
 
 SECTIONS: dict[str, Callable[[Ground], None]] = {

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from benchmarks import loads
 from benchmarks.spark.ground import Ground
 from tallystick import AsyncClient
 from tallystick.barrier import create_tables
-from tallystick.bench import loads
 from tallystick.spark.jobs.checkback import CheckbackSettings, ProducerDatabase, run_checkback
 
 

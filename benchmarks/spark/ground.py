@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from tests.servers import Server
 
-from tallystick.bench.report import Figure, Report
+from benchmarks.report import Figure, Report
 from tallystick.core.ids import new_gid
 from tallystick.link import Link
 from tallystick.local import LocalBroker

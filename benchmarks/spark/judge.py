@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import msgspec
 import psycopg
 
+from benchmarks.run import resident_mb
 from benchmarks.spark.backlog import commit_locally
 from benchmarks.spark.ground import Ground
 from tallystick.barrier import create_tables
-from tallystick.bench.run import resident_mb
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Commit, Prepare

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from benchmarks.spark.ground import Ground, best_of, fill
-from tallystick.bench.disk import bare_fdatasync
+from tallystick.cli.doctor.disk import bare_fdatasync
 
 
 def run(ground: Ground) -> None:

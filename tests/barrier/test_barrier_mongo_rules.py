@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from pymongo.errors import ServerSelectionTimeoutError
 
 from tallystick.barrier import AlreadyDecided, InvalidTableName
-from tallystick.barrier.branch import Branch
+from tallystick.barrier.branch_key import Branch
 from tallystick.barrier.mongo import MongoBarrier, MongoDecider, create_collection, documents
 from tallystick.core.errors import InvalidRequest
 

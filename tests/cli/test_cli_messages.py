@@ -17,7 +17,7 @@ from command_line import Post, command, environment, one_line, tallystick
 
 from brokers import running_broker
 from eventually import eventually_equal
-from tallystick.cli.tail import Reader
+from tallystick.cli.tail import TailReader
 from tallystick.link import Link
 
 
@@ -193,7 +193,7 @@ def test_following_goes_on_in_a_topic_that_was_made_again(
     tallystick("topics", "create", "remade", "--queues", "1", url=url)
     send("1", "2")
     with Link(url) as link:
-        reader = Reader(link, "remade", None, "earliest")
+        reader = TailReader(link, "remade", None, "earliest")
         assert [one["value"] for one in reader.read()] == ["1", "2"]
         make_again()
         send("3")

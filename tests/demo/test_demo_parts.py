@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tallystick.demo import banks
-from tallystick.demo.banks import Refused, Transfer
+from tallystick.demo.banks import DemoRefused, Transfer
 from tallystick.demo.monkey import JITTER_SECONDS, Monkey
 from tallystick.demo.processes import Crew
-from tallystick.demo.reconciling import reconcile
+from tallystick.demo.spark_judge import reconcile
 from tallystick.local import Process
 from tallystick.spark.java import JavaMissing
 
@@ -33,7 +33,7 @@ def test_a_debit_takes_money_once_and_refuses_what_is_not_there(tmp_path: Path) 
     assert banks.found_bank_a(path, transfers) == banks.money(path)
     with closing(banks.connect(path)) as connection:
         banks.debit(connection, transfers[0], "g")
-        with pytest.raises(Refused):
+        with pytest.raises(DemoRefused):
             banks.debit(connection, transfers[1], "h")
         banks.refuse(connection, transfers[1])
         assert banks.open_wishes(connection, 0, 1) == []

@@ -10,8 +10,8 @@ from pathlib import Path
 from tallystick.broker.admission import Admission
 from tallystick.broker.alerts import Alerts
 from tallystick.broker.calls.deliverer import Calls, CallSettings
-from tallystick.broker.checkback.databases import Databases
-from tallystick.broker.checkback.scheduler import CheckBack
+from tallystick.broker.checkback.databases import BarrierDatabases
+from tallystick.broker.checkback.scheduler import CheckScheduler
 from tallystick.broker.config import Config
 from tallystick.broker.door import ANYBODY, BrokerDoor, Caller
 from tallystick.broker.metrics import MAX_LAG_SERIES, Metrics, StoreCollector
@@ -49,7 +49,7 @@ class Broker:
         self.allowed = AllowedUrls(config.allowed_urls)
         if config.alert_url:
             self.allowed.check(config.alert_url, "alert_url")
-        databases = Databases(config.databases, config.barrier_table)
+        databases = BarrierDatabases(config.databases, config.barrier_table)
         self._admission = Admission(config, self.limits, self.allowed, databases)
         self._store = store or open_store(config)
         self._collector = StoreCollector(self._store, self.metrics.totals)
@@ -61,7 +61,7 @@ class Broker:
         )
         self._outbound = Outbound(self.allowed)
         self._alerts = Alerts(config.alert_url, self._outbound, self.metrics)
-        self.checkback = CheckBack(
+        self.checkback = CheckScheduler(
             self._store,
             self._writer,
             self.clock,

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from tallystick.cli.bulk import View, do_to_each, first, pages
 from tallystick.cli.confirm import Yes, confirm
-from tallystick.cli.many import View, do_to_each, first, pages
 from tallystick.cli.options import Json, Url
 from tallystick.cli.printing import ago, note, print_json, print_table, when
 from tallystick.core.errors import InvalidRequest

@@ -42,14 +42,14 @@ def tail(
 ) -> None:
     begin = _checked_start(start or ("latest" if follow else "earliest"))
     with Link(url) as broker:
-        reader = Reader(broker, check_name(topic, "topic"), queue, begin)
+        reader = TailReader(broker, check_name(topic, "topic"), queue, begin)
         try:
             _copy(reader, _printer(as_json), follow, most)
         except KeyboardInterrupt:
             return  # how one ends following; nothing went wrong
 
 
-def _copy(reader: Reader, show: Callable[[Message], None], follow: bool, most: int | None) -> None:
+def _copy(reader: TailReader, show: Callable[[Message], None], follow: bool, most: int | None) -> None:
     left = most
     while left is None or left > 0:
         messages = _next_round(reader, follow)[:left]
@@ -64,7 +64,7 @@ def _copy(reader: Reader, show: Callable[[Message], None], follow: bool, most: i
             time.sleep(IDLE_SECONDS)
 
 
-def _next_round(reader: Reader, patient: bool) -> list[Message]:
+def _next_round(reader: TailReader, patient: bool) -> list[Message]:
     """What is new. When following, a broker that is away for a while is waited for."""
     told = False
     while True:
@@ -79,7 +79,7 @@ def _next_round(reader: Reader, patient: bool) -> list[Message]:
             time.sleep(AWAY_SECONDS)
 
 
-class Reader:
+class TailReader:
     """Reads all queues of a topic, each in order.
 
     A round asks for the topic's ends first and then only for queues that have news: an idle topic costs one small

@@ -34,8 +34,8 @@ class OutgoingCall(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
 
     `url` is http(s)://..., grpc://host:port/package.Service/Method, or topic://name for every subscriber of a call
     topic. `delay_ms` counts from the time the transaction was prepared. `branch` names the call within its
-    transaction; the store gives one to those that have none. `protocol` is a wish until the store has the call, and
-    then how it is made (`protocol_of`).
+    transaction; the store gives one to those that have none. `protocol` is what its sender asks for; where the URL
+    says otherwise, the URL counts.
     """
 
     url: Url

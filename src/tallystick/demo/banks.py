@@ -40,7 +40,7 @@ class Transfer(NamedTuple):
     amount: int
 
 
-class Refused(Exception):
+class DemoRefused(Exception):
     """The account does not hold the money."""
 
 
@@ -112,7 +112,7 @@ def debit(connection: sqlite3.Connection, transfer: Transfer, gid: str) -> None:
         (transfer.amount, transfer.account, transfer.amount),
     )
     if changed.rowcount == 0:
-        raise Refused(f"account {transfer.account} does not hold {transfer.amount}")
+        raise DemoRefused(f"account {transfer.account} does not hold {transfer.amount}")
     connection.execute("insert into debit values (?, ?, ?)", (transfer.id, gid, transfer.amount))
 
 

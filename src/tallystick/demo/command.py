@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tallystick.cli.options import Json
 from tallystick.cli.printing import print_json
-from tallystick.demo.run import Options, Result, Sabotage, run
+from tallystick.demo.run import DemoOptions, DemoResult, Sabotage, run
 
 
 def add(app: typer.Typer) -> None:
@@ -32,7 +32,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     chosen = random.randrange(1_000_000) if seed is None else seed  # noqa: S311 - shown, so that it can be given again
-    options = Options(transfers, kills, producers, consumers, seconds, chosen, keep, sabotage, spark)
+    options = DemoOptions(transfers, kills, producers, consumers, seconds, chosen, keep, sabotage, spark)
     result = run(options, Console(stderr=as_json, highlight=False))
     if as_json:
         print_json(_as_data(options, result))
@@ -40,7 +40,7 @@ def demo(
         raise typer.Exit(1)
 
 
-def _as_data(options: Options, result: Result) -> dict[str, object]:
+def _as_data(options: DemoOptions, result: DemoResult) -> dict[str, object]:
     return {
         "passed": result.passed,
         "seed": options.seed,

@@ -14,7 +14,7 @@ from contextlib import closing
 from threading import Event
 
 import tallystick
-from tallystick.demo.banks import PRODUCERS, TOPIC, Refused, Transfer, connect, debit, open_wishes, refuse
+from tallystick.demo.banks import PRODUCERS, TOPIC, DemoRefused, Transfer, connect, debit, open_wishes, refuse
 from tallystick.demo.worker import arguments, say, until_told
 
 # Short: while a block waits for the broker it holds the bank's only write lock.
@@ -60,7 +60,7 @@ def _try(attempt: Attempt, client: tallystick.Client, connection: sqlite3.Connec
     """One transfer. What fails for want of a broker or of a lock is tried again in the next round."""
     try:
         attempt(client, connection, transfer)
-    except Refused:
+    except DemoRefused:
         refuse(connection, transfer)
     except (tallystick.TallystickError, sqlite3.OperationalError) as error:
         say(f"transfer {transfer.id}: {error}")

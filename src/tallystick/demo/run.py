@@ -16,7 +16,7 @@ from tallystick.demo.display import Display, Snapshot, show_verdict
 from tallystick.demo.evidence import CheckBacks, gather, pending, unsettled
 from tallystick.demo.monkey import Monkey
 from tallystick.demo.processes import Crew
-from tallystick.demo.reconciling import NOT_WANTED, reconcile
+from tallystick.demo.spark_judge import NOT_WANTED, reconcile
 from tallystick.demo.verdict import Judgement, Line, judge, passed
 from tallystick.link import Link
 from tallystick.local import Process, module
@@ -36,7 +36,7 @@ BROKER = {
 }
 
 
-class Options(NamedTuple):
+class DemoOptions(NamedTuple):
     transfers: int = 3_000
     kills: int = 30
     producers: int = 2
@@ -48,7 +48,7 @@ class Options(NamedTuple):
     spark: bool = True
 
 
-class Result(NamedTuple):
+class DemoResult(NamedTuple):
     lines: list[Line]
     last: Snapshot
     checks: CheckBacks
@@ -60,7 +60,7 @@ class Result(NamedTuple):
         return passed(self.lines)
 
 
-def run(options: Options, console: Console) -> Result:
+def run(options: DemoOptions, console: Console) -> DemoResult:
     """Run the demo and show it; the result says whether the proof holds."""
     directory = Path(tempfile.mkdtemp(prefix="tallystick-demo-"))
     console.print(f"seed {options.seed}; working in {directory}")
@@ -84,7 +84,7 @@ def run(options: Options, console: Console) -> Result:
 class Demo:
     """The banks, the crew and the monkey of one run, in one directory."""
 
-    def __init__(self, options: Options, directory: Path) -> None:
+    def __init__(self, options: DemoOptions, directory: Path) -> None:
         self._options, self._directory = options, directory
         self._bank_a, self._bank_b = directory / "bank-a.db", directory / "bank-b.db"
         self._ready = directory / "ready"
@@ -94,7 +94,7 @@ class Demo:
         self._asked_at = 0.0
         self.crew = Crew([])
 
-    def run(self, display: Display) -> Result:
+    def run(self, display: Display) -> DemoResult:
         options = self._options
         began = time.monotonic()
         before = banks.found_bank_a(self._bank_a, banks.wishes(options.transfers, options.seed))
@@ -111,7 +111,7 @@ class Demo:
         judgement = self._reconciled(display)
         self.crew.stop("broker")
         lines = judge(evidence._replace(crashed=self.crew.failures.total()), judgement)
-        return Result(lines, last, checks, judgement, time.monotonic() - began)
+        return DemoResult(lines, last, checks, judgement, time.monotonic() - began)
 
     def _reconciled(self, display: Display) -> Judgement:
         if not self._options.spark:

@@ -11,7 +11,7 @@ from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import AlreadyDecided, TransactionOpen
 from tallystick.barrier.names import BARRIER_TABLE, checked_table, checked_text
 from tallystick.barrier.operations.barrier import Decision, decide, mark_committed
-from tallystick.barrier.operations.branch import branch_once
+from tallystick.barrier.operations.branch_barrier import branch_once
 from tallystick.barrier.operations.identity import whereabouts
 from tallystick.barrier.statement import Operation
 from tallystick.client.base.databases import Door

@@ -8,10 +8,10 @@ from typing import Any, Generic, Literal, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
-from tallystick.barrier.adapters.ending import Ending
-from tallystick.barrier.adapters.inherited import refuse_inherited
+from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.placeholders import percent_style
 from tallystick.barrier.adapters.state import PostgresState, postgres_address
+from tallystick.barrier.adapters.transaction_end import Ending
 from tallystick.barrier.dialects import POSTGRESQL
 from tallystick.barrier.errors import TransactionOpen, UnsupportedConnection
 from tallystick.barrier.statement import Result, Statement

@@ -9,10 +9,10 @@ import pymysql
 from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor
 
-from tallystick.barrier.adapters.ending import Ending
-from tallystick.barrier.adapters.inherited import refuse_inherited
+from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.placeholders import percent_style
 from tallystick.barrier.adapters.state import MysqlState, mysql_address
+from tallystick.barrier.adapters.transaction_end import Ending
 from tallystick.barrier.dialects import MYSQL
 from tallystick.barrier.statement import Result, Statement
 

@@ -14,8 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
-from tallystick.barrier.adapters.ending import Ending, not_committed
-from tallystick.barrier.adapters.inherited import refuse_inherited
+from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.last_look import just_before_commit
 from tallystick.barrier.adapters.state import (
     DriverState,
@@ -26,6 +25,7 @@ from tallystick.barrier.adapters.state import (
     postgres_address,
     sqlite_address,
 )
+from tallystick.barrier.adapters.transaction_end import Ending, not_committed
 from tallystick.barrier.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
 from tallystick.barrier.errors import BarrierError, TransactionOpen, UnsupportedConnection
 from tallystick.barrier.statement import Result, Statement

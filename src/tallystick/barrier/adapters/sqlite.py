@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Literal
 from urllib.parse import quote
 
-from tallystick.barrier.adapters.ending import Ending
 from tallystick.barrier.adapters.state import SqliteState, sqlite_address
+from tallystick.barrier.adapters.transaction_end import Ending
 from tallystick.barrier.dialects import SQLITE
 from tallystick.barrier.statement import Result, Statement
 

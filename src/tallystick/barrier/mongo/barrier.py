@@ -21,7 +21,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from tallystick.barrier import queries
-from tallystick.barrier.branch import FIRST_BARRIER, MESSAGE_BRANCH, MESSAGE_OP, Branch
+from tallystick.barrier.branch_key import FIRST_BARRIER, MESSAGE_BRANCH, MESSAGE_OP, Branch
 from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.mongo import documents
 from tallystick.barrier.mongo.documents import COLLECTION, Document

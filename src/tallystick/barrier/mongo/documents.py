@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tallystick.barrier import queries
-from tallystick.barrier.branch import Branch
+from tallystick.barrier.branch_key import Branch
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.names import checked_table
 from tallystick.barrier.operations.barrier import Decision
@@ -23,7 +23,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DocumentPlan:
     """What a transaction has to do before its effect, and whether there is to be one."""
 
     marks: list[Document]
@@ -47,19 +47,19 @@ def mark_of(branch: Branch, trans_type: str, reason: str) -> Document:
     return {"trans_type": trans_type, **key_of(branch), "reason": reason}
 
 
-def plan(branch: Branch, trans_type: str, found: Iterable[Mapping[str, Any]]) -> Plan:
+def plan(branch: Branch, trans_type: str, found: Iterable[Mapping[str, Any]]) -> DocumentPlan:
     """What follows from the marks that are there: of this effect, and of the one that it takes back."""
     reasons = {document["op"]: document.get("reason") for document in found}
     if branch.op in reasons:
         if branch.is_message:
             raise AlreadyDecided(branch.gid, outcome_of(reasons[branch.op]))
-        return Plan([], run=False)
+        return DocumentPlan([], run=False)
     marks = [mark_of(branch, trans_type, branch.op)]
     origin = branch.origin
     if origin is None or origin.op in reasons:
-        return Plan(marks, run=True)
+        return DocumentPlan(marks, run=True)
     # What is to be taken back has not happened; its mark sees to it that it never does.
-    return Plan([mark_of(origin, trans_type, branch.op), *marks], run=False)
+    return DocumentPlan([mark_of(origin, trans_type, branch.op), *marks], run=False)
 
 
 def outcome_of(reason: Any) -> Outcome | None:

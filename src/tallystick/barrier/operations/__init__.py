@@ -7,7 +7,7 @@ from tallystick.barrier.operations.barrier import (
     known_outcomes,
     mark_committed,
 )
-from tallystick.barrier.operations.branch import branch_once
+from tallystick.barrier.operations.branch_barrier import branch_once
 from tallystick.barrier.operations.clean import CleanKind, clean
 from tallystick.barrier.operations.inbox import advance_offset, first_time, keep_digest, read_offset
 from tallystick.barrier.operations.outbox import (

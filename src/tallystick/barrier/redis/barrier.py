@@ -17,7 +17,7 @@ from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.crc import key_slot
 from redis.exceptions import NoScriptError
 
-from tallystick.barrier.branch import FIRST_BARRIER, MESSAGE_BRANCH, MESSAGE_OP, Branch
+from tallystick.barrier.branch_key import FIRST_BARRIER, MESSAGE_BRANCH, MESSAGE_OP, Branch
 from tallystick.barrier.errors import UnsupportedConnection
 from tallystick.barrier.redis import scripts
 from tallystick.barrier.redis.errors import KeysApart, NotEnough, Refused

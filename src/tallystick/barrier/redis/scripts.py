@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, Literal, NamedTuple
 
-from tallystick.barrier.branch import Branch
+from tallystick.barrier.branch_key import Branch
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.redis.errors import Refused, UnknownMark
 from tallystick.core.errors import InvalidRequest

@@ -13,7 +13,7 @@ from tallystick.core.ops import Answer
 log = logging.getLogger("tallystick.broker.databases")
 
 
-class Databases:
+class BarrierDatabases:
     """The databases an operator named in the configuration. Producers name them; they never see a DSN."""
 
     def __init__(self, urls: dict[str, str], table: str) -> None:

@@ -13,7 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Coroutine
 
-from tallystick.broker.checkback.databases import Databases
+from tallystick.broker.checkback.databases import BarrierDatabases
 from tallystick.broker.checkback.members import Members
 from tallystick.broker.checkback.urls import ask_url
 from tallystick.broker.metrics import Metrics
@@ -44,14 +44,14 @@ class _Asked:
         self.via = via
 
 
-class CheckBack:
+class CheckScheduler:
     def __init__(
         self,
         store: Store,
         writer: Writer,
         clock: Clock,
         outbound: Outbound,
-        databases: Databases,
+        databases: BarrierDatabases,
         metrics: Metrics,
         timeout_ms: int,
         per_target: int,

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from tallystick.cli.doctor.broker import look_at_broker
 from tallystick.cli.doctor.environment import look_at_environment
 from tallystick.cli.doctor.finding import Finding
-from tallystick.cli.doctor.running import look_at_broker
 from tallystick.cli.options import DEFAULT_URL, Json, Url
 from tallystick.cli.printing import console, print_json
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from tallystick.bench.disk import bare_fdatasync
 from tallystick.broker.config import Config
+from tallystick.cli.doctor.disk import bare_fdatasync
 from tallystick.cli.doctor.finding import Finding
 from tallystick.cli.doctor.spark import look_at_spark
 from tallystick.core.limits import MIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tallystick.barrier.names import checked_text
-from tallystick.barrier.operations.branch import UNDOES
+from tallystick.barrier.operations.branch_barrier import UNDOES
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid
 

@@ -1,4 +1,4 @@
-"""A service that costs next to nothing: `python -m tallystick.bench.service PORT` answers every request with success.
+"""A service that costs next to nothing: `python -m benchmarks.service PORT` answers every request with success.
 
 It shares the machine with the broker that calls it, so whatever it spent on a request the broker could not.
 `GET /seen` tells how many requests there were.
@@ -15,7 +15,7 @@ from typing import cast
 
 import uvloop
 
-from tallystick.local import LocalService, module
+from tallystick.local import LocalService
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _SEEN = b"GET /seen "
@@ -67,7 +67,7 @@ class TrivialService(LocalService):
     """The service as a process of its own, which can be down for a while."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__("service", module("tallystick.bench.service", "{port}"), directory / "service.log")
+        super().__init__("service", [sys.executable, __file__, "{port}"], directory / "service.log")
 
     def seen(self) -> int:
         """How many calls it has answered since it was started."""

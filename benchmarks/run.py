@@ -12,11 +12,11 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks import blocks, loads
+from benchmarks.calls import calls, recovery
+from benchmarks.report import Figure, Report
 from tallystick import AsyncClient, Client
-from tallystick.bench import blocks, loads
-from tallystick.bench.calls import calls, recovery
-from tallystick.bench.disk import bare_fdatasync
-from tallystick.bench.report import Figure, Report
+from tallystick.cli.doctor.disk import bare_fdatasync
 from tallystick.local import LocalBroker
 
 OPEN_ACCOUNT = {"?": "insert into account values (?, 0)", "%s": "insert into account values (%s, 0)"}

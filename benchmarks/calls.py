@@ -10,16 +10,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from benchmarks import plain_http
+from benchmarks.report import Figure
+from benchmarks.service import TrivialService
 from tallystick import AsyncClient
-from tallystick.bench import plain_http
-from tallystick.bench.report import Figure
-from tallystick.bench.service import TrivialService
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.ids import new_gid
 from tallystick.link import Link
 
 if TYPE_CHECKING:
-    from tallystick.bench.run import Bench
+    from benchmarks.run import Bench
     from tallystick.local import LocalBroker
 
 PAYLOAD = json.dumps({"from": "alice", "to": "bob", "amount": 30})

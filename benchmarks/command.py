@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tallystick.bench.run import Section
+    from benchmarks.run import Section
 
 
 def main(arguments: Sequence[str], more: Mapping[str, Section] | None = None) -> int:
@@ -15,7 +15,7 @@ def main(arguments: Sequence[str], more: Mapping[str, Section] | None = None) ->
     defect."""
     from rich.console import Console
 
-    from tallystick.bench.run import SECTIONS, run
+    from benchmarks.run import SECTIONS, run
 
     sections = {**SECTIONS, **(more or {})}
     parser = argparse.ArgumentParser(prog="tallystick bench", description=__doc__)
