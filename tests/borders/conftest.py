@@ -20,7 +20,7 @@ from brokers import BrokerProcess, running_broker
 QUICK = {"check_after": "200ms", "check_interval": "200ms", "redelivery_first": "100ms"}
 
 SERVERS = {"postgresql": "postgres", "mysql": "mariadb"}
-MARKS = {"postgresql": pytest.mark.postgresql, "mysql": pytest.mark.mariadb}
+MARKS = {"postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb, pytest.mark.full]}
 
 
 @pytest.fixture(scope="session")

@@ -128,7 +128,9 @@ TWICE = [(kind, "late", 2) for kind in OPENED]
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize(("kind", "mode", "times"), ONCE + TWICE)
+@pytest.mark.parametrize(
+    ("kind", "mode", "times"), [ONCE[0], *(pytest.param(*one, marks=pytest.mark.full) for one in ONCE[1:] + TWICE)]
+)
 async def test_a_block_that_is_cancelled_at_any_await_has_its_row_and_its_message_or_neither(
     postgres_service: Service, kind: str, mode: str, times: int
 ) -> None:

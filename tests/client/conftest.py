@@ -17,7 +17,7 @@ QUICK = {"check_after": "500ms", "check_interval": "300ms", "redelivery_first": 
 ENGINES = [
     "sqlite",
     pytest.param("postgresql", marks=pytest.mark.postgresql),
-    pytest.param("mysql", marks=pytest.mark.mariadb),
+    pytest.param("mysql", marks=[pytest.mark.mariadb, pytest.mark.full]),
 ]
 
 

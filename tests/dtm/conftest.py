@@ -16,7 +16,7 @@ from busi import Busi, running_busi
 ENGINES = [
     "sqlite",
     pytest.param("postgresql", marks=pytest.mark.postgresql),
-    pytest.param("mysql", marks=pytest.mark.mariadb),
+    pytest.param("mysql", marks=[pytest.mark.mariadb, pytest.mark.full]),
 ]
 
 

@@ -39,10 +39,11 @@ _STATEMENTS = {"tie": "tie", "require_tied": "proof", "require_tied_here": "proo
 
 
 class Moments:
-    """Counts the moments that pass, and acts at one of them; `at` 0 only counts."""
+    """Counts the moments that pass, and acts at one of them; `at` 0 only counts. With a `name` it acts only if that is
+    what it has come to: a block that a check-back overtook passes other moments."""
 
-    def __init__(self, at: int = 0, signal_number: int = signal.SIGKILL) -> None:
-        self.at = at
+    def __init__(self, at: int = 0, signal_number: int = signal.SIGKILL, name: str | None = None) -> None:
+        self.at, self._name = at, name
         self.passed: list[str] = []
         self._signal = signal_number
         self._lock = threading.Lock()
@@ -67,7 +68,7 @@ class Moments:
     def _next(self, name: str) -> bool:
         with self._lock:
             self.passed.append(name)
-            return len(self.passed) == self.at
+            return len(self.passed) == self.at and self._name in (None, name)
 
     def _act(self) -> None:
         # To this thread, which takes it before it goes on; another one would stop the process some steps later.

@@ -29,7 +29,7 @@ _BACKGROUND_SECONDS = 3.0
 def main(case: dict[str, Any]) -> None:
     report, place = Report(case["report"]), Place(*case["place"])
     report_log(report)
-    moments = Moments(case["at"], case.get("signal", signal.SIGKILL))
+    moments = Moments(case["at"], case.get("signal", signal.SIGKILL), case.get("moment"))
     install(moments)
     options = {"group": case["group"], "check_after": case["check_after"], "commit_wait": 5.0}
     producer = _Producer(case, place, moments)

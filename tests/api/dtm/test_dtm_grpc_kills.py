@@ -131,6 +131,7 @@ Dtm.submit = submit
 """
 
 
+@pytest.mark.full
 def test_a_broker_that_forgets_what_it_accepted_would_be_found_out(busi: Busi) -> None:
     with running_broker(grpc=True, prelude=FORGETFUL, **QUICK) as broker:
         accepted = load(broker, busi, kills=0)
