@@ -15,7 +15,7 @@ from example_support import Part, broken, modules_of, run
 from servers import RedisServer
 
 RUN = "examples/cache_consistency/run.py"
-long = [pytest.mark.slow, pytest.mark.fault]
+long = [pytest.mark.full, pytest.mark.slow, pytest.mark.fault]
 RACE = "a slow reader leaves no old value"
 CRASH = "a crash between commit and deletion leaves no old value"
 
@@ -29,7 +29,6 @@ class TestWhole:
         assert result["kills"] == {"service": 3, "broker": 1, "redis": 1}
         assert list(tmp_path.glob("tallystick-cache-*")) == []  # it cleans up after itself
 
-    @pytest.mark.full
     @pytest.mark.parametrize(
         ("sabotage", "holds", "fails"), [("plain-set", CRASH, RACE), ("delete-after-commit", RACE, CRASH)]
     )

@@ -19,7 +19,7 @@ from tallystick import AsyncClient, CheckBack
 from tallystick.demo.traps import Traps
 
 RUN = "examples/flash_sale/run.py"
-long = [pytest.mark.slow, pytest.mark.fault]
+long = [pytest.mark.full, pytest.mark.slow, pytest.mark.fault]
 
 
 class TestWhole:
@@ -33,7 +33,6 @@ class TestWhole:
         assert result["orders"] == {"shoes": 160, "last": 1}
         assert list(tmp_path.glob("tallystick-flash-sale-*")) == []  # it cleans up after itself
 
-    @pytest.mark.full
     @pytest.mark.parametrize(
         ("sabotage", "claim"),
         [

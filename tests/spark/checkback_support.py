@@ -29,6 +29,12 @@ ENGINES = [
     pytest.param("postgres", marks=pytest.mark.postgresql),
     pytest.param("mariadb", marks=pytest.mark.mariadb),
 ]
+# For what takes long: one of them, and the others in `make test-full`.
+SQLITE_FIRST = [
+    "sqlite",
+    pytest.param("postgres", marks=[pytest.mark.full, pytest.mark.postgresql]),
+    pytest.param("mariadb", marks=[pytest.mark.full, pytest.mark.mariadb]),
+]
 GROUP = "shop"
 _numbers = itertools.count()
 

@@ -239,6 +239,7 @@ def test_a_broker_that_is_gone_is_told_as_such(spark: SparkSession, producer: Pr
 # --- beside others ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_two_jobs_the_online_check_and_producers_at_once_come_to_one_outcome(
     spark: SparkSession, postgres: Server, group: str
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkback_support import ENGINES, Producer, counted, decider, place_of, rows, running_locally
+from checkback_support import ENGINES, SQLITE_FIRST, Producer, counted, decider, place_of, rows, running_locally
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
@@ -168,6 +168,7 @@ for step, gids in enumerate(given["gids"], 1):
 
 
 @pytest.mark.fault
+@pytest.mark.parametrize("producer", SQLITE_FIRST, indirect=True)
 def test_a_task_killed_at_any_step_and_run_again_comes_to_the_truth(broker: BrokerProcess, producer: Producer) -> None:
     """Two batches, each asks and tells: a kill before and after each of these is eight kills."""
     task = {"url": broker.url, "database": producer.service.url, "table": "tallystick_barrier"}

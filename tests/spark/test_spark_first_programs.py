@@ -46,6 +46,7 @@ def test_the_program_of_the_readme(spark: SparkSession, broker: BrokerProcess, e
     ]
 
 
+@pytest.mark.full
 def test_the_program_of_the_source(
     spark: SparkSession, broker: BrokerProcess, elsewhere: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,6 +58,7 @@ def test_the_program_of_the_source(
     assert [(row["key"], row["value"]) for row in written] == [(None, "hello")]
 
 
+@pytest.mark.full
 def test_the_program_of_the_sink(spark: SparkSession, broker: BrokerProcess, elsewhere: Path) -> None:
     for _ in range(2):
         run("docs/reference/spark-sink.md", "write_totals.py", broker, elsewhere)

@@ -155,6 +155,7 @@ def test_whatever_happens_between_two_snapshots_is_no_damage(spark: SparkSession
     assert counts["messages in log"] > counts["in the inbox of mailing"] + counts["in the inbox of billing"]
 
 
+@pytest.mark.full
 def test_without_a_broker_what_was_sent_otherwise_has_no_witness(spark: SparkSession, world: World) -> None:
     """Messages that came by way of the outbox, or as they are, have no barrier row; only a broker could say so."""
     summary = reconcile(spark, world.settings(brokers=()))
@@ -197,6 +198,7 @@ def test_a_query_for_effects_that_fails_is_told(spark: SparkSession, world: Worl
             run_reconcile(spark, world.settings(consumers=(wrong,)))
 
 
+@pytest.mark.full
 def test_a_message_on_two_brokers_is_there_twice(spark: SparkSession, tmp_path: Path) -> None:
     service = Service(tmp_path / "service.db")
     with running_broker() as one, running_broker() as other:
@@ -319,6 +321,7 @@ def test_each_kind_of_damage_is_found_and_nothing_else(
     assert (waiting.group, waiting.topic, waiting.side) == ("mailing", "letters", "consumer")
 
 
+@pytest.mark.full
 def test_without_one_side_what_the_others_show_is_still_found(
     spark: SparkSession, damaged: tuple[World, Counter[Finding]]
 ) -> None:
@@ -333,6 +336,7 @@ def test_without_one_side_what_the_others_show_is_still_found(
     )
 
 
+@pytest.mark.full
 def test_producers_whose_database_is_not_given_are_left_alone(
     spark: SparkSession, damaged: tuple[World, Counter[Finding]]
 ) -> None:
@@ -345,6 +349,7 @@ def test_producers_whose_database_is_not_given_are_left_alone(
     assert [one.gid for one in chosen.examples if one.code == "no_barrier_row"] == ["ghost-of-shop"]
 
 
+@pytest.mark.full
 def test_a_window_leaves_out_what_began_before_it(spark: SparkSession, damaged: tuple[World, Counter[Finding]]) -> None:
     world, _ = damaged
     now = world.broker.info()["now_ms"]
@@ -446,6 +451,7 @@ def test_wrong_usage_is_told_before_spark_starts(
 # --- a system that runs --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_running_system_gives_no_false_alarm(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -202,6 +202,7 @@ def test_a_report_of_a_broker(spark: SparkSession, broker: BrokerProcess, tmp_pa
     assert spark.read.parquet(f"{summary.figures}/lag.parquet").selectExpr("sum(lag)").first()[0] == 3
 
 
+@pytest.mark.full
 def test_a_range_in_which_nothing_was(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
     long_ago = made(spark, broker, tmp_path, since_ms=T0 - 10 * 365 * 24 * HOUR, until_ms=T0 - 9 * 365 * 24 * HOUR)
     assert (long_ago.messages, long_ago.committed, long_ago.pending, long_ago.p50_ms) == (0, 0, 0, None)
@@ -234,6 +235,7 @@ def test_the_command_reports_on_one_topic_and_says_where(
     assert Path(summary.page).is_file()
 
 
+@pytest.mark.full
 def test_the_program_of_the_page_runs(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_for_each_batch_fans_out_to_two_topics_once_each(spark: SparkSession, pi
 # --- with faults -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.fault
 def test_a_task_that_fails_after_sending_fails_a_query_without_retries(spark: SparkSession, pipeline: Pipeline) -> None:
     """C2 of the fault table: the failed task's part is named to nobody. It is never visible."""
@@ -131,7 +132,7 @@ def test_a_task_that_fails_after_sending_fails_a_query_without_retries(spark: Sp
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("point", ["commit", "committed"])
+@pytest.mark.parametrize("point", [pytest.param("commit", marks=pytest.mark.full), "committed"])
 def test_a_commit_that_raises_before_or_after_it_is_applied(
     spark: SparkSession, pipeline: Pipeline, point: str
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_sink_without_the_ledger_is_caught(spark: SparkSession, broker: Broker
     assert found["lost"] == found["strange"] == []
 
 
+@pytest.mark.full
 @pytest.mark.fault
 def test_a_query_that_is_stopped_while_it_writes(spark: SparkSession, pipeline: Pipeline) -> None:
     """F of the fault table."""
@@ -175,7 +177,7 @@ def test_a_query_that_is_stopped_while_it_writes(spark: SparkSession, pipeline: 
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("point", ["sending.1", "commit.1"])
+@pytest.mark.parametrize("point", ["sending.1", pytest.param("commit.1", marks=pytest.mark.full)])
 def test_a_broker_that_is_killed_and_comes_back(
     spark: SparkSession, broker: BrokerProcess, pipeline: Pipeline, point: str
 ) -> None:
@@ -212,6 +214,7 @@ def test_from_topic_to_topic_though_the_first_batch_fails(spark: SparkSession, p
     assert difference(pipeline.url, pipeline.topic, expected(10, 40)) == NOTHING
 
 
+@pytest.mark.full
 @pytest.mark.fault
 def test_two_drivers_on_one_query_write_each_batch_once(spark: SparkSession, pipeline: Pipeline) -> None:
     """One is held before its commit, as by a long pause. Another, played by hand, takes over and goes on; then the
