@@ -49,7 +49,7 @@ def test_a_topic_is_deleted_and_made_again(url: str, post: Post) -> None:
     [
         (["show", "unheard-of"], 3, "unheard-of"),
         (["delete", "unheard-of", "--yes"], 3, "unheard-of"),
-        (["unsubscribe", "unheard-of", ONE], 3, "no such a topic"),
+        (["unsubscribe", "unheard-of", ONE], 3, "there is no call topic"),
         (["subscribe", "no spaces", ONE], 2, "letters"),
         (["subscribe", "far", "http://example.com/x"], 1, "allowed_urls"),
     ],
@@ -62,4 +62,4 @@ def test_what_does_not_work_is_told_in_one_line(url: str, words: list[str], code
 def test_the_same_service_twice_is_refused(url: str) -> None:
     tallystick("call-topics", "subscribe", "twice", ONE, url=url)
     done = tallystick("call-topics", "subscribe", "twice", ONE, url=url)
-    assert (done.code, "this url exists" in one_line(done.err)) == (5, True)
+    assert (done.code, "is a subscriber of" in one_line(done.err)) == (5, True)

@@ -155,7 +155,7 @@ def test_every_subscriber_of_a_topic_is_called(
         tx.call(f"topic://{topic}", 1)
     all_done(ts, tx.gid)
     assert sorted(paths(busi, tx.gid)) == ["/one", "/two"]
-    with pytest.raises(errors.TallystickError, match="topic not found"):
+    with pytest.raises(errors.TallystickError, match="there is no call topic"):
         pay_by_call(ts, bank, ["topic://nobody"])
     assert bank.notes() == []
 

@@ -17,7 +17,16 @@ _PLACES = [
     (re.compile(r"\bops\[\d+\]\.check\.(?:target|via)\b"), "query_prepared"),
     (re.compile(r"\bops\[\d+\]\."), ""),
     (re.compile(r"^after: "), "position: "),
+    (re.compile(r"^(topic|url): must not be empty$"), r"empty \1"),
 ]
+# What dtm says of topics, letter by letter, by the broker's code and the place it speaks of.
+_OF_TOPICS = {
+    ("conflict", "url"): "this url exists",
+    ("not_found", "topic"): "no such a topic",
+    ("not_found", "subscribers"): "this topic is empty",
+    ("not_found", "url"): "no such an url ",
+    ("not_found", "calls"): "topic not found",
+}
 
 
 class DtmRefusal(Exception):
@@ -63,7 +72,7 @@ def refusal_of(error: Exception) -> DtmRefusal:
 
 def in_dtm_words(error: TallystickError) -> str:
     """The broker's own message, with the names that the request had for the places it speaks of."""
-    text = error.detail
+    text = _OF_TOPICS.get((error.code, error.field or ""), error.detail)
     for place, name in _PLACES:
         text = place.sub(name, text)
     return text

@@ -30,7 +30,7 @@ def subscribe(batch: Batch, op: Subscribe) -> None:
             raise TooLarge(f"topic: there are {batch.settings.limits.topics} call topics already", field="topic")
         known = CallTopicView(op.topic, [], 0, batch.now, batch.now)
     if any(one.url == op.url for one in known.subscribers):
-        raise Conflict("this url exists", field="url")
+        raise Conflict(f"{op.url} is a subscriber of call topic {op.topic!r} already", field="url")
     if len(known.subscribers) >= batch.settings.limits.transaction_messages:
         raise TooLarge(f"url: {op.topic} has {len(known.subscribers)} subscribers, which is the limit", field="url")
     _change(batch, known, [*known.subscribers, Subscriber(op.url, op.remark)])
@@ -41,25 +41,29 @@ def unsubscribe(batch: Batch, op: Unsubscribe) -> None:
     _require(op.url, "url")
     known = batch.catalog.call_topics.get(op.topic)
     if known is None:
-        raise NotFound("no such a topic", field="topic")
+        raise _unknown(op.topic)
     if not known.subscribers:
-        raise NotFound("this topic is empty", field="topic")
+        raise NotFound(f"call topic {op.topic!r} has no subscribers", field="subscribers")
     left = [one for one in known.subscribers if one.url != op.url]
     if len(left) == len(known.subscribers):
-        raise NotFound("no such an url ", field="url")
+        raise NotFound(f"{op.url} is no subscriber of call topic {op.topic!r}", field="url")
     _change(batch, known, left)
 
 
 def drop(batch: Batch, op: DropCallTopic) -> None:
     _require(op.topic, "topic")
     if batch.catalog.call_topics.pop(op.topic, None) is None:
-        raise NotFound("no such a topic", field="topic")
+        raise _unknown(op.topic)
     batch.delete("index", keys.CALL_TOPIC.key(op.topic))
 
 
 def _require(value: str, field: str) -> None:
     if not value:
-        raise InvalidRequest(f"empty {field}", field=field)
+        raise InvalidRequest(f"{field}: must not be empty", field=field)
+
+
+def _unknown(topic: str) -> NotFound:
+    return NotFound(f"there is no call topic {topic!r}", field="topic")
 
 
 def _change(batch: Batch, known: CallTopicView, subscribers: list[Subscriber]) -> None:
@@ -99,9 +103,10 @@ def _expanded(batch: Batch, call: OutgoingCall, place: int) -> list[OutgoingCall
     branch = call.branch or f"{place:02d}"
     if not call.url.startswith(TOPIC_SCHEME):
         return [_named(call, call.url, branch)]
-    known = batch.catalog.call_topics.get(call.url[len(TOPIC_SCHEME) :])
+    name = call.url[len(TOPIC_SCHEME) :]
+    known = batch.catalog.call_topics.get(name)
     if known is None or not known.subscribers:
-        raise NotFound("topic not found", field="calls")
+        raise NotFound(f"calls: there is no call topic {name!r} with a subscriber", field="calls")
     if len(known.subscribers) == 1:
         return [_named(call, known.subscribers[0].url, branch)]
     return [_named(call, one.url, f"{branch}-{number:02d}") for number, one in enumerate(known.subscribers, 1)]

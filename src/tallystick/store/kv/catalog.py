@@ -54,7 +54,7 @@ class Counters(Struct):
     bodies: int = 0
 
 
-class Mark(Struct, array_like=True):
+class LineMark(Struct, array_like=True):
     """A channel's due scan: nothing is due before `low`; nothing was ever claimed past `claimed`; no transaction
     waited longer than `longest` for its first check."""
 
@@ -103,7 +103,7 @@ class Catalog:
         self.call_topics: dict[str, CallTopicView] = {}
         self.ends: dict[QueueId, int] = {}
         self.starts: dict[QueueId, int] = {}
-        self.marks: dict[int, Mark] = {}
+        self.marks: dict[int, LineMark] = {}
         self.visible_low: dict[bytes, int] = {}  # per group and topic, where a scan for visible leases may begin
         self.round_robin: dict[int, int] = {}  # per topic, the turn of the next message without a key
         self.receive_turns: dict[int, int] = {}  # per topic, the queue at which the next receive begins
@@ -131,7 +131,7 @@ class Catalog:
             for key, value in engine.scan("index", *kind.all):
                 known[kind.where(key)] = keys.read_u64(value)
         for key, value in engine.scan("index", *keys.MARK.all):
-            self.marks[keys.MARK.channel(key)] = msgspec.msgpack.decode(value, type=Mark)
+            self.marks[keys.MARK.channel(key)] = msgspec.msgpack.decode(value, type=LineMark)
 
     def add_topic(self, topic: Topic) -> None:
         for queue, begin in enumerate(topic.begins):
@@ -151,8 +151,8 @@ class Catalog:
         for group_id in self.groups.values():
             self.visible_low.pop(keys.group_topic(group_id, topic.id), None)
 
-    def mark(self, channel: int) -> Mark:
+    def mark(self, channel: int) -> LineMark:
         mark = self.marks.get(channel)
         if mark is None:
-            mark = self.marks[channel] = Mark()
+            mark = self.marks[channel] = LineMark()
         return mark

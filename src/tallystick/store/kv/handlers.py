@@ -13,24 +13,23 @@ from tallystick.store.kv import (
     calls,
     checks,
     delayed,
-    hurry,
+    due_now,
     leases,
     ledger,
     offsets,
     parts,
-    resets,
     tombstones,
     topics,
     transactions,
 )
 from tallystick.store.kv.batch import Batch
-from tallystick.store.kv.reader import Reader
+from tallystick.store.kv.reader import QueueReader
 from tallystick.store.protocol import Result
 
 Handler = Callable[[Batch, Any], Result]
 
 
-def handlers(reader: Reader) -> dict[type, Handler]:
+def handlers(reader: QueueReader) -> dict[type, Handler]:
     return {
         ops.Prepare: transactions.prepare,
         ops.Commit: transactions.commit,
@@ -52,7 +51,7 @@ def handlers(reader: Reader) -> dict[type, Handler]:
         protocol.Resume: checks.resume,
         protocol.OperatorResolve: transactions.operator_resolve,
         protocol.Receive: partial(leases.receive, reader=reader),
-        protocol.ResetGroup: partial(resets.reset, reader=reader),
+        protocol.ResetGroup: partial(offsets.reset, reader=reader),
         protocol.PromoteDelayed: delayed.promote,
         protocol.ExpireParts: parts.expire,
         protocol.ExpireTombstones: tombstones.expire,
@@ -64,8 +63,8 @@ def handlers(reader: Reader) -> dict[type, Handler]:
         protocol.RequeueCalls: calls.requeue,
         protocol.ResumeCalls: calls.resume,
         protocol.StopCalls: calls.stop,
-        protocol.Hurry: hurry.one,
-        protocol.HurryAll: hurry.all_,
+        protocol.Hurry: due_now.one,
+        protocol.HurryAll: due_now.all_of_them,
         protocol.Subscribe: call_topics.subscribe,
         protocol.Unsubscribe: call_topics.unsubscribe,
         protocol.DropCallTopic: call_topics.drop,

@@ -9,17 +9,16 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from tallystick.core.errors import InvalidRequest, TooLarge
+from tallystick.core.errors import InvalidRequest
 from tallystick.core.ids import new_lease_id
-from tallystick.core.message import StoredMessage
+from tallystick.core.message import OutgoingMessage, StoredMessage
 from tallystick.core.ops import Ack, Nack, OpResult, Renew
 from tallystick.core.wire import Delivery
-from tallystick.store.kv import keys, topics
+from tallystick.store.kv import keys, places, topics
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.catalog import Topic
-from tallystick.store.kv.cursors import Cursor, decode_cursor, store_cursor
-from tallystick.store.kv.deadletter import bury
-from tallystick.store.kv.reader import Reader
+from tallystick.store.kv.places import Cursor, store_cursor
+from tallystick.store.kv.reader import QueueReader
 from tallystick.store.protocol import Receive, Received
 
 MAX_BURIED = 1_000  # dead letters that one receive may make
@@ -35,34 +34,18 @@ class Lease(Struct, array_like=True):
 _decode_lease = msgspec.msgpack.Decoder(Lease).decode
 
 
-def check_group(batch: Batch, name: str) -> None:
-    most = batch.settings.limits.groups
-    if name not in batch.catalog.groups and len(batch.catalog.groups) >= most:
-        raise TooLarge(f"group {name!r} would exceed the limit of {most} consumer groups", field="group")
-
-
-def group_id(batch: Batch, name: str) -> int:
-    known = batch.catalog.groups.get(name)
-    if known is None:
-        check_group(batch, name)
-        batch.counters.groups += 1
-        known = batch.catalog.groups[name] = batch.counters.groups
-        batch.put("index", keys.GROUP.key(name), keys.u32(known))
-    return known
-
-
 # --- receive -----------------------------------------------------------------------------------------------------
 
 
 class _Receiving:
     """One receive: first what became visible again, then what the cursors have not reached."""
 
-    def __init__(self, batch: Batch, op: Receive, reader: Reader) -> None:
+    def __init__(self, batch: Batch, op: Receive, reader: QueueReader) -> None:
         self.batch, self.op, self.reader = batch, op, reader
-        check_group(batch, op.group)
+        places.check_group(batch, op.group)
         topics.require(batch, [op.topic])
         self.topic = batch.catalog.topics[op.topic]
-        self.gt = keys.group_topic(group_id(batch, op.group), self.topic.id)
+        self.gt = keys.group_topic(places.group_id(batch, op.group), self.topic.id)
         self.deliveries: list[Delivery] = []
         self.next_visible: int | None = None
 
@@ -139,7 +122,7 @@ class _Receiving:
         self.deliveries.append(Delivery(message, receipt, attempt, until))
 
 
-def receive(batch: Batch, op: Receive, reader: Reader) -> Received:
+def receive(batch: Batch, op: Receive, reader: QueueReader) -> Received:
     return _Receiving(batch, op, reader).run()
 
 
@@ -147,22 +130,16 @@ def receive(batch: Batch, op: Receive, reader: Reader) -> Received:
 
 
 def load_cursor(batch: Batch, gt: bytes, topic: Topic, queue: int, start: str) -> Cursor:
-    stored = batch.get("index", keys.CURSOR.key(gt, queue))
+    known = places.cursor(batch, gt, queue)
     kept_from = batch.catalog.starts.get((topic.id, queue), 0)
-    if stored is not None:
-        cursor = decode_cursor(stored)
-        cursor.next = max(cursor.next, kept_from)
-        return cursor
-    if start == "earliest" or has_begun(batch, gt):
+    if known is not None:
+        known.next = max(known.next, kept_from)
+        return known
+    if start == "earliest" or places.has_begun(batch, gt):
         return Cursor(kept_from)
     for each in range(topic.queues):  # "latest" is fixed at the first receive, not at the first message
         store_cursor(batch, gt, each, Cursor(batch.catalog.ends.get((topic.id, each), 0)))
     return Cursor(batch.catalog.ends.get((topic.id, queue), 0))
-
-
-def has_begun(batch: Batch, gt: bytes) -> bool:
-    """Whether the group has taken from the topic: then a queue that was added since belongs to it as a whole."""
-    return next(batch.scan("index", *keys.CURSOR.of(gt)), None) is not None
 
 
 def move(batch: Batch, gt: bytes, queue: int, offset: int) -> None:
@@ -185,12 +162,10 @@ def store_lease(batch: Batch, gt: bytes, queue: int, offset: int, lease: Lease) 
 def release(batch: Batch, gt: bytes, queue: int, offset: int) -> None:
     """Settle a message: its lease is gone and its group will not see it again."""
     batch.delete("index", keys.LEASE.key(gt, queue, offset))
-    key = keys.CURSOR.key(gt, queue)
-    stored = batch.get("index", key)
-    if stored is not None:
-        cursor = decode_cursor(stored)
+    cursor = places.cursor(batch, gt, queue)
+    if cursor is not None:
         cursor.leased -= 1
-        batch.put("index", key, encode(cursor))
+        store_cursor(batch, gt, queue, cursor)
     batch.counters.leased -= 1
 
 
@@ -256,7 +231,7 @@ def ack(batch: Batch, op: Ack) -> OpResult | None:
     return _answer(stale)
 
 
-def nack(batch: Batch, op: Nack, reader: Reader) -> OpResult | None:
+def nack(batch: Batch, op: Nack, reader: QueueReader) -> OpResult | None:
     held, stale = _held(batch, op.group, op.receipts)
     settings = batch.settings
     for one in held:
@@ -280,3 +255,25 @@ def renew(batch: Batch, op: Renew) -> OpResult | None:
         one.lease.visible_at = batch.now + op.invisible_ms
         store_lease(batch, one.gt, one.queue, one.offset, one.lease)
     return _answer(stale)
+
+
+# --- the dead-letter topic ---------------------------------------------------------------------------------------
+
+
+def bury(batch: Batch, group: str, message: StoredMessage, attempts: int, reason: str) -> None:
+    """Append the message to the group's dead-letter topic, with where it came from and why."""
+    name = f"dlq.{group}"[:127]
+    topic = topics.ensure(batch, name)
+    headers = {
+        **(message.headers or {}),
+        "dead-topic": message.topic,
+        "dead-queue": str(message.queue),
+        "dead-offset": str(message.offset),
+        "dead-attempts": str(attempts),
+        "dead-reason": reason,
+    }
+    letter = OutgoingMessage(
+        name, message.value, message.key, headers, message.tag, born_at=message.born_at or batch.now
+    )
+    batch.log.add(topic, letter, message.gid, message.sequence)
+    batch.event("dead_letter", f"{group}:{message.topic}/{message.queue}/{message.offset}", reason)

@@ -26,7 +26,7 @@ class Version(Struct, array_like=True):
     digest: str
 
 
-class Entry(Struct, array_like=True):
+class LedgerEntry(Struct, array_like=True):
     version: int
     gid: str
     messages: int
@@ -35,7 +35,7 @@ class Entry(Struct, array_like=True):
     earlier: list[Version] = []
 
 
-_decode = msgspec.msgpack.Decoder(Entry).decode
+_decode = msgspec.msgpack.Decoder(LedgerEntry).decode
 
 
 def commit(batch: Batch, op: CommitBatch) -> OpResult | None:
@@ -51,7 +51,9 @@ def commit(batch: Batch, op: CommitBatch) -> OpResult | None:
     transactions.resolve(batch, op.gid, None, "committed", "ledger", [], claimed, group=op.app)
     count = sum(record.count for record in claimed)
     earlier = [] if last is None else [*last.earlier, Version(last.version, last.messages, last.digest)][-EARLIER:]
-    batch.put("index", keys.APP.key(op.app), encode(Entry(op.version, op.gid, count, batch.now, op.digest, earlier)))
+    batch.put(
+        "index", keys.APP.key(op.app), encode(LedgerEntry(op.version, op.gid, count, batch.now, op.digest, earlier))
+    )
     return None
 
 
@@ -61,7 +63,7 @@ def forget(batch: Batch, op: ForgetApp) -> None:
     batch.delete("index", keys.APP.key(op.app))
 
 
-def entry(batch: Batch, app: str) -> Entry | None:
+def entry(batch: Batch, app: str) -> LedgerEntry | None:
     stored = batch.get("index", keys.APP.key(app))
     return None if stored is None else _decode(stored)
 
@@ -83,5 +85,5 @@ def views(batch: Batch, after: str, limit: int) -> list[LedgerView]:
     return found
 
 
-def _view(app: str, found: Entry, earlier: list[LedgerVersion]) -> LedgerView:
+def _view(app: str, found: LedgerEntry, earlier: list[LedgerVersion]) -> LedgerView:
     return LedgerView(app, found.version, found.gid, found.messages, found.committed_at, found.digest, earlier)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from tallystick.store.kv import keys
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.catalog import Topic
-from tallystick.store.kv.cursors import Cursor, store_cursor
+from tallystick.store.kv.places import Cursor, store_cursor, store_offset
 
 
 class Ended(Struct, array_like=True):
@@ -69,4 +69,4 @@ def hand_over(batch: Batch, ended: Ended, topic: Topic) -> None:
     for group_id in ended.receivers:
         store_cursor(batch, keys.group_topic(group_id, topic.id), 0, Cursor(begin))
     for group_id in ended.readers:
-        batch.put("index", keys.STORED.key(keys.group_topic(group_id, topic.id), 0), keys.u64(begin))
+        store_offset(batch, keys.group_topic(group_id, topic.id), 0, begin)

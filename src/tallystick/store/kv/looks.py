@@ -9,7 +9,7 @@ from tallystick.store.kv import call_views, ledger, tables, topics, views
 from tallystick.store.kv.batch import Batch
 from tallystick.store.kv.catalog import Catalog
 from tallystick.store.kv.engine import Engine, EngineFailed
-from tallystick.store.kv.reader import Reader
+from tallystick.store.kv.reader import QueueReader
 from tallystick.store.kv.visible import Visible
 from tallystick.store.protocol import (
     Channel,
@@ -33,7 +33,7 @@ class Looks:
         self._engine = engine
         self._catalog = Catalog(engine)
         self._visible = Visible(self._catalog)
-        self._reader = Reader(engine, self._visible)
+        self._reader = QueueReader(engine, self._visible)
 
     def _look(self) -> Batch:
         """For seeing, not changing. Not while the store has stopped: the engine may show what is not durable."""

@@ -28,7 +28,7 @@ decode_head = msgspec.msgpack.Decoder(ChunkHead).decode
 _decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
 
 
-class Reader:
+class QueueReader:
     """Chunks of a queue, up to its durable end: an engine may show a write to readers before its fsync, and what a
     power cut could still take back must not be seen by anyone."""
 

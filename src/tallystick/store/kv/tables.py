@@ -23,7 +23,7 @@ from tallystick.store.kv.batch import Batch
 from tallystick.store.kv.call_records import decode_calls, decode_state
 from tallystick.store.kv.delayed import decode_delayed
 from tallystick.store.kv.engine import Area
-from tallystick.store.kv.reader import Reader
+from tallystick.store.kv.reader import QueueReader
 from tallystick.store.kv.tombstones import decode_outcomes
 from tallystick.store.protocol import TablePage, TableQuery
 
@@ -83,7 +83,7 @@ def _whole(kind: keys.Kind) -> _Span:
     return _Span("index", kind, *kind.all)
 
 
-def page(batch: Batch, reader: Reader, query: TableQuery) -> TablePage:
+def page(batch: Batch, reader: QueueReader, query: TableQuery) -> TablePage:
     names = COLUMNS[query.table]
     rows: list[Row] = []
     place: str | None = None
@@ -232,7 +232,7 @@ def _check_state(batch: Batch, gid: str, record: Prepared) -> CheckState:
     return CheckState(0, record.first_check_at) if stored is None else _decode_check(stored)
 
 
-def _offsets(batch: Batch, reader: Reader, group: str | None) -> Iterator[Row]:
+def _offsets(batch: Batch, reader: QueueReader, group: str | None) -> Iterator[Row]:
     for view in views.groups(batch, reader, group):
         for one in view.queues:
             yield view.group, view.topic, one.queue, one.offset, one.start, one.end, one.lag, view.leased

@@ -9,11 +9,10 @@ from itertools import islice
 from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.transaction import Prepared, Resolved
 from tallystick.core.wire import GroupView, QueueOffset, TransactionView
-from tallystick.store.kv import keys, offsets, topics
+from tallystick.store.kv import keys, places, topics
 from tallystick.store.kv.batch import Batch
 from tallystick.store.kv.catalog import Topic
-from tallystick.store.kv.cursors import decode_cursor
-from tallystick.store.kv.reader import Reader
+from tallystick.store.kv.reader import QueueReader
 from tallystick.store.kv.tombstones import decode_outcomes
 from tallystick.store.protocol import Counts
 
@@ -129,7 +128,7 @@ def scan(
 # --- groups ------------------------------------------------------------------------------------------------------
 
 
-def groups(batch: Batch, reader: Reader, only: str | None) -> list[GroupView]:
+def groups(batch: Batch, reader: QueueReader, only: str | None) -> list[GroupView]:
     """Every (group, topic) pair that has a cursor or a stored offset."""
     views: list[GroupView] = []
     for name, group_id in sorted(batch.catalog.groups.items()):
@@ -156,7 +155,7 @@ def _topics_of(batch: Batch, group_id: int) -> Iterator[Topic]:
             yield topic
 
 
-def group_view(batch: Batch, reader: Reader, name: str, topic: Topic) -> GroupView:
+def group_view(batch: Batch, reader: QueueReader, name: str, topic: Topic) -> GroupView:
     view = lag_view(batch, name, topic)
     gt = keys.group_topic(batch.catalog.groups.get(name, 0), topic.id)
     for one in view.queues:
@@ -180,15 +179,14 @@ def lag_view(batch: Batch, name: str, topic: Topic) -> GroupView:
 
 def _place(batch: Batch, gt: bytes, queue: int, start: int) -> tuple[int, int]:
     """Where the group stands in a queue, and how many before that are under lease."""
-    cursor = batch.get("index", keys.CURSOR.key(gt, queue))
+    cursor = places.cursor(batch, gt, queue)
     if cursor is not None:
-        decoded = decode_cursor(cursor)
-        return max(decoded.next, start), decoded.leased
-    return max(offsets.stored(batch, gt, queue) or 0, start), 0
+        return max(cursor.next, start), cursor.leased
+    return max(places.offset(batch, gt, queue) or 0, start), 0
 
 
 def _note_oldest(
-    batch: Batch, reader: Reader, view: GroupView, gt: bytes, topic: Topic, queue: int, place: int
+    batch: Batch, reader: QueueReader, view: GroupView, gt: bytes, topic: Topic, queue: int, place: int
 ) -> None:
     first = next(batch.scan("index", *keys.LEASE.of_queue(gt, queue)), None)
     oldest = place if first is None else keys.LEASE.offset(first[0])
@@ -197,7 +195,7 @@ def _note_oldest(
         view.oldest_unsettled_at = at
 
 
-def stored_offsets(batch: Batch, reader: Reader, group: str, topic_name: str) -> GroupView:
+def stored_offsets(batch: Batch, reader: QueueReader, group: str, topic_name: str) -> GroupView:
     return group_view(batch, reader, group, topics.known(batch.catalog, topic_name))
 
 

@@ -1,4 +1,4 @@
-"""Bringing forward what waits: checks that were made before, and tries of calls that failed before."""
+"""What waits and is to be due now: checks that were made before, and tries of calls that failed before."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def one(batch: Batch, op: Hurry) -> OpResult | None:
     return None if moved else OpResult(duplicate=True)
 
 
-def all_(batch: Batch, op: HurryAll) -> Progress:
+def all_of_them(batch: Batch, op: HurryAll) -> Progress:
     """Transactions, not calls, are counted. `more` if there may be others."""
     done = 0
     gids = list(islice(_far_away(batch, batch.now + op.after_ms), EXAMINED))
