@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tallystick.broker.checkback.databases import Databases
+from tallystick.broker.checkback.databases import BarrierDatabases
 from tallystick.broker.config import Config
 from tallystick.broker.outbound.allow_list import AllowedUrls
 from tallystick.broker.outbound.headers import check_headers
@@ -18,7 +18,7 @@ from tallystick.store.protocol import BrokerOp, Subscribe
 class Admission:
     """Refuses by raising. While `draining` is set nothing new is taken; what was accepted may still be settled."""
 
-    def __init__(self, config: Config, limits: Limits, allowed: AllowedUrls, databases: Databases) -> None:
+    def __init__(self, config: Config, limits: Limits, allowed: AllowedUrls, databases: BarrierDatabases) -> None:
         self._config, self._limits, self._allowed, self._databases = config, limits, allowed, databases
         self.draining = False
 
