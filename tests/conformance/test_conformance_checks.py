@@ -138,6 +138,9 @@ def test_an_answer_after_the_outcome_changes_nothing(steady: Place) -> None:
     steady.do(AnswerChecks({"t1": "committed", "t2": "rolled_back"}))
     assert steady.values() == ["t1"]
     assert [event.kind for event in steady.take_made().events] == ["conflict", "conflict"]
+    steady.do(AnswerChecks({"t1": "rolled_back"}, group="shop", member="host-7"))
+    (event,) = steady.take_made().events
+    assert event.detail == "member host-7 of group shop answered rolled_back, the transaction is committed"
     assert steady.view("t1").resolved_by == "producer"
     assert steady.store.transaction("stranger") is None
 

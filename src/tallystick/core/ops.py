@@ -159,7 +159,8 @@ class CommitOffsets(Struct, tag="offsets", tag_field="op", omit_defaults=True, f
 
 
 class AnswerChecks(Struct, tag="answers", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):
-    """What the producer's side says of transactions it was asked about."""
+    """What the producer's side says of transactions it was asked about. `group` and `member` are who says it: an alert
+    about an answer that contradicts the outcome names them."""
 
     answers: Annotated[dict[Gid, Answer], Meta(max_length=MOST_AT_ONCE)]
     reasons: dict[Gid, Reason] = {}

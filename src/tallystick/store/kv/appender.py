@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from tallystick.core.message import Chunk, OutgoingMessage
@@ -11,9 +9,7 @@ from tallystick.core.ops import Position
 from tallystick.store.kv import keys
 from tallystick.store.kv.bodies import Reference, queue_of
 from tallystick.store.kv.catalog import Catalog, QueueId, Topic
-
-if TYPE_CHECKING:
-    from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.engine import Changes
 
 CHUNK_MESSAGES = 500
 CHUNK_BYTES = 256 * 1024
@@ -84,16 +80,17 @@ class Appender:
         self._sealed = [(where, chunk) for where, chunk in self._sealed if where[0] != topic_id]
         self._references = [one for one in self._references if one[0][0] != topic_id]
 
-    def seal(self, batch: Batch) -> None:
+    def seal(self, changes: Changes) -> None:
+        log, index = changes.keys["log"], changes.keys["index"]
         for where, opened in self._open.items():
             self._sealed.append((where, opened.chunk))
         for where, chunk in self._sealed:
             last = chunk.base + len(chunk.values) - 1
-            batch.put("log", keys.CHUNK.key(*where, last), _encode(chunk))
+            log[keys.CHUNK.key(*where, last)] = _encode(chunk)
             self.touched.add(where)
         for where, last, reference in self._references:
-            batch.put("log", keys.CHUNK.key(*where, last), _encode(reference))
-            batch.put("index", keys.REFERENCE.key(*where, last), reference.body)
+            log[keys.CHUNK.key(*where, last)] = _encode(reference)
+            index[keys.REFERENCE.key(*where, last)] = reference.body
             self.touched.add(where)
         for where in self.touched:
-            batch.put("index", keys.END.key(*where), keys.u64(self._catalog.ends[where]))
+            index[keys.END.key(*where)] = keys.u64(self._catalog.ends[where])

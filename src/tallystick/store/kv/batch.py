@@ -156,7 +156,7 @@ class Batch:
 
     def finish(self) -> Changes:
         """Everything that only the end of the batch can know: offsets, the outcomes' audit record, counters."""
-        self.log.seal(self)
+        self.log.seal(self.changes)
         self.touched.update(topic_id for topic_id, _ in self.log.touched)
         for gid in self._changed_calls:
             self.put("index", keys.CALLS_STATE.key(gid), encode(self._calls_states[gid]))

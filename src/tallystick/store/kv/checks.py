@@ -101,8 +101,15 @@ def answer(batch: Batch, op: AnswerChecks) -> OpResult | None:
                 messages = record.messages if said == "committed" else []
                 resolve(batch, gid, record, said, "check", messages)
         elif record is not None and said not in ("unknown", record.outcome):
-            batch.event("conflict", gid, f"the check answered {said}, the transaction is {record.outcome}")
+            batch.event("conflict", gid, f"{_who(op)} answered {said}, the transaction is {record.outcome}")
     return None
+
+
+def _who(op: AnswerChecks) -> str:
+    named = [f"member {op.member}"] if op.member else []
+    if op.group:
+        named.append(f"group {op.group}")
+    return " of ".join(named) or "the check"
 
 
 def fail(batch: Batch, op: FailChecks) -> None:
