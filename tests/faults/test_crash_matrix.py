@@ -24,13 +24,13 @@ TRIES = 20
 PATIENCE = 10.0
 # Moments of each variant on a database server; SQLite has one less.
 COUNTS = {
-    "late": 26,
-    "late-async": 26,
-    "early": 34,
-    "refused": 33,
-    "outbox": 24,
+    "late": 28,
+    "late-async": 28,
+    "early": 36,
+    "refused": 35,
+    "outbox": 26,
     "outbox-gid": 28,
-    "consumer-dedup": 28,
+    "consumer-dedup": 30,
 }
 
 

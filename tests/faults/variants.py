@@ -32,12 +32,13 @@ class Variant(NamedTuple):
     """Whether the block raises after its change."""
 
 
-# The first block of a process learns a way into its database, and begins to answer for it.
-_LEARN = _BROKER
-_LATE = [*_BEGIN, *_CHANGE, *_PROOF, *_LEARN, *_BROKER, *_PREPARE, *_STATEMENT, *_COMMIT, *_TELL, "end"]
+# The first block of a process learns a way into its database, and begins to answer for it. Before it makes a gid it
+# learns what the broker's store is called.
+_LEARN = _STORE = _BROKER
+_LATE = [*_BEGIN, *_CHANGE, *_PROOF, *_LEARN, *_BROKER, *_STORE, *_PREPARE, *_STATEMENT, *_COMMIT, *_TELL, "end"]
 # Which database it is can be asked only in a transaction, which is given up before the broker is told.
-_EARLY = ["message added", *_BEGIN, *_WHERE, *_LEARN, *_ROLLBACK, *_BROKER, *_PREPARE, *_BEGIN, *_STATEMENT]
-_EARLY += ["business change"]
+_EARLY = ["message added", *_BEGIN, *_WHERE, *_LEARN, *_ROLLBACK, *_BROKER, *_STORE, *_PREPARE]
+_EARLY += [*_BEGIN, *_STATEMENT, "business change"]
 _FILL = [*_PROOF, *_LEARN, *_BROKER]
 _OUTBOX = [*_COMMIT, *_SEND, *_DELETE, "end"]
 
@@ -50,7 +51,7 @@ VARIANTS = {
     "refused": Variant(
         "check-back", "early", False, [*_EARLY, *_ROLLBACK, *_BROKER, *_BROKER, *_REQUEST_ROLLBACK, "end"], refused=True
     ),
-    "outbox": Variant("outbox", "late", False, [*_BEGIN, *_CHANGE, *_FILL, *_STATEMENT, *_OUTBOX]),
+    "outbox": Variant("outbox", "late", False, [*_BEGIN, *_CHANGE, *_FILL, *_STORE, *_STATEMENT, *_OUTBOX]),
     "outbox-gid": Variant(
         "outbox",
         "late",
@@ -62,18 +63,19 @@ VARIANTS = {
         "consumer-dedup",
         "late",
         False,
-        [*_BEGIN, *_CHANGE, *_FILL, *_SEND, *_STATEMENT, *_OUTBOX],
+        [*_BEGIN, *_CHANGE, *_FILL, *_STORE, *_SEND, *_STATEMENT, *_OUTBOX],
     ),
 }
 
 
 def moments_of(variant: str, engine: str, *, named: bool = False) -> list[str]:
     """SQLite commits inside the process: there is no moment at which only a server knows. Under a name of the
-    service's own the barrier is asked first what an earlier attempt has come to."""
+    service's own the barrier is asked first what an earlier attempt has come to, and no gid is made."""
     found = VARIANTS[variant].moments
     if named and VARIANTS[variant].mode == "check-back":
         tied = found.index("after tie") + 1
-        found = [*found[:tied], *_STATEMENT, *found[tied:]]
+        store = found.index("prepare request in flight") - 1
+        found = [*found[:tied], *_STATEMENT, *found[tied : store - len(_STORE)], *found[store:]]
     return [name for name in found if name != "local commit in flight"] if engine == "sqlite" else found
 
 
