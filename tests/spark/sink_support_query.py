@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+from stream_runs import run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,13 +53,10 @@ class Pipeline:
         """Run what is there to the end; what went wrong, or an empty string."""
         from pyspark.errors import StreamingQueryException
 
-        query = self.start(spark, rows=rows)
         try:
-            query.awaitTermination()
+            run_to_end(lambda: self.start(spark, rows=rows))
         except StreamingQueryException as error:
             return str(error)
-        finally:
-            query.stop()
         return ""
 
     def arm(self, **faults: str) -> None:
@@ -134,7 +132,7 @@ class Job:
     def ended(self) -> bool:
         return self.process.poll() is not None
 
-    def until(self, happened: Callable[[], bool], seconds: float = 100) -> None:
+    def until(self, happened: Callable[[], bool], seconds: float = 200) -> None:
         wait_for(lambda: happened() or self.ended, seconds, "it did not happen in time")
         assert happened(), f"the job has ended: {self.tail()}"
 
@@ -156,7 +154,7 @@ class Job:
             with contextlib.suppress(psutil.NoSuchProcess):
                 orphan.kill()
 
-    def wait(self, seconds: float = 100) -> int:
+    def wait(self, seconds: float = 200) -> int:
         return self.process.wait(seconds)
 
     def tail(self) -> str:

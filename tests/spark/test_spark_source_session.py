@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from source_support import Row, new_topic, produce, put_topic, trim, truth
+from stream_runs import run_to_end
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
@@ -48,8 +49,7 @@ class Query:
 
     def run(self) -> list[int]:
         """Read all that is there; the number of rows of each batch."""
-        query = self.start(availableNow=True)
-        query.awaitTermination(100)
+        query = run_to_end(lambda: self.start(availableNow=True))
         return [progress["numInputRows"] for progress in query.recentProgress]
 
     def rows(self) -> Counter[Row]:
@@ -175,6 +175,7 @@ def test_a_topic_made_again_is_never_read_as_the_one_before(
     assert query.rows() == truth(client, topic)
 
 
+@pytest.mark.full
 @pytest.mark.fault
 def test_a_running_query_outlives_its_broker_shows_its_lag_and_stops_at_once(
     spark: SparkSession, tmp_path: Path
