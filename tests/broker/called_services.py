@@ -13,7 +13,7 @@ import httptools
 from inner_broker import Inside
 
 from eventually import SECONDS, eventually_async
-from tallystick.core.calls import CallOptions, CallsView, OutgoingCall
+from tallystick.core.calls import CallPolicy, CallsView, OutgoingCall
 from tallystick.core.ops import Send
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Length: 24\r\n\r\n{"dtm_result":"SUCCESS"}'
@@ -148,7 +148,7 @@ async def grpc_service(handler: Unary = fine, host: str = "127.0.0.1", port: int
         await server.stop(None)
 
 
-async def send(broker: Inside, gid: str, *urls: str, options: CallOptions | None = None, **rest: Any) -> None:
+async def send(broker: Inside, gid: str, *urls: str, options: CallPolicy | None = None, **rest: Any) -> None:
     """A transaction of calls alone, one to each URL."""
     rest.setdefault("body", b'{"amount":30}')
     calls = [OutgoingCall(url, **rest) for url in urls]

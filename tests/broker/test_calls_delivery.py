@@ -13,7 +13,7 @@ from web_sites import answering, closed_port, rough_site, silence, site
 
 from eventually import eventually_async
 from tallystick.broker.calls.deliverer import CallSettings
-from tallystick.core.calls import CallOptions, OutgoingCall
+from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.errors import Busy, NotFound
 from tallystick.core.ops import Check, Commit, Prepare, Rollback
 from tallystick.store.protocol import ResumeCalls, StopCalls
@@ -72,7 +72,7 @@ async def test_concurrent_calls_are_out_together() -> None:
         return web.Response()
 
     async with inside() as broker, site(wait) as there:
-        await send(broker, "t", *(f"{there.url}/{name}" for name in "abc"), options=CallOptions(concurrent=True))
+        await send(broker, "t", *(f"{there.url}/{name}" for name in "abc"), options=CallPolicy(concurrent=True))
 
         async def three() -> bool:
             return there.at_once == 3
@@ -107,7 +107,7 @@ async def test_what_did_not_succeed_is_made_again_in_time(status: int, outcome: 
 
 async def test_used_up_tries_park_the_call_and_an_operator_resumes_it() -> None:
     async with inside() as broker, site(answering(500, b"oops")) as there:
-        await send(broker, "t", there.url, options=CallOptions(max_attempts=2))
+        await send(broker, "t", there.url, options=CallPolicy(max_attempts=2))
         await tried(broker, "t", 1)
         broker.clock.advance(1_000)
         call = await tried(broker, "t", 2)

@@ -8,7 +8,7 @@ import pytest
 from engines import MakePlace, Place
 
 from tallystick.core.backoff import Backoff
-from tallystick.core.calls import CallOptions, CallOutcome, CallResult, CallView, OutgoingCall
+from tallystick.core.calls import CallOutcome, CallPolicy, CallResult, CallView, OutgoingCall
 from tallystick.core.ops import Prepare, Send
 from tallystick.store.protocol import (
     ClaimCalls,
@@ -35,7 +35,7 @@ def prepare(gid: str, *calls: OutgoingCall, **rest: Any) -> Prepare:
 
 
 def send(gid: str, *calls: OutgoingCall, **options: Any) -> Send:
-    return Send([], gid, list(calls or (call(),)), CallOptions(**options))
+    return Send([], gid, list(calls or (call(),)), CallPolicy(**options))
 
 
 def claims(place: Place, early: bool = False, limit: int = 100, max_bytes: int = 1 << 20) -> ClaimedCalls:

@@ -10,7 +10,7 @@ from hypothesis.stateful import invariant, rule
 from model import Model
 from model_calls import Plan
 
-from tallystick.core.calls import CallOptions, CallResult, CallView, OutgoingCall
+from tallystick.core.calls import CallPolicy, CallResult, CallView, OutgoingCall
 from tallystick.core.ops import OpResult, Send
 from tallystick.store.protocol import (
     ClaimCalls,
@@ -56,8 +56,8 @@ def calls_of(gid: str, plan: Plan) -> list[OutgoingCall]:
     return [OutgoingCall(url, f"{gid} {place}".encode(), delay_ms=plan.delay) for place, url in enumerate(plan.urls)]
 
 
-def options_of(plan: Plan) -> CallOptions | None:
-    return CallOptions(plan.concurrent, max_attempts=plan.tries) if plan.urls else None
+def options_of(plan: Plan) -> CallPolicy | None:
+    return CallPolicy(plan.concurrent, max_attempts=plan.tries) if plan.urls else None
 
 
 class CallRules:

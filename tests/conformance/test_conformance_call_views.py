@@ -9,7 +9,7 @@ from call_transactions import LEASE, A, B, call, calls_of, claimed, claims, coun
 from engines import MakePlace, Place
 
 from tallystick.core.backoff import Backoff
-from tallystick.core.calls import CallOptions, CallOutcome, first_pass_over
+from tallystick.core.calls import CallOutcome, CallPolicy, first_pass_over
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.limits import Limits
 from tallystick.core.ops import Check, Prepare, Rollback
@@ -117,7 +117,7 @@ def test_a_repeated_prepare_must_have_the_same_calls(place: Place) -> None:
         prepare("t1", call(B)),
         prepare("t1", call(body="other")),
         prepare("t1", call(), call()),
-        prepare("t1", call_options=CallOptions(concurrent=True)),
+        prepare("t1", call_options=CallPolicy(concurrent=True)),
         Prepare("t1", "shop", []),
     ):
         assert place.refused(other).error == "different_content"

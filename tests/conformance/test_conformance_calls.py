@@ -9,7 +9,7 @@ from call_transactions import LEASE, A, B, call, calls_of, claimed, claims, coun
 from engines import MakePlace, Place, message
 
 from tallystick.core.backoff import Backoff
-from tallystick.core.calls import CallOptions, CallOutcome, OutgoingCall
+from tallystick.core.calls import CallOutcome, CallPolicy, OutgoingCall
 from tallystick.core.ops import AnswerChecks, Commit, Rollback, Send
 from tallystick.store.protocol import (
     ClaimCalls,
@@ -95,7 +95,7 @@ def test_a_delay_counts_from_the_prepare(place: Place, own: int, at_commit: int,
 
 
 def test_the_channels_of_new_calls_are_told_once(place: Place) -> None:
-    place.do(prepare("t1", call(A), call(B), call_options=CallOptions(concurrent=True)))
+    place.do(prepare("t1", call(A), call(B), call_options=CallPolicy(concurrent=True)))
     assert place.take_made().called == set()
     place.do(Commit("t1"))
     hosts = {place.channel("http://a:1", "call"), place.channel("http://b:1", "call")}

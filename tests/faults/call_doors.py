@@ -14,7 +14,7 @@ from call_service import Service
 
 from eventually import eventually
 from raw_client import Answer, Gone, RawClient
-from tallystick.core.calls import CallOptions, OutgoingCall
+from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.errors import AlreadyResolved, NotFound, OutcomeConflict, TallystickError
 from tallystick.core.ops import Check, Commit, Prepare, Rollback
 
@@ -43,7 +43,7 @@ class NativeDoor:
 
     def prepare(self, gid: str, branches: list[str], concurrent: bool = False) -> None:
         check = Check("url", self.service.check_url, after_ms=self.after_ms, max_checks=1_000)
-        calls, options = calls_of(self.service, gid, branches), CallOptions(concurrent=concurrent)
+        calls, options = calls_of(self.service, gid, branches), CallPolicy(concurrent=concurrent)
         try:
             self._do(Prepare(gid, "shop", [], check, calls=calls, call_options=options))
         except AlreadyResolved:

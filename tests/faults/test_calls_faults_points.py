@@ -12,7 +12,7 @@ from call_service import Arrival
 from crash_engine import Crash, CrashingEngine
 
 from tallystick.core.backoff import Backoff
-from tallystick.core.calls import CallOptions, CallResult, OutgoingCall
+from tallystick.core.calls import CallPolicy, CallResult, OutgoingCall
 from tallystick.core.errors import error_from_code
 from tallystick.core.ops import AnswerChecks, Check, Commit, OpResult, Prepare, Rollback, Send
 from tallystick.store.kv import calls, keys
@@ -57,14 +57,14 @@ class World:
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def steps(self) -> list[Callable[[], Any]]:
-        plain = CallOptions()
+        plain = CallPolicy()
         return [
             self.does(self.prepare("a", ["01", "02"])),
             self.does(Commit("a"), "a", "ok"),
             self.work,
             self.does(self.prepare("b", ["01", "02"])),
             self.does(Rollback("b"), "b", "failed"),
-            self.does(self.send("c", ["01", "02"], CallOptions(concurrent=True)), "c", "ok"),
+            self.does(self.send("c", ["01", "02"], CallPolicy(concurrent=True)), "c", "ok"),
             self.does(self.prepare("d", ["01"])),
             self.work,
             self.does(self.prepare("e", ["01", "02"])),
@@ -74,8 +74,8 @@ class World:
             self.does(self.send("f", ["01-01", "01-02"], plain, "topic://news"), "f", "ok"),
             self.does(Unsubscribe("news", "http://one:1/01-01"), again="not_found"),
             self.work,
-            self.does(self.send("g", ["01", "02"], CallOptions(retry_ms=200)), "g", "ok"),
-            self.does(self.send("h", ["01", "02"], CallOptions(max_attempts=1)), "h", "ok"),
+            self.does(self.send("g", ["01", "02"], CallPolicy(retry_ms=200)), "g", "ok"),
+            self.does(self.send("h", ["01", "02"], CallPolicy(max_attempts=1)), "h", "ok"),
             self.does(self.send("i", ["01"], plain, delay_ms=10**8), "i", "failed"),
             self.does(StopCalls("i")),
             self.work,
@@ -101,7 +101,7 @@ class World:
         self.history.branches[gid] = branches
         return Prepare(gid, "shop", [], Check(after_ms=10**8), calls=outgoing(gid, branches))
 
-    def send(self, gid: str, branches: list[str], options: CallOptions, url: str = "", delay_ms: int = 0) -> Send:
+    def send(self, gid: str, branches: list[str], options: CallPolicy, url: str = "", delay_ms: int = 0) -> Send:
         self.history.branches[gid] = branches
         if options.concurrent:
             self.history.concurrent.add(gid)

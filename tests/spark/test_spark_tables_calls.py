@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
-from tallystick.core.calls import CallOptions, OutgoingCall
+from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.ops import Prepare, Rollback, Send
 from tallystick.link import Link
@@ -38,8 +38,8 @@ def _fill(client: RawClient) -> None:
     """Two calls in each transaction: at a later time, in vain, and of ones that were rolled back or are undecided."""
     pair = [OutgoingCall(NOBODY, b"12345"), OutgoingCall(NOBODY)]
     later = [OutgoingCall(NOBODY, delay_ms=LATER), OutgoingCall(f"{NOBODY}/second", delay_ms=LATER)]
-    at_once = CallOptions(concurrent=True, max_attempts=1)
-    client.batch(*(Send([], f"later-{number}", later, CallOptions(concurrent=True)) for number in range(COUNT)))
+    at_once = CallPolicy(concurrent=True, max_attempts=1)
+    client.batch(*(Send([], f"later-{number}", later, CallPolicy(concurrent=True)) for number in range(COUNT)))
     client.batch(*(Send([], f"vain-{number}", pair, at_once) for number in range(COUNT)))
     client.batch(*(Prepare(f"undone-{number}", "shop", [], calls=pair) for number in range(COUNT)))
     client.batch(*(Rollback(f"undone-{number}") for number in range(COUNT)))

@@ -47,7 +47,7 @@ class OutgoingCall(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
     branch: Branch = ""
 
 
-class CallOptions(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+class CallPolicy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """How the calls of one transaction are made: one after the other or all at once, and how often they are tried."""
 
     concurrent: bool = False
@@ -150,11 +150,11 @@ def state_of_all(states: list[CallState]) -> CallState:
     return next((state for state in ranking if state in states), "done")
 
 
-def digest_of(calls: list[OutgoingCall], options: CallOptions | None) -> bytes:
+def digest_of(calls: list[OutgoingCall], options: CallPolicy | None) -> bytes:
     """Tells a repeated request from one with other calls, without keeping both."""
     if not calls:
         return b""
-    return hashlib.blake2b(msgspec.msgpack.encode((calls, options or CallOptions())), digest_size=16).digest()
+    return hashlib.blake2b(msgspec.msgpack.encode((calls, options or CallPolicy())), digest_size=16).digest()
 
 
 class HostView(Struct):

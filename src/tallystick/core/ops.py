@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from tallystick.core.calls import CallOptions, OutgoingCall, Remark
+from tallystick.core.calls import CallPolicy, OutgoingCall, Remark
 from tallystick.core.message import Milliseconds, OutgoingMessage, Timeout
 from tallystick.core.names import AppId, Gid, GroupName, HeaderName, HeaderValue, MemberName, PartId, TopicName
 
@@ -55,7 +55,7 @@ class Prepare(Struct, tag="prepare", tag_field="op", omit_defaults=True, forbid_
     check: Check = Check()
     member: MemberName | None = None
     calls: list[OutgoingCall] = []
-    call_options: CallOptions | None = None
+    call_options: CallPolicy | None = None
     remark: Remark = ""
 
 
@@ -118,7 +118,7 @@ class Send(Struct, tag="send", tag_field="op", omit_defaults=True, forbid_unknow
     messages: list[OutgoingMessage]
     gid: Gid | None = None
     calls: list[OutgoingCall] = []
-    call_options: CallOptions | None = None
+    call_options: CallPolicy | None = None
     remark: Remark = ""
 
 

@@ -429,7 +429,7 @@ class GroupViews(Protocol):
     def stored_offsets(self, group: str, topic: str) -> GroupView: ...
 
 
-class Health(Protocol):
+class StoreHealth(Protocol):
     """Whether the store works, and how much it has to do."""
 
     def counts(self) -> Counts: ...
@@ -444,7 +444,7 @@ class Health(Protocol):
     def close(self) -> None: ...
 
 
-class Store(LogViews, TableViews, TransactionViews, GroupViews, Health, Protocol):
+class Store(LogViews, TableViews, TransactionViews, GroupViews, StoreHealth, Protocol):
     """A place that keeps transactions, queues and groups. One writer at a time calls `write` and the views; those of
     the log, and pages of tables, may be asked for beside it."""
 

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from tallystick.api.dtm.errors import DtmError, wrong_type
 from tallystick.api.serving.problems import DECODING, undecodable
-from tallystick.core.calls import PROTOCOLS, TOPIC_SCHEME, CallOptions, OutgoingCall, Protocol
+from tallystick.core.calls import PROTOCOLS, TOPIC_SCHEME, CallPolicy, OutgoingCall, Protocol
 from tallystick.core.errors import TallystickError
 from tallystick.core.message import MAX_TIMEOUT_MS
 from tallystick.core.names import HeaderName, HeaderValue, check_gid
@@ -228,8 +228,8 @@ def shown_url(url: str) -> str:
     return url.removeprefix("grpc://")
 
 
-def call_options_of(trans: Trans) -> CallOptions:
-    return CallOptions(bool(trans.concurrent), 1000 * (trans.retry_interval or RETRY_INTERVAL))
+def call_options_of(trans: Trans) -> CallPolicy:
+    return CallPolicy(bool(trans.concurrent), 1000 * (trans.retry_interval or RETRY_INTERVAL))
 
 
 def remark_of(trans: Trans) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from tallystick.core.calls import Branch, CallOptions, OutgoingCall, Protocol, Remark, Url
+from tallystick.core.calls import Branch, CallPolicy, OutgoingCall, Protocol, Remark, Url
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.message import Milliseconds, OutgoingMessage, StoredMessage, Timeout, Timestamp
 from tallystick.core.names import Gid, GroupName, HeaderName, HeaderValue, Key, MemberName, Tag, TopicName
@@ -79,7 +79,7 @@ class TransactionIn(Struct, forbid_unknown_fields=True):
     check: Check = Check()
     member: MemberName | None = None
     calls: list[CallIn] = []
-    call_options: CallOptions | None = None
+    call_options: CallPolicy | None = None
     remark: Remark = ""
 
 
@@ -89,7 +89,7 @@ class MessagesIn(Struct, forbid_unknown_fields=True):
     messages: list[MessageIn] = []
     gid: Gid | None = None
     calls: list[CallIn] = []
-    call_options: CallOptions | None = None
+    call_options: CallPolicy | None = None
     remark: Remark = ""
 
 

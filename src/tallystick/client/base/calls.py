@@ -19,7 +19,7 @@ _SCHEMES = ("http://", "https://", "grpc://", wire.TOPIC_SCHEME)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_call = msgspec.msgpack.Decoder(OutgoingCall).decode
-_decode_options = msgspec.msgpack.Decoder(wire.CallOptions).decode
+_decode_options = msgspec.msgpack.Decoder(wire.CallPolicy).decode
 
 
 class CallOptions(Struct, frozen=True, kw_only=True):
@@ -34,8 +34,8 @@ class CallOptions(Struct, frozen=True, kw_only=True):
     retry: float | None = None
     max_attempts: int | None = None
 
-    def on_the_wire(self) -> wire.CallOptions:
-        options = wire.CallOptions(self.concurrent, _milliseconds(self.retry), self.max_attempts)
+    def on_the_wire(self) -> wire.CallPolicy:
+        options = wire.CallPolicy(self.concurrent, _milliseconds(self.retry), self.max_attempts)
         try:
             return _decode_options(_encode(options))
         except msgspec.ValidationError as failure:

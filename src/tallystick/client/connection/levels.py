@@ -15,7 +15,7 @@ from tallystick.client.base.stats import Stats
 from tallystick.client.connection.brokers import BrokerPeer, Brokers
 from tallystick.client.connection.transport import BrokerUnreachable
 from tallystick.client.connection.waiting import Answered
-from tallystick.core.calls import CallOptions, OutgoingCall
+from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.errors import (
     BrokerUnavailable,
     InvalidRequest,
@@ -54,7 +54,7 @@ async def send(brokers: Brokers, messages: list[OutgoingMessage], level: int, gi
     return Sent(None, [])
 
 
-async def send_calls(brokers: Brokers, calls: list[OutgoingCall], options: CallOptions | None, gid: str | None) -> Sent:
+async def send_calls(brokers: Brokers, calls: list[OutgoingCall], options: CallPolicy | None, gid: str | None) -> Sent:
     """Calls are always sent with the care of level 2: the broker knows each by its gid."""
     if not calls:
         raise InvalidRequest("calls: give at least one", field="calls")

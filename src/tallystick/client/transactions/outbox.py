@@ -17,7 +17,7 @@ from tallystick.client.base.databases import DatabaseBusy, Door, run_on_new
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.core.calls import CallOptions, OutgoingCall
+from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.errors import TallystickError
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Send
@@ -175,7 +175,7 @@ class _WithCalls(Struct, omit_defaults=True):
 
     messages: list[OutgoingMessage]
     calls: list[OutgoingCall]
-    call_options: CallOptions | None = None
+    call_options: CallPolicy | None = None
     born_at: int = 0
 
 

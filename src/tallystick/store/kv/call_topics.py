@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tallystick.core.calls import (
     TOPIC_SCHEME,
-    CallOptions,
+    CallPolicy,
     CallSpec,
     CallTopicView,
     OutgoingCall,
@@ -75,7 +75,7 @@ def _change(batch: Batch, known: CallTopicView, subscribers: list[Subscriber]) -
 # --- use ---------------------------------------------------------------------------------------------------------
 
 
-def spec_of(batch: Batch, asked: list[OutgoingCall], options: CallOptions | None, remark: str) -> CallSpec | None:
+def spec_of(batch: Batch, asked: list[OutgoingCall], options: CallPolicy | None, remark: str) -> CallSpec | None:
     """The calls as they will be made: one for each subscriber, each with a branch of its own. Refuses what could not
     be made at the commit, when the business change can no longer be taken back."""
     if not asked:
@@ -88,7 +88,7 @@ def spec_of(batch: Batch, asked: list[OutgoingCall], options: CallOptions | None
         raise InvalidRequest("calls: two calls have the same branch", field="calls")
     for call in calls:
         check_room(batch, "call", call.url, "")
-    chosen = options or CallOptions()
+    chosen = options or CallPolicy()
     return CallSpec(
         calls,
         chosen.concurrent,

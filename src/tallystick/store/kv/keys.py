@@ -118,7 +118,7 @@ class TimedName(Timed):
         return self._byte + u64(at) + name.encode()
 
 
-class Line(Kind):
+class ChannelLine(Kind):
     """One line for each channel, in order of time."""
 
     def __init__(self, byte: bytes) -> None:
@@ -203,12 +203,12 @@ class _Delayed(Timed):
         return self._byte + u64(at) + u64(number)
 
 
-class _Due(Line):
+class _Due(ChannelLine):
     def key(self, channel: int, at: int, gid: str) -> bytes:
         return self._byte + _LINE.pack(channel, at) + gid.encode()
 
 
-class _DueCall(Line, OfCall):
+class _DueCall(ChannelLine, OfCall):
     def key(self, channel: int, at: int, gid: str, index: int) -> bytes:
         return self._byte + _LINE.pack(channel, at) + _call(gid, index)
 
