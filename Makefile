@@ -24,7 +24,7 @@ serve: ## run a broker on 127.0.0.1:7440
 	@scripts/setup demo
 	@$(BIN)/tallystick serve $(ARGS)
 
-test: check ## the checks and a test of every promise, some ten minutes on two cores
+test: check ## the checks and a test of every promise
 	@scripts/setup test
 	$(BIN)/pytest $(PYTEST_FLAGS) -m "not full" $(ARGS)
 

@@ -64,7 +64,8 @@ def test_executors_that_are_killed_while_they_send(broker: BrokerProcess, tmp_pa
     """H of the fault table: real executors, each a JVM of its own. Their tasks are run again elsewhere."""
     pipeline = Pipeline(tmp_path / new_gid(), broker.url, total=40)
     pipeline.arm(sending_1="wait")
-    with job(pipeline, master="local-cluster[2,1,512]", **{"spark.executor.memory": "512m"}) as running:
+    conf = {"spark.executor.memory": "512m", "spark.python.daemon.module": "pyspark.daemon"}  # as executors have it
+    with job(pipeline, master="local-cluster[2,1,512]", **conf) as running:
         running.until(lambda: pipeline.is_at("sending.1"))
         executors = _executors(running)
         assert len(executors) == 2
