@@ -192,7 +192,7 @@ def main(given: dict[str, Any]) -> None:
 def _under_way(pipeline: Pipeline, spark: SparkSession) -> StreamingQuery:
     """Started, and its first batch is done: a query's Python process has ten seconds to come up, beside no other."""
     query = pipeline.start(spark)
-    wait_for(lambda: pipeline.logged("commits") or not query.isActive, 60, "the query does not begin")
+    wait_for(lambda: pipeline.logged("commits") or not query.isActive, 200, "the query does not begin")
     return query
 
 
