@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 import httptools
 import redis
 import uvloop
+from examples.stage import settle
+from examples.stage.redis_server import LocalRedis
 
-from tallystick.demo.examples import settle
-from tallystick.local import LocalBroker, LocalRedis, LocalService
+from tallystick.local import LocalBroker, LocalService
 
 EXAMPLE = Path(__file__).parents[1] / "examples/flash_sale"
 USERS = 256  # at a time

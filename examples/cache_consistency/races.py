@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import traffic
 from catalogue import Catalogue, Row, cache_key
+from stage.traps import Traps
 
 from tallystick.demo.processes import Crew
-from tallystick.demo.traps import Traps
 
 LONG_SECONDS = 30.0
 

@@ -14,14 +14,15 @@ from pathlib import Path
 
 from catalogue import Catalogue, Row, cache_key, set_up
 from races import crash_after_commit, slow_reader
+from service import SABOTAGE, opened_catalogue
+from stage import Stage, nothing_wrong, parser, settle, survived
+from stage.redis_server import LocalRedis
+from stage.traps import Traps
 from traffic import Traffic
 
-from service import SABOTAGE, opened_catalogue
-from tallystick.demo.examples import Stage, nothing_wrong, parser, settle, survived
 from tallystick.demo.processes import Crew
-from tallystick.demo.traps import Traps
 from tallystick.demo.verdict import Line
-from tallystick.local import LocalBroker, LocalRedis, LocalService
+from tallystick.local import LocalBroker, LocalService
 
 HERE = Path(__file__).parent
 PRODUCTS = 20

@@ -17,6 +17,7 @@ import uvicorn
 from cache import Cache
 from catalogue import AnyCache, Catalogue, open_database
 from naive import DeleteAfterCommit, PlainCache
+from stage.traps import Traps
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -24,7 +25,6 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 import tallystick
-from tallystick.demo.traps import Traps
 
 NO_TRAPS = Traps(None)
 SABOTAGE = ("plain-set", "delete-after-commit")

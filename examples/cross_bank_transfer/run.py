@@ -15,8 +15,8 @@ from typing import NamedTuple
 from ledger import Notes, balance, set_up
 from picture import draw
 from rich.text import Text
+from stage import Stage, parser, settle
 
-from tallystick.demo.examples import Stage, parser, settle
 from tallystick.demo.processes import Crew
 from tallystick.demo.verdict import Line
 from tallystick.local import LocalBroker, LocalService

@@ -8,8 +8,9 @@ import random
 import time
 from typing import NamedTuple
 
+from stage.traps import Traps
+
 from tallystick.demo.processes import Crew
-from tallystick.demo.traps import Traps
 
 
 class Kill(NamedTuple):

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from answering import Scope, Service
+from stage.traps import Traps
 
 from tallystick.barrier import create_tables
-from tallystick.demo.traps import Traps
 from tallystick.dtm import BranchBarrier
 
 SUCCESS = b'{"dtm_result": "SUCCESS"}'

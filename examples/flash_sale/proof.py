@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from stage import OpenWork, nothing_wrong
 from stock import user_of
 
-from tallystick.demo.examples import OpenWork, nothing_wrong
 from tallystick.demo.verdict import Line
 
 

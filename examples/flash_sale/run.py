@@ -19,12 +19,13 @@ from kills import Kill, carry_out, plan
 from proof import Evidence, Sale, judge
 from rich.table import Table
 from sabotage import VARIANTS
+from stage import Stage, parser, settle, survived
+from stage.redis_server import LocalRedis
+from stage.traps import Traps
 from stock import gid_of, gid_of_mark, mark_key, stock_key
 
-from tallystick.demo.examples import Stage, parser, settle, survived
 from tallystick.demo.processes import Crew
-from tallystick.demo.traps import Traps
-from tallystick.local import LocalBroker, LocalRedis, LocalService
+from tallystick.local import LocalBroker, LocalService
 
 HERE = Path(__file__).parent
 SALE, LAST_UNIT = "shoes", "last"

@@ -18,13 +18,13 @@ import redis.exceptions
 from answering import Scope, Service
 from gathering import GatheringRedis
 from sabotage import VARIANTS
+from stage.traps import Traps
 from stock import Stock, gid_of
 
 import tallystick
 from tallystick.barrier.redis import NotEnough
 from tallystick.client import handlers
 from tallystick.core.errors import AlreadyResolved, BrokerUnavailable
-from tallystick.demo.traps import Traps
 
 log = logging.getLogger("shop")
 

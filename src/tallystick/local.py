@@ -145,17 +145,6 @@ def _flag(name: str, value: object) -> str:
     return f"--{name}={value}"
 
 
-class LocalRedis(LocalService):
-    """A Redis server (`redis-server` on PATH) that has every change on the disk before it says so: what it has
-    acknowledged outlasts `kill()`."""
-
-    def __init__(self, directory: Path, **settings: str) -> None:
-        given = {"dir": str(directory), "appendonly": "yes", "appendfsync": "always", "save": "", **settings}
-        options = [word for name, value in given.items() for word in (f"--{name}", value)]
-        command = ["redis-server", "--bind", "127.0.0.1", "--port", "{port}", *options]
-        super().__init__("redis", command, directory / "redis.log")
-
-
 def free_port() -> int:
     """A loopback port that nobody listens on now."""
     with socket.socket() as probe:

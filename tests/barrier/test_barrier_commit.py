@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutting_proxy import Cut, cutting_proxy
 from parties import DRIVER_ERRORS, Party, Place, kind_params
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from cutting_proxy import Cut, cutting_proxy
 from tallystick.barrier import decide, mark_committed
 
 

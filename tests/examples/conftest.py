@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,8 @@ from brokers import BrokerProcess, running_broker
 from servers import redis
 
 __all__ = ["redis"]
+
+sys.path.append(str(Path(__file__).parents[2] / "examples"))  # what they share
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from example_support import Part, broken, modules_of, run
+from stage.traps import Traps
 
 from brokers import BrokerProcess
 from servers import RedisServer
 from tallystick import AsyncClient, CheckBack
-from tallystick.demo.traps import Traps
 
 RUN = "examples/flash_sale/run.py"
 long = [pytest.mark.full, pytest.mark.slow, pytest.mark.fault]

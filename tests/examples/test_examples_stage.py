@@ -10,21 +10,25 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from stage import OpenWork, Stage, nothing_wrong, parser, settle, survived
+from stage.redis_server import LocalRedis
+from stage.traps import Traps
 
 from brokers import BrokerProcess
 from tallystick import CheckBack, Client, outgoing_call
-from tallystick.demo.examples import OpenWork, Stage, nothing_wrong, parser, settle, survived
 from tallystick.demo.processes import Crew
-from tallystick.demo.traps import Traps
 from tallystick.demo.verdict import Line
-from tallystick.local import LocalRedis, LocalService, Process
+from tallystick.local import LocalService, Process
 
 pytestmark = pytest.mark.fault
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SPRINGS = """
 import sys, time
 from pathlib import Path
-from tallystick.demo.traps import Traps
+sys.path.append(sys.argv[2])
+from stage.traps import Traps
 while True:
     Traps(Path(sys.argv[1])).spring("here")
     time.sleep(0.01)
@@ -33,7 +37,7 @@ while True:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Any:
-    one = Process("walker", [sys.executable, "-c", SPRINGS, str(tmp_path / "traps")], tmp_path / "log")
+    one = Process("walker", [sys.executable, "-c", SPRINGS, str(tmp_path / "traps"), str(EXAMPLES)], tmp_path / "log")
     yield one
     one.kill()
 
