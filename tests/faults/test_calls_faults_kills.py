@@ -227,7 +227,7 @@ async def wrong(self, host, claim, probe):
     await right(self, host, claim, probe)
     if int(claim.gid.split("-")[1]) % 10 == 0:
         await deliverer.asyncio.sleep(0.5)
-        await deliverer.execute(self._outbound, claim.gid, claim.call, 1_000)
+        await deliverer.make_call(self._outbound, claim.gid, claim.call, 1_000)
 deliverer.Calls._make = wrong
 """
 DOES_NOT_WAIT_FOR_THE_FIRST = """

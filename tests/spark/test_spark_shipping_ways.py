@@ -65,7 +65,7 @@ def write_program(name: str, directory: Path) -> str:
 def sent(broker: BrokerProcess, topic: str, after: int = 0) -> list[tuple[str, str]]:
     with Link(broker.url) as link:
         (end,) = link.get("topics", topic)["ends"]
-        found = link.get("topics", topic, "queues", "0", "messages", offset=after, limit=100) if end > after else None
+        found = link.get("topics", topic, "queues", "0", "messages", offset=after, max=100) if end > after else None
     return [(one["key"], one["value"]) for one in found["messages"]] if found else []
 
 

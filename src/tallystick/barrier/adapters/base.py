@@ -13,6 +13,7 @@ class SyncAdapter(Protocol):
     """A sync connection, made the same for every driver. It holds no state of its own between transactions."""
 
     is_async: Literal[False]
+    raw_at_once: bool  # whether `raw` is known before `begin` has run
     dialect: Dialect
 
     @property
@@ -25,7 +26,7 @@ class SyncAdapter(Protocol):
 
     @property
     def raw(self) -> Any:
-        """The driver's own connection, whatever is wrapped around it. For SQLAlchemy: once `begin` has run."""
+        """The driver's own connection, whatever is wrapped around it. Not before `begin`, unless `raw_at_once`."""
 
     def begin(self) -> None:
         """Start a local transaction if none is open, also on a connection in autocommit mode."""
@@ -58,6 +59,7 @@ class AsyncAdapter(Protocol):
     """The same for an async connection."""
 
     is_async: Literal[True]
+    raw_at_once: bool
     dialect: Dialect
 
     @property

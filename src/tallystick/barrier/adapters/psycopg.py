@@ -91,6 +91,7 @@ class PsycopgAdapter(_PsycopgAdapter[psycopg.Connection[Any]]):
     """A `psycopg.Connection`, with or without autocommit."""
 
     is_async: Literal[False] = False
+    raw_at_once = True
 
     def begin(self) -> None:
         statement = self._begin_statement()
@@ -128,6 +129,7 @@ class AsyncPsycopgAdapter(_PsycopgAdapter[psycopg.AsyncConnection[Any]]):
     """A `psycopg.AsyncConnection`, with or without autocommit."""
 
     is_async: Literal[True] = True
+    raw_at_once = True
 
     async def begin(self) -> None:
         statement = self._begin_statement()

@@ -24,6 +24,7 @@ class PyMySQLAdapter:
     """A `pymysql.Connection`, with or without autocommit."""
 
     is_async: Literal[False] = False
+    raw_at_once = True
     dialect = MYSQL
 
     def __init__(self, connection: Any) -> None:

@@ -51,6 +51,7 @@ class SqlAlchemyAdapter:
     """A `Connection` or a `Session`."""
 
     is_async: Literal[False] = False
+    raw_at_once = False
 
     def __init__(self, owner: Connection | Session) -> None:
         self._owner = owner
@@ -157,6 +158,7 @@ class AsyncSqlAlchemyAdapter:
     """An `AsyncConnection` or an `AsyncSession`."""
 
     is_async: Literal[True] = True
+    raw_at_once = False
 
     def __init__(self, owner: AsyncConnection | AsyncSession) -> None:
         self._owner = owner

@@ -18,6 +18,7 @@ class SqliteAdapter:
     """A `sqlite3.Connection`, in any of its transaction modes."""
 
     is_async: Literal[False] = False
+    raw_at_once = True
     dialect = SQLITE
 
     def __init__(self, connection: sqlite3.Connection) -> None:

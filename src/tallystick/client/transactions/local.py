@@ -41,15 +41,25 @@ class LocalTransaction:
 
     def begin(self) -> Script[None]:
         """Begin, or join what the user has begun, and tie it."""
-        yield Local.BEGIN
-        raw, token = self._adapter.raw, secrets.token_hex(8)
+        token = secrets.token_hex(8)
         mine = _Begun(weakref.ref(self), token, threading.current_thread())
-        # Claimed first, in one step: two threads that begin at the same moment are not both let in.
-        other = _open.setdefault(id(raw), mine)
+        # Claimed first, in one step: of two threads that begin at the same moment, one has not touched the connection.
+        if self._adapter.raw_at_once:
+            self._raw = self._adapter.raw
+            other = _open.setdefault(id(self._raw), mine)
+            if other is not mine and _is_at_work_elsewhere(other):
+                raise _second()
+        try:
+            yield Local.BEGIN
+        except BaseException:
+            self._forget()
+            raise
+        self._raw = self._adapter.raw
+        other = _open.setdefault(id(self._raw), mine)
         if other is not mine:
             yield from _refuse_second(other)
-            _open[id(raw)] = mine
-        self._raw, self._token, self._process = raw, token, os.getpid()
+            _open[id(self._raw)] = mine
+        self._token, self._process = token, os.getpid()
         yield InDatabase(tie(token))
 
     @property
@@ -102,11 +112,15 @@ class LocalTransaction:
 def _refuse_second(other: _Begun) -> Script[None]:
     """Two on one connection have one transaction between them: the first to commit would commit the other's half."""
     if _is_at_work_elsewhere(other) or (yield from _is_open(other.token)):
-        raise TransactionOpen(
-            "the connection is inside another Tallystick block, or is that of a handler; send with the tx of that "
-            "block (a handler is given one: def handler(message, conn, tx)), or use another connection. (If that block "
-            "was left without its end, roll the connection back)"
-        )
+        raise _second()
+
+
+def _second() -> TransactionOpen:
+    return TransactionOpen(
+        "the connection is inside another Tallystick block, or is that of a handler; send with the tx of that "
+        "block (a handler is given one: def handler(message, conn, tx)), or use another connection. (If that block "
+        "was left without its end, roll the connection back)"
+    )
 
 
 def _is_at_work_elsewhere(other: _Begun) -> bool:
