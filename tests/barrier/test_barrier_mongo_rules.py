@@ -47,7 +47,7 @@ def test_a_mark_has_dtms_fields() -> None:
 
 def test_a_first_effect_is_marked_and_run() -> None:
     message = Branch("g")
-    assert documents.plan(message, "msg", []) == documents.Plan([mark(message, "msg")], run=True)
+    assert documents.plan(message, "msg", []) == documents.DocumentPlan([mark(message, "msg")], run=True)
 
 
 @pytest.mark.parametrize(("reason", "outcome"), [("msg", "committed"), ("rollback", "rolled_back"), ("?", None)])
@@ -60,24 +60,24 @@ def test_a_message_that_has_a_mark_must_not_run(reason: str, outcome: str | None
 @pytest.mark.parametrize("reason", ["action", "compensate"])
 def test_a_branch_that_has_a_mark_is_not_run_and_that_is_no_error(reason: str) -> None:
     branch = Branch("g", "01", "action")
-    assert documents.plan(branch, "msg", [mark(branch, reason)]) == documents.Plan([], run=False)
+    assert documents.plan(branch, "msg", [mark(branch, reason)]) == documents.DocumentPlan([], run=False)
 
 
 @pytest.mark.parametrize(("op", "reverse"), REVERSES)
 def test_what_was_done_is_taken_back_once(op: str, reverse: str) -> None:
     done, back = Branch("g", "01", op), Branch("g", "01", reverse)
-    assert documents.plan(back, "saga", [mark(done, op)]) == documents.Plan(
+    assert documents.plan(back, "saga", [mark(done, op)]) == documents.DocumentPlan(
         [documents.mark_of(back, "saga", reverse)], run=True
     )
-    assert documents.plan(back, "saga", [mark(done, op), mark(back, reverse)]) == documents.Plan([], run=False)
+    assert documents.plan(back, "saga", [mark(done, op), mark(back, reverse)]) == documents.DocumentPlan([], run=False)
 
 
 @pytest.mark.parametrize(("op", "reverse"), REVERSES)
 def test_what_never_happened_is_not_taken_back_and_never_happens(op: str, reverse: str) -> None:
     done, back = Branch("g", "01", op), Branch("g", "01", reverse)
     plan = documents.plan(back, "msg", [])
-    assert plan == documents.Plan([mark(done, reverse), mark(back, reverse)], run=False)
-    assert documents.plan(done, "msg", plan.marks[:1]) == documents.Plan([], run=False)
+    assert plan == documents.DocumentPlan([mark(done, reverse), mark(back, reverse)], run=False)
+    assert documents.plan(done, "msg", plan.marks[:1]) == documents.DocumentPlan([], run=False)
 
 
 @pytest.mark.parametrize(
