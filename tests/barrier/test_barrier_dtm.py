@@ -20,6 +20,7 @@ TABLE = "dtm_barrier.barrier"
 # As dtm documents it.
 DEFINITIONS = {
     "mysql": [
+        "drop database if exists dtm_barrier",  # of other tests on the same server
         "create database dtm_barrier default character set utf8mb4",
         """create table dtm_barrier.barrier(
             id bigint(22) PRIMARY KEY AUTO_INCREMENT,

@@ -17,7 +17,7 @@ from client_support import Bank
 
 from brokers import BrokerProcess, running_broker
 
-QUICK = {"check_after": "200ms", "check_interval": "200ms", "redelivery_first": "100ms"}
+QUICK = {"check_after": "1s", "check_interval": "200ms", "redelivery_first": "100ms"}
 
 SERVERS = {"postgresql": "postgres", "mysql": "mariadb"}
 MARKS = {"postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb, pytest.mark.full]}

@@ -157,7 +157,7 @@ async def test_a_write_that_failed_and_is_there_all_the_same_is_not_slept_throug
         with pytest.raises(StorageFailed):
             await put(broker, 2)
         engine.failing = None
-        await broker.broker.look(lambda store: store.counts())
+        await broker.look(lambda store: store.counts())
         assert await asyncio.wait_for(follower, 10) == [1, 2]
 
 

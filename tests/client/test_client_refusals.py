@@ -121,8 +121,8 @@ from tallystick.core.ops import Send
 stored = []
 write = writer.Writer._write
 
-def noted(self, ops):
-    results = write(self, ops)
+def noted(self, ops, made):
+    results = write(self, ops, made)
     stored.extend(op for op in ops if isinstance(op, Send))
     return results
 

@@ -100,7 +100,7 @@ def body(batch: Batch, gid: str, index: int) -> bytes:
 
 _WAITING = (keys.DUE_CALL, keys.LEASED_CALL)
 _PARKED = (keys.PARKED_CALL,)
-_TOKEN = re.compile(r"(?:[0-9a-f]{2})+\Z")
+_TOKEN = re.compile(r"(?:[0-9a-f]{2}){2,}\Z")
 
 
 def scan(batch: Batch, state: str | None, after: str | None, limit: int) -> tuple[list[CallView], str | None]:
