@@ -5,7 +5,7 @@ ARGS ?=
 # Tests of one file share servers and directories, so a file stays on one worker; files begin in the order of
 # tests/conftest.py. Some wait for killed processes to come back, so there is one worker more than the two cores that
 # the tests are meant for.
-PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST_FLAGS ?= -n 3 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-full check bench bench-spark fmt lock clean

@@ -1,7 +1,6 @@
 """Settings that hold for all tests."""
 
 import os
-from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,22 @@ settings.load_profile("tallystick")
 # Whatever starts Spark, also by a command in a process of its own, starts it with the settings of the tests.
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark" / "conf")
 
-COMPUTING, WAITING = ("spark",), ("faults", "demo", "examples", "clients", "borders", "machine")
+BEGIN = ("faults", "borders", "machine", "demo", "examples", "clients", "docs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The directories with the longest files begin, so that no worker is left alone with one of them at the end: those
-    that use the processor in turn with those that wait for processes to die and to come back."""
-    files = dict.fromkeys(item.path for item in items)
-    computing = [path for path in files if path.parent.name in COMPUTING]
-    waiting = [path for path in files if path.parent.name in WAITING]
-    in_turn = [path for pair in zip_longest(computing, waiting) for path in pair if path is not None]
-    place = {path: number for number, path in enumerate(in_turn)}
-    items.sort(key=lambda item: place.get(item.path, len(place)))
+    """The tests of a file stay on one worker, for the servers they share; all that use a Spark session on one, for the
+    Java machine, which takes long to start and gets quicker with time. That one begins with them and is busy with them
+    for long; the others begin with the directories of the longest files, so that none is left alone at the end."""
+    with_session = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+
+    def turn(item: pytest.Item) -> int:
+        if item.path in with_session:
+            return -1
+        directory = item.path.parent.name
+        return BEGIN.index(directory) if directory in BEGIN else len(BEGIN)
+
+    items.sort(key=turn)
+    for item in items:
+        group = "spark" if item.path in with_session else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))

@@ -12,7 +12,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -27,6 +26,8 @@ import pymysql
 import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+
+from tallystick.local import free_port
 
 USER = "tally"
 PASSWORD = "stick:/@ %"  # characters that a badly built connection string would stumble over
@@ -127,7 +128,7 @@ def postgres_server(**settings: str) -> Iterator[Server]:
         program = _postgres_programs()
         account = ["-U", USER, "-A", "scram-sha-256", f"--pwfile={secret}"]
         _run(user, [program / "initdb", "-D", data, *account, "-E", "UTF8", "--locale=C", "--no-sync"])
-        port = _free_port()
+        port = free_port()
         small = {"shared_buffers": "16MB", "max_connections": "100", "logging_collector": "off", **settings}
         options = [part for name, value in small.items() for part in ("-c", f"{name}={value}")]
         command = [program / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", directory]
@@ -142,7 +143,7 @@ def postgres_server(**settings: str) -> Iterator[Server]:
 def postgres_standby(primary: Server, **settings: str) -> Iterator[Server]:
     """A read-only copy of a PostgreSQL server, which follows it until it is promoted (`select pg_promote()`)."""
     with _directory("postgres") as (directory, user):
-        data, program, port = directory / "data", _postgres_programs(), _free_port()
+        data, program, port = directory / "data", _postgres_programs(), free_port()
         source = psycopg.conninfo.make_conninfo(
             host=primary.host, port=primary.port, user=primary.user, password=primary.password
         )
@@ -159,7 +160,7 @@ def postgres_standby(primary: Server, **settings: str) -> Iterator[Server]:
 def pgbouncer(behind: Server, pool_mode: str, **settings: str) -> Iterator[Server]:
     """A PgBouncer in front of a PostgreSQL server: the same databases at another port, over connections it shares."""
     with _directory("postgres") as (directory, user):
-        port = _free_port()
+        port = free_port()
         (directory / "users").write_text(f'"{behind.user}" "{behind.password}"\n')
         chosen = {
             "listen_addr": "127.0.0.1",
@@ -204,7 +205,7 @@ def mariadb_server(**settings: str) -> Iterator[Server]:
             f"grant all on *.* to {USER}@'127.0.0.1' with grant option;\n"
         )
         start.chmod(0o644)
-        port = _free_port()
+        port = free_port()
         small = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "16M", "skip_name_resolve": "1"}
         options = [f"--{name}={value}" for name, value in {**small, **settings}.items()]
         command = [_program("mariadbd"), "--no-defaults", f"--datadir={data}", f"--init-file={start}"]
@@ -224,7 +225,7 @@ def mariadb_server(**settings: str) -> Iterator[Server]:
 def redis_server(**settings: str) -> Iterator[RedisServer]:
     """A Redis of its own, which writes nothing to disk unless `settings` (appendonly="yes") say so."""
     with _directory("redis") as (directory, user), contextlib.ExitStack() as runs:
-        port = _free_port()
+        port = free_port()
         small = {"save": "", "appendonly": "no", **settings}
         options = [part for name, value in small.items() for part in (f"--{name.replace('_', '-')}", value)]
         place = ["--bind", "127.0.0.1", "--port", str(port), "--dir", directory, "--daemonize", "no"]
@@ -345,9 +346,3 @@ def _program(name: str) -> str:
     if found is None:
         raise RuntimeError(f"{name} is not installed; `make test` installs what the tests need")
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

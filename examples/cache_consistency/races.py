@@ -45,7 +45,7 @@ def crash_after_commit(
     (service,) = crew.of("service")
     traps.set("after-commit")
     traffic.put(url, product, before["price"] + 20)
-    _until(lambda: not service.alive, LONG_SECONDS)
+    _until(lambda: not service.running, LONG_SECONDS)
     crew.kill(service)  # it is dead already; this counts it and starts the next
     began = time.monotonic()
     _until(lambda: catalogue.read(product)["version"] > before["version"], patience)

@@ -123,7 +123,7 @@ class Walk:
     def nurse(self) -> None:
         """Start bank B again when it has died, as whatever runs services does."""
         while not self.over.wait(0.05):
-            if not self.bank_b.alive:
+            if not self.bank_b.running:
                 self.crew.kill(self.bank_b)  # it is dead already; this counts it and starts the next
 
 

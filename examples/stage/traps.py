@@ -43,9 +43,9 @@ class Traps:
         """Set a trap, and start the process again when it has died of it; False if it did not come to that moment."""
         self.set(moment)
         deadline = time.monotonic() + seconds
-        while process.alive and time.monotonic() < deadline:
+        while process.running and time.monotonic() < deadline:
             time.sleep(0.005)
-        if process.alive and self._directory is not None:
+        if process.running and self._directory is not None:
             (self._directory / moment).unlink(missing_ok=True)
             return False
         crew.kill(process)  # it is dead already; this counts it and starts the next

@@ -1,8 +1,10 @@
-"""Processes of one's own, for the demo and the benchmarks: killed and started again, gone when we are."""
+"""Processes of one's own, for the demo, the examples, the benchmarks and the tests: killed and started again, gone when
+we are."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -11,9 +13,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from tallystick.core.errors import TallystickError
 
@@ -21,51 +24,81 @@ START_SECONDS = 30.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
+class Running(Protocol):
+    """A process that was started, as the standard library shows it."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+
+
 class Process:
     """One place among the processes: whoever fills it now."""
 
-    def __init__(self, role: str, command: list[str], log: Path) -> None:
+    def __init__(self, role: str, command: list[str], log: Path, settings: Mapping[str, object] | None = None) -> None:
         self.role, self.command, self.log = role, command, log
-        self._running: subprocess.Popen[bytes] | None = None
+        self.settings = dict(settings or {})
+        self.process: Running | None = None
 
     @property
-    def alive(self) -> bool:
-        return self._running is not None and self._running.poll() is None
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     @property
     def pid(self) -> int:
-        if self._running is None:
+        return self._started().pid
+
+    def _started(self) -> Running:
+        if self.process is None:
             raise TallystickError(f"the {self.role} was not started")
-        return self._running.pid
+        return self.process
+
+    def spawn(self) -> None:
+        """Start it and do not wait for anything."""
+        self.process = self._launch(self.environment())
 
     def start(self) -> None:
+        self.spawn()
+
+    def environment(self) -> dict[str, str]:
+        """Ours, without settings of a broker that the user may have set for another one, and with those given here."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TALLYSTICK_")}
+        return inherited | {f"TALLYSTICK_{name.upper()}": _text(value) for name, value in self.settings.items()}
+
+    def _launch(self, environment: dict[str, str]) -> Running:
         with self.log.open("ab") as log:
-            self._running = subprocess.Popen(
+            return subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=_environment(),
+                env=environment,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
 
     def kill(self) -> None:
         """End it as a power cut would: nothing is flushed, nobody is told."""
-        if self._running is not None:
-            self._running.kill()
-            self._running.wait()
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
 
-    def ask_to_end(self) -> None:
-        if self._running is not None and self.alive:
-            self._running.send_signal(signal.SIGTERM)
+    def terminate(self) -> None:
+        """Ask it to end, and return at once."""
+        if self.process is not None and self.running:
+            self.process.send_signal(signal.SIGTERM)
 
-    def wait(self, deadline: float) -> None:
-        if self._running is None:
-            return
-        try:
-            self._running.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.kill()
+    def end_by(self, deadline: float) -> None:
+        """Wait until it has ended; kill it when it is still there by then."""
+        while self.running:
+            if time.monotonic() > deadline:
+                return self.kill()
+            time.sleep(0.01)
+        return None
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
 def module(name: str, *arguments: str) -> list[str]:
@@ -73,23 +106,29 @@ def module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", name, *arguments]
 
 
-def _environment() -> dict[str, str]:
-    """Ours, without settings of a broker that the user may have set for another one."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("TALLYSTICK_")}
-
-
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def _text(value: object) -> str:
+    """A setting as the environment of a broker says it."""
+    if isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, dict):
+        return ",".join(f"{key}={one}" for key, one in value.items())
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 class LocalService(Process):
     """`with LocalService(role, command, log) as service: service.url`. A process that serves on a loopback port of its
     own, which stays the same when it is started again; `{port}` in the command is that port."""
 
-    def __init__(self, role: str, command: list[str], log: Path) -> None:
+    def __init__(
+        self, role: str, command: list[str], log: Path, settings: Mapping[str, object] | None = None, port: int = 0
+    ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
-        super().__init__(role, [word.replace("{port}", str(self.port)) for word in command], log)
+        self.port = port or free_port()
+        super().__init__(role, [word.replace("{port}", str(self.port)) for word in command], log, settings)
 
     @property
     def url(self) -> str:
@@ -97,12 +136,16 @@ class LocalService(Process):
 
     def start(self) -> None:
         """Start it and wait until it takes work; an error with its log if it does not get there."""
-        super().start()
-        deadline = time.monotonic() + START_SECONDS
+        self.spawn()
+        self.wait_ready()
+
+    def wait_ready(self, seconds: float = START_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
         while not self._ready():
-            if not self.alive or time.monotonic() > deadline:
-                last = "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
-                raise TallystickError(f"the {self.role} did not get ready:\n{last}")
+            if not self.running or time.monotonic() > deadline:
+                ended = self._started().poll()
+                last = "\n".join(self.log_text().splitlines()[-60:])
+                raise TallystickError(f"the {self.role} did not get ready (exit code {ended}):\n{last}")
             time.sleep(0.02)
 
     def _ready(self) -> bool:
@@ -127,22 +170,17 @@ class LocalBroker(LocalService):
     gRPC only if `grpc=True` asks for it: that port is not its own otherwise."""
 
     def __init__(self, directory: Path, **settings: object) -> None:
-        given = {"data_dir": directory / "data", "port": "{port}", "grpc": False, **settings}
-        flags = [_flag(name.replace("_", "-"), value) for name, value in given.items()]
-        super().__init__("broker", module("tallystick", "serve", *flags), directory / "broker.log")
+        self.directory = directory
+        port = int(str(settings.get("port", 0)))
+        super().__init__("broker", module("tallystick", "serve"), directory / "broker.log", port=port)
+        self.settings = {"data_dir": directory / "data", "grpc": False, **settings, "port": self.port}
 
     def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=1) as answer:  # noqa: S310 - our own URL
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:  # noqa: S310 - our own URL
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
-
-
-def _flag(name: str, value: object) -> str:
-    if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    return f"--{name}={value}"
 
 
 def free_port() -> int:

@@ -155,10 +155,10 @@ def test_a_batch_survives_a_killed_broker() -> None:
     with running_broker() as broker, Link(broker.url, patience=20) as link, RawClient(broker.url) as client:
         values = [f"{number}-{'x' * 1_000}".encode() for number in range(500)]
         link.post_arrow("parts", "p", body=stream(rows("t", *values)), index=0)
-        broker.kill9()
+        broker.kill()
         broker.start()
         assert link.post("ledger", "app", "0", parts=[{"part": "p", "count": 500}])["messages"] == 500
-        broker.kill9()
+        broker.kill()
         broker.start()
         assert link.post("ledger", "app", "0", parts=[{"part": "p", "count": 500}])["duplicate"] is True
         assert sorted(one.value for one in client.messages("t")) == sorted(values)

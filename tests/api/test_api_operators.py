@@ -82,7 +82,7 @@ def test_a_resumed_transaction_is_asked_about_again(client: RawClient) -> None:
 
 def test_the_list_survives_a_restart(broker: BrokerProcess, client: RawClient) -> None:
     park(client, "kept", "kept-0", "kept-1")
-    broker.kill9()
+    broker.kill()
     broker.start()
     client.close()
     assert sorted(listed(client, state="parked", group="kept")) == ["kept-0", "kept-1"]

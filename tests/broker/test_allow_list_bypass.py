@@ -34,8 +34,6 @@ from bypass import (
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
 
-pytestmark = pytest.mark.slow
-
 FAST = {
     "check_after": "100ms",
     "check_interval": "50ms",

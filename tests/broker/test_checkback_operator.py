@@ -132,7 +132,7 @@ def test_what_was_parked_and_decided_survives_a_kill(broker: BrokerProcess, grou
         stays, resumed, decided = parked(client, group, 3)
         operate(client, resumed, "resume")
         operate(client, decided, "commit")
-    broker.kill9()
+    broker.kill()
     broker.start()
     with RawClient(broker.url) as client:
         assert [one["gid"] for one in listed(client, state="parked", group=group)] == [stays]

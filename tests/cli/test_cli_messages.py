@@ -137,7 +137,7 @@ def test_following_outlives_a_restart_of_the_broker(tmp_path: Any) -> None:
         tallystick("send", "lasting", "before", url=broker.url)
         with following(broker.url, "lasting", "--from", "earliest") as process:
             assert next_value(process) == "before"
-            broker.kill9()
+            broker.kill()
             time.sleep(0.5)
             broker.restart()
             tallystick("send", "lasting", "after", url=broker.url)

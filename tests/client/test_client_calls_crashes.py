@@ -96,7 +96,7 @@ def test_a_broker_that_is_killed_after_the_commit_makes_the_call(bank: Bank, bus
         with bank.connection() as connection, ts.transaction(connection) as tx:
             bank.note(connection, "paid")
             tx.call(f"{busi.url}/late", 1, delay=1.0)
-        own.kill9()
+        own.kill()
         own.restart()
         eventually(lambda: ts.calls(tx.gid).state == "done")
     assert len(busi.calls(tx.gid)) == 1

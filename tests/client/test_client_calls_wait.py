@@ -169,7 +169,7 @@ def test_without_a_broker_the_wait_says_so(bank: Bank, busi: Busi, group: str) -
         tx.call(busi.url, 1)
         tx.prepare()
         bank.note(connection, "paid")
-        own.kill9()
+        own.kill()
         with pytest.raises(CallsNotFinished, match="asked in vain") as raised:
             tx.commit(wait=1)
     assert raised.value.view is None

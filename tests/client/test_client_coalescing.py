@@ -138,7 +138,7 @@ async def test_operations_wait_for_a_broker_that_comes_back(topic: str) -> None:
     with running_broker() as broker:
         async with AsyncClient(broker.url, group="g", timeout=20) as ts:
             await ts.send(topic, 0)
-            broker.kill9()
+            broker.kill()
             waiting = [asyncio.ensure_future(ts.send(topic, number)) for number in range(1, 50)]
             await asyncio.sleep(0.3)
             assert not any(one.done() for one in waiting)
@@ -169,7 +169,7 @@ async def test_a_lost_answer_stays_uncertain_when_the_broker_is_gone_afterwards(
             while proxy.cut == 0:
                 await asyncio.sleep(0.001)
             proxy.close()
-            broker.kill9()
+            broker.kill()
             with pytest.raises(errors.BrokerUnavailable, match="it may have acted"):
                 await sending
 

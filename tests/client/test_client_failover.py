@@ -66,7 +66,7 @@ def test_new_transactions_go_to_a_broker_that_is_there(
         pay(ts, bank, topic, 0, mode=mode)
         first, second = order(ts, pair)
         assert values_in(first.url, topic) == [0]
-        first.kill9()
+        first.kill()
         began_down = []
         for number in range(1, 6):
             try:
@@ -105,7 +105,7 @@ def test_an_operation_of_a_dead_broker_fails_rather_than_going_elsewhere(
         gid = ts.new_gid()
         ts.prepare(gid, [outgoing(topic, 1)])
         first, second = order(ts, pair)
-        first.kill9()
+        first.kill()
         with pytest.raises(errors.BrokerUnavailable):
             ts.commit(gid)
         with Client(second.url) as other:
@@ -139,7 +139,7 @@ def test_a_gid_that_was_read_binds_the_transaction(
 ) -> None:
     with Client(urls(pair), group=group, timeout=1) as ts:
         first, second = order(ts, pair)
-        first.kill9()
+        first.kill()
         with pytest.raises(errors.BrokerUnavailable):
             _pay_and_read_gid(ts, bank, topic)
     assert bank.notes() == []
@@ -168,7 +168,7 @@ def test_confirmed_messages_survive_a_broker(pair: list[BrokerProcess], topic: s
     with Client(urls(pair), timeout=4) as ts:
         first, second = order(ts, pair)
         ts.send(topic, 0, level=level)
-        first.kill9()
+        first.kill()
         for number in range(1, 4):
             ts.send(topic, number, level=level)
     assert values_in(second.url, topic) == [1, 2, 3]
@@ -206,7 +206,7 @@ async def test_a_dead_broker_does_not_hold_up_the_others(pair: list[BrokerProces
     async with AsyncClient(urls(pair), timeout=5) as ts:
         brokers: list[BrokerPeer] = list(ts._core.runtime().brokers)
         dead = next(broker for broker in pair if broker.url == brokers[0].address)
-        dead.kill9()
+        dead.kill()
         sent = await asyncio.gather(*(ts.send(topic, number) for number in range(200)))
         assert len(sent) == 200
         assert not brokers[0].healthy

@@ -93,7 +93,7 @@ def _kill_at_local_commit(tx: tallystick.Transaction, broker: BrokerProcess) -> 
 
     def commit_and_kill() -> None:
         commit()
-        broker.kill9()
+        broker.kill()
 
     adapter.commit = commit_and_kill  # type: ignore[method-assign, union-attr]
 
@@ -250,7 +250,7 @@ def test_polling_survives_restarts_of_the_broker(bank: Bank, topic: str, group: 
         tallystick.Client(broker.url, group=group, database=bank.open) as ts,
     ):
         for _ in range(2):
-            broker.kill9()
+            broker.kill()
             broker.restart()
             gid = ts.new_gid()
             ts.prepare(gid, [tallystick.outgoing(topic, 1)])

@@ -154,7 +154,7 @@ def test_another_store_behind_the_same_address_is_noticed(
         send(broker.url, topic, "1", "2", "3")
         with consuming(broker.url, bank, topic, group, by) as wait:
             wait(3)
-            broker.kill9()
+            broker.kill()
             shutil.rmtree(broker.data_dir)
             broker.start()
             make(broker.url, topic)
@@ -174,7 +174,7 @@ def test_another_store_that_ends_earlier_is_no_loss_of_messages(
             consuming(broker.url, bank, topic, group, "offset") as wait,
         ):
             wait(3)
-            broker.kill9()
+            broker.kill()
             shutil.rmtree(broker.data_dir)
             broker.start()
             make(broker.url, topic)

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from brokers import BrokerProcess
 from eventually import eventually, eventually_equal
 from servers import Server
+from tallystick.local import free_port
 
 HERE = Path(__file__).parent
 START = 10_000
@@ -159,9 +160,3 @@ def open_bank(broker: BrokerProcess, server: Server, directory: Path) -> Iterato
         yield bank
     finally:
         bank.stop()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -13,7 +13,7 @@ from dtmcli_bank import Bank, ask
 
 from tallystick.dtm import BranchBarrier, Duplicated, Failure
 
-pytestmark = [pytest.mark.mariadb, pytest.mark.slow]
+pytestmark = pytest.mark.mariadb
 
 TABLE = "dtm_barrier.barrier"
 NEVER = {"timeout_to_fail": 3_600}

@@ -11,7 +11,7 @@ from dtmcli_bank import Bank, ask
 
 from eventually import eventually
 
-pytestmark = [pytest.mark.mariadb, pytest.mark.slow]
+pytestmark = pytest.mark.mariadb
 
 
 def new_gid() -> str:

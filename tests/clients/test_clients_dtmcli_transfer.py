@@ -9,7 +9,7 @@ from dtmcli_bank import START, Bank
 
 from eventually import eventually_equal
 
-pytestmark = [pytest.mark.mariadb, pytest.mark.slow]
+pytestmark = pytest.mark.mariadb
 
 NOTHING, MOVED = (0, 0), (-30, 30)
 SOON = {"timeout_to_fail": 1}
@@ -111,7 +111,7 @@ def test_a_check_back_that_cannot_tell_decides_nothing(bank: Bank) -> None:
 def test_the_broker_killed_before_the_check_back_asks_after_its_restart(bank: Bank) -> None:
     gid = new_gid()
     assert bank.do("transfer", gid=gid, then="die after", **SOON).raised == "killed"
-    bank.broker.kill9()
+    bank.broker.kill()
     bank.broker.start()
     bank.becomes(gid, "succeed")
     assert bank.balances() == MOVED
@@ -119,7 +119,7 @@ def test_the_broker_killed_before_the_check_back_asks_after_its_restart(bank: Ba
 
 def test_without_a_broker_the_business_is_not_even_begun(bank: Bank) -> None:
     gid = new_gid()
-    bank.broker.kill9()
+    bank.broker.kill()
     try:
         assert bank.do("transfer_db", gid=gid).raised == "ConnectionError"
         assert bank.balances() == NOTHING

@@ -140,7 +140,6 @@ def play(engine: str, history: list[tuple[list[StoreOp], int]], together: bool) 
             place.store.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_one_unit_is_worth_its_operations_one_by_one(engine: str) -> None:
     @settings(max_examples=400 if engine == "memory" else 60, derandomize=True, deadline=None)

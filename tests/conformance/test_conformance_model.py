@@ -36,7 +36,6 @@ class RocksMachine(StoreMachine):
 MACHINES = dict(zip(ENGINES, (StoreMachine, RocksMachine), strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_does_what_the_model_does(engine: str) -> None:
     run_state_machine_as_test(MACHINES[engine], settings=settings(BOUNDED, max_examples=EXAMPLES[engine]))
@@ -164,7 +163,6 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 IN_SHORT = "a topic made again begins at 0"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bug", [pytest.param(bug, marks=[pytest.mark.full] * (bug != IN_SHORT)) for bug in BUGS])
 def test_the_machine_finds_a_seeded_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, wrong = BUGS[bug]

@@ -119,12 +119,12 @@ def test_a_killed_process_is_replaced_and_one_that_failed_is_counted(tmp_path: P
     group = Crew([process])
     group.start("producer")
     group.kill(process)
-    assert (process.alive, group.kills["producer"], group.failures.total()) == (True, 1, 0)
+    assert (process.running, group.kills["producer"], group.failures.total()) == (True, 1, 0)
     process.kill()
     group.revive()
-    assert (process.alive, group.failures["producer"]) == (True, 1)
+    assert (process.running, group.failures["producer"]) == (True, 1)
     group.stop("producer")
-    assert not process.alive
+    assert not process.running
 
 
 def test_without_java_the_judge_is_skipped_and_how_to_get_it_is_said(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.fault
 on_spark = [pytest.mark.full, pytest.mark.spark]
 
 

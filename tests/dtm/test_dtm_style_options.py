@@ -153,7 +153,7 @@ def test_a_submit_that_is_lost_is_left_to_the_check_back(
 
         def business(bb: BranchBarrier) -> str:
             bb.call(connection, lambda used: bank.adjust(used, 1, -30))
-            own.kill9()
+            own.kill()
             return "done"
 
         msg = Msg(ts).add(f"{busi.url}/TransIn", 1)

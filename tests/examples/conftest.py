@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from brokers import BrokerProcess, running_broker
-from servers import redis
-
-__all__ = ["redis"]
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))  # what they share
 

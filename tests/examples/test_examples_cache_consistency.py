@@ -15,7 +15,7 @@ from example_support import Part, broken, modules_of, run
 from servers import RedisServer
 
 RUN = "examples/cache_consistency/run.py"
-long = [pytest.mark.full, pytest.mark.slow, pytest.mark.fault]
+long = [pytest.mark.full, pytest.mark.fault]
 RACE = "a slow reader leaves no old value"
 CRASH = "a crash between commit and deletion leaves no old value"
 

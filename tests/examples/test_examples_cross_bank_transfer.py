@@ -12,7 +12,7 @@ import pytest
 from example_support import EXAMPLES, Part, broken, modules_of, run
 
 RUN = "examples/cross_bank_transfer/run.py"
-long = [pytest.mark.slow, pytest.mark.fault]
+long = pytest.mark.fault
 
 
 class TestWhole:

@@ -19,7 +19,7 @@ from servers import RedisServer
 from tallystick import AsyncClient, CheckBack
 
 RUN = "examples/flash_sale/run.py"
-long = [pytest.mark.full, pytest.mark.slow, pytest.mark.fault]
+long = [pytest.mark.full, pytest.mark.fault]
 
 
 class TestWhole:

@@ -48,11 +48,11 @@ def test_a_process_dies_of_a_trap_as_of_kill_9(process: Process, tmp_path: Path)
     crew = Crew([process])
     first = process.pid
     assert traps.catch(crew, process, "here")
-    assert process._running is not None
+    assert process.process is not None
     assert process.pid != first
-    assert (process.alive, crew.kills["walker"]) == (True, 1)
+    assert (process.running, crew.kills["walker"]) == (True, 1)
     traps.set("here")
-    assert process._running.wait(20) == -signal.SIGKILL
+    assert process.process.wait(20) == -signal.SIGKILL
 
 
 def test_a_trap_that_nobody_comes_to_is_taken_away(process: Process, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_redis_acknowledged_outlasts_its_kill(tmp_path: Path) -> None:
 
 def test_a_service_that_does_not_start_says_why(tmp_path: Path) -> None:
     service = LocalService("shop", [sys.executable, "-c", "raise SystemExit('no stock')"], tmp_path / "log")
-    with pytest.raises(Exception, match="the shop did not get ready:\nno stock"):
+    with pytest.raises(Exception, match=r"the shop did not get ready \(exit code 1\):\nno stock"):
         service.start()
 
 

@@ -12,7 +12,7 @@ from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
 from tallystick.core.message import StoredMessage
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow]
+pytestmark = pytest.mark.fault
 
 FAST = {"check_timeout": "500ms", "check_interval": "50ms", "check_interval_cap": "200ms", "max_checks": 1_000}
 
@@ -35,7 +35,7 @@ def run_with_kills(
     with Load(broker) as load:
         for _ in range(kills):
             time.sleep(every)
-            broker.kill9()
+            broker.kill()
             broker.start()
         time.sleep(every)
         load.settle(settle)

@@ -51,7 +51,7 @@ def test_a_failed_fsync_stops_the_store_for_good_and_a_restart_keeps_what_was_ac
             with pytest.raises(StorageFailed):  # whether the last write is durable is not known: nobody is told
                 client.transaction(gid)
         assert {one.gid for one in client.messages("orders")} == {f"s{number}" for number in acknowledged}
-        broker.kill9()
+        broker.kill()
         broker.start()
         client.close()
         found = [one.gid for one in client.messages("orders")]
@@ -140,7 +140,7 @@ def test_a_disk_that_is_really_full_stops_the_store_until_there_is_room_again(tm
         last = f"s{len(acknowledged)}"
         assert {*acknowledged, "half", "s1000"} <= found <= {*acknowledged, "half", "s1000", last}
         assert_metrics_move(client)
-        broker.kill9()
+        broker.kill()
         broker.start()
         client.close()
         assert {one.gid for one in client.messages("orders")} == found
@@ -167,7 +167,7 @@ def assert_metrics_move(client: RawClient) -> None:
 
 def second(broker: BrokerProcess, directory: Path) -> BrokerProcess:
     directory.mkdir()
-    return BrokerProcess(directory, {"data_dir": broker.data_dir}, [], "")
+    return BrokerProcess(directory, {"data_dir": broker.data_dir})
 
 
 def test_a_second_broker_on_the_same_directory_refuses_to_start(tmp_path: Path) -> None:
@@ -180,13 +180,13 @@ def test_a_second_broker_on_the_same_directory_refuses_to_start(tmp_path: Path) 
         assert "in use by another broker" in text
         assert str(broker.pid) in text
         client.do(send(2))
-        broker.kill9()
+        broker.kill()
         other.start()
         try:
             with RawClient(other.url) as successor:
                 assert {one.gid for one in successor.messages("orders")} == {"s1", "s2"}
         finally:
-            other.kill9()
+            other.kill()
 
 
 def test_a_broker_that_drains_keeps_its_directory_until_it_is_done(tmp_path: Path) -> None:
@@ -200,12 +200,12 @@ def test_a_broker_that_drains_keeps_its_directory_until_it_is_done(tmp_path: Pat
                 if not other.ends_before_ready():
                     break
                 assert "in use by another broker" in other.log_text()
-                other.kill9()
+                other.kill()
             assert broker.get("/healthz") is None, "two brokers serve one directory"
             with RawClient(other.url) as successor:
                 assert {one.gid for one in successor.messages("orders")} == {"s1"}
         finally:
-            other.kill9()
+            other.kill()
 
 
 @pytest.mark.parametrize(

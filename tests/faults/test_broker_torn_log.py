@@ -35,7 +35,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[i
                 client.batch(Prepare(gid, "shop", [message]), Commit(gid))
             sizes.append(newest_log(broker).stat().st_size)
         log = newest_log(broker).name
-        broker.kill9()
+        broker.kill()
         return broker.data_dir, log, sizes
 
 

@@ -18,7 +18,7 @@ from seeds import chosen_seed
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow]
+pytestmark = pytest.mark.fault
 
 FAST = {
     "check_timeout": "500ms",
@@ -70,7 +70,7 @@ def test_killed_by_the_service_that_it_calls(service: Service, kind: str, branch
             struck.set()
             if moment == "before the answer":
                 time.sleep(0.05)
-            broker.kill9()
+            broker.kill()
             dead.set()
 
     def answer(arrival: Arrival) -> int:
@@ -103,7 +103,7 @@ def test_killed_right_after_a_submission_was_acknowledged(service: Service, kind
         for number in range(5):
             with RawClient(broker.url) as client:
                 submitted(DOORS[kind](client, service), f"t{number}", concurrent=concurrent)
-            broker.kill9()
+            broker.kill()
             broker.start()
         for number in range(5):
             finished(broker, f"t{number}")
@@ -121,7 +121,7 @@ def test_what_was_prepared_or_rolled_back_is_not_called_after_a_kill(service: Se
             for gid in ("open", "aborted"):
                 door.prepare(gid, BRANCHES)
             assert door.abort("aborted") == "failed"
-        broker.kill9()
+        broker.kill()
         broker.start()
         eventually_answered(lambda: "open" in service.checks, "the check-back asks")
         with RawClient(broker.url) as client:
@@ -143,7 +143,7 @@ def test_a_call_that_is_done_is_not_made_again_however_often_the_broker_dies(ser
             submitted(DOORS[kind](client, service), "t", ["01", "02"])
         for tries in range(1, 5):
             eventually_answered(lambda tries=tries: len(service.of("t")) > tries, "it is tried again")
-            broker.kill9()
+            broker.kill()
             broker.start()
         with RawClient(broker.url) as client:
             view = calls_view(client, "t")
@@ -165,7 +165,7 @@ def test_attempts_and_waits_are_kept_over_a_kill(service: Service, kind: str) ->
             eventually_answered(lambda: len(service.of("t")) >= 2, "two tries")
             eventually_answered(lambda: attempts_of(client) >= 2, "both are counted")
             before = attempts_of(client)
-        broker.kill9()
+        broker.kill()
         broker.start()
         with RawClient(broker.url) as client:
             assert attempts_of(client) >= before
@@ -185,7 +185,7 @@ def run_with_kills(broker: BrokerProcess, service: Service, seed: int, kills: in
     with CallLoad(broker, service, seed) as load:
         for _ in range(kills):
             time.sleep(rng.uniform(0.1, 0.9))
-            broker.kill9()
+            broker.kill()
             broker.start()
         load.settle()
     return load

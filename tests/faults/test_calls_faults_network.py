@@ -21,7 +21,7 @@ from brokers import BrokerProcess, running_broker
 from fault_proxy import KINDS, Fault, fault_proxy
 from raw_client import RawClient
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow]
+pytestmark = pytest.mark.fault
 
 FAST = {"check_interval": "50ms", "check_interval_cap": "200ms", "max_checks": 10_000, "log_level": "error"}
 DOORS = {"native": NativeDoor, "dtm": DtmDoor}

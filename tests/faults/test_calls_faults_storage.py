@@ -21,7 +21,7 @@ from raw_client import RawClient
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.ops import Send
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow]
+pytestmark = pytest.mark.fault
 
 FAST = {
     "call_timeout": "1m",
@@ -80,7 +80,7 @@ def test_a_disk_that_fills_up_while_results_are_written(tmp_path: Path, small_di
         eventually_answered(filled.is_set, "the disk is full")
         eventually_answered(lambda: not ready(broker), "the store has stopped")
         if killed:
-            broker.kill9()
+            broker.kill()
         (small_disk / "ballast").unlink()
         if killed:
             broker.start()
@@ -118,7 +118,7 @@ def test_a_disk_that_fails_while_results_are_written(tmp_path: Path, fault: str,
                 write_more(broker, service)
             eventually_answered(lambda: not ready(broker), "the store has stopped")
         made = list(service.arrivals)
-        broker.kill9()
+        broker.kill()
         broker.start()
         eventually_answered(lambda: all_done(broker, ["a", "b"]), "everything is done")
         with RawClient(broker.url) as client:

@@ -18,7 +18,7 @@ from call_service import Arrival, Service, running
 from brokers import BrokerProcess, running_broker
 from raw_client import Gone, RawClient
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(400)]
 
 FAST = {
     "check_timeout": "500ms",
@@ -134,7 +134,7 @@ def test_killed_again_and_again_until_every_call_is_made(tmp_path: Path, call: s
 
 def states_after_a_last_kill(broker: BrokerProcess, sender: Sender) -> dict[str, str | None]:
     """What the store itself holds, and time for a call that should not come."""
-    broker.kill9()
+    broker.kill()
     broker.start()
     time.sleep(0.5)
     with RawClient(broker.url) as client:

@@ -18,7 +18,7 @@ from brokers import BrokerProcess, running_broker
 from eventually import eventually, eventually_equal
 from fork_server import Child, ForkServer
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.fault
 
 SPARE = 5
 AT_A_TIME = 10

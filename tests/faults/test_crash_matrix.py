@@ -16,7 +16,7 @@ from variants import VARIANTS, is_committed, moments_of
 from brokers import BrokerProcess, running_broker
 from fork_server import ForkServer
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.fault
 
 CHECK_AFTER = 1.0
 AT_A_TIME = 8

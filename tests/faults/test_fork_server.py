@@ -28,7 +28,7 @@ with running_broker() as broker:
 def test_two_brokers_are_two_processes_and_the_death_of_one_is_not_the_others() -> None:
     with running_broker() as one, running_broker() as other:
         assert len({one.pid, other.pid, os.getpid()}) == 3
-        one.kill9()
+        one.kill()
         assert (one.process.poll(), one.get("/readyz")) == (-signal.SIGKILL, None)  # type: ignore[union-attr]
         assert other.get("/readyz") == 200
 

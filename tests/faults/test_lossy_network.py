@@ -23,7 +23,7 @@ from fault_proxy import KINDS, Fault, FaultKind, fault_proxy
 from fork_server import ForkServer
 from servers import Server
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.postgresql]
+pytestmark = [pytest.mark.fault, pytest.mark.postgresql]
 
 CLIENTS = 4
 THREADS = 3  # of each client

@@ -25,7 +25,7 @@ from brokers import running_broker
 from eventually import eventually, eventually_equal
 from servers import Server
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.postgresql]
+pytestmark = [pytest.mark.fault, pytest.mark.postgresql]
 
 GROUP, TOPIC = "prefork", "prefork"
 WORKERS = 2

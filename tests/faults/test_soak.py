@@ -21,7 +21,7 @@ from brokers import BrokerProcess, running_broker
 from fork_server import Child, ForkServer
 from servers import Server
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.postgresql]
+pytestmark = [pytest.mark.fault, pytest.mark.postgresql]
 
 QUIET_SECONDS = 2.0
 PRODUCERS = 3
@@ -78,7 +78,7 @@ class Scene:
         self._consumers[seat] = (by, self._consumer(by))
 
     def _strike_broker(self) -> None:
-        self._broker.kill9()
+        self._broker.kill()
         time.sleep(self._random.uniform(0, 0.5))
         self._broker.start()
 

@@ -25,7 +25,7 @@ from brokers import BrokerProcess, running_broker
 from eventually import eventually_equal
 from fork_server import Child, ForkServer
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.fault
 
 CHECK_AFTER = 0.5
 PAUSE = 3 * CHECK_AFTER

@@ -11,13 +11,10 @@ import pytest
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
-from servers import mariadb, postgres
 from tallystick.spark.session import PANDAS_WARNING, job_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["mariadb", "postgres"]
 
 # Small enough for two cores that a whole test run shares.
 CONF = {

@@ -188,7 +188,7 @@ def test_a_broker_that_is_killed_and_comes_back_does_not_stop_a_run(
 
     def meanwhile(text: str) -> None:
         if f": {step}" in text:
-            broker.kill9()
+            broker.kill()
             threading.Timer(0.5, broker.start).start()
 
     run(broker.url, tmp_path, topic, report=meanwhile, patience_seconds=30.0)

@@ -63,7 +63,9 @@ def producer(postgres: Server, client: RawClient, group: str) -> Producer:
     return Producer(Service(postgres), client, group)
 
 
-@pytest.mark.parametrize("scan_from", [0, 1_000_000], ids=["whole tables", "gid by gid"])
+@pytest.mark.parametrize(
+    "scan_from", [pytest.param(0, marks=pytest.mark.full, id="whole tables"), pytest.param(1_000_000, id="gid by gid")]
+)
 def test_several_databases_are_decided_in_one_run(
     spark: SparkSession, broker: BrokerProcess, producers: list[Producer], scan_from: int
 ) -> None:
@@ -270,7 +272,6 @@ def _until(true: Any, seconds: float = 30.0) -> None:
 
 @pytest.mark.full
 @pytest.mark.fault
-@pytest.mark.timeout(300)
 def test_the_command_killed_in_the_middle_and_run_again_leaves_nothing_undone(
     broker: BrokerProcess, producer: Producer
 ) -> None:

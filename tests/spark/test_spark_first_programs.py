@@ -15,7 +15,7 @@ from tallystick.link import Link
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +33,7 @@ def run(page: str, name: str, broker: BrokerProcess, directory: Path) -> None:
     exec(compile(program, name, "exec"), {})
 
 
+@pytest.mark.full
 def test_the_program_of_the_readme(spark: SparkSession, broker: BrokerProcess, elsewhere: Path) -> None:
     transfers = [{"to": name, "amount": amount} for name, amount in (("bob", 30), ("bob", 5), ("ann", 31))]
     with Link(broker.url) as link:

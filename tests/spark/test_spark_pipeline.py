@@ -17,7 +17,7 @@ import pytest
 RUN = Path(__file__).parents[2] / "examples/spark_pipeline/run.py"
 SECONDS = 400  # on a machine that does much else; quiet, it takes a minute
 
-long = [pytest.mark.full, pytest.mark.slow, pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(SECONDS + 20)]
+long = [pytest.mark.full, pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(SECONDS + 20)]
 
 
 def run(directory: Path, *options: str) -> tuple[int, dict[str, Any]]:

@@ -30,7 +30,7 @@ from tallystick.spark.jobs.reconcile.summary import CODES, KINDS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgresql, pytest.mark.mariadb, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgresql, pytest.mark.mariadb]
 
 Finding = tuple[str, str]  # code; message id, or gid where it is about a transaction
 STORES = 3  # transactions of each kind on each of the two databases of producers
@@ -135,6 +135,7 @@ def test_a_clean_system_is_clean(spark: SparkSession, world: World) -> None:
     ]
 
 
+@pytest.mark.full
 def test_whatever_happens_between_two_snapshots_is_no_damage(spark: SparkSession, world: World) -> None:
     """The order of reading, step by step: whole transactions, from begin to effect, before each side is read."""
     steps: list[str] = []
@@ -372,6 +373,7 @@ def arguments(world: World) -> list[str]:
     ]
 
 
+@pytest.mark.full
 def test_the_exit_code_and_the_file_tell_what_was_found(
     spark: SparkSession,
     damaged: tuple[World, Counter[Finding]],

@@ -71,6 +71,7 @@ def reconcile(
     return run_reconcile(spark, settings)
 
 
+@pytest.mark.full
 def test_values_that_are_the_same_are_clean_and_counted(
     spark: SparkSession, broker: BrokerProcess, services: dict[str, Service]
 ) -> None:

@@ -202,7 +202,6 @@ with job_session("killed", "local[2]", conf={"spark.driver.memory": "1g", "spark
 
 @pytest.mark.full
 @pytest.mark.fault
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_replay_killed_between_two_steps_and_run_again_sends_each_message_once(
     spark: SparkSession, broker: BrokerProcess, client: RawClient, archived: tuple[Path, list[StoredMessage]]

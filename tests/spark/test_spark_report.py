@@ -221,6 +221,7 @@ def test_wrong_ranges_and_topics_are_refused(spark: SparkSession, broker: Broker
 # --- the command -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_command_reports_on_one_topic_and_says_where(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ from brokers import BrokerProcess, running_broker
 from tallystick.link import Link
 from tallystick.spark.java import find_java
 
-pytestmark = [pytest.mark.full, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.full, pytest.mark.spark]
 
 PAGE = "docs/how-to/spark-run-it-anywhere.md"
 BIN = Path(sys.executable).parent

@@ -15,12 +15,12 @@ from sink_support_query import Job, Pipeline, job
 from brokers import BrokerProcess
 from tallystick.core.ids import new_gid
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.fault]
+pytestmark = [pytest.mark.spark, pytest.mark.fault]
 
 SEED = 20_261_115
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.full
 def test_a_driver_that_is_killed_at_the_worst_moments(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -102,7 +102,7 @@ def test_rows_in_are_rows_out_over_random_kills(broker: BrokerProcess, tmp_path:
             elif kind == "worker":
                 _kill_one(running, chance)
             else:
-                broker.kill9()
+                broker.kill()
                 time.sleep(chance.random() * 0.2)
                 broker.start()
         _finish(pipeline, running)

@@ -16,7 +16,7 @@ from sink_support_query import Pipeline
 from brokers import BrokerProcess
 from tallystick.core.ids import new_gid
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture

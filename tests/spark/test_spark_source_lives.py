@@ -223,7 +223,7 @@ def test_another_store_behind_the_same_address(tmp_path: Path, fail: str, caplog
         query = play(topic=topic, startingOffsets="earliest", failOnDataLoss=fail)
         query.step()
         assert sum(query.step().values()) == 10
-        broker.kill9()
+        broker.kill()
         shutil.rmtree(broker.data_dir)
         broker.start()
         client.close()  # its connection is gone; the next request makes another

@@ -219,7 +219,7 @@ def test_a_broker_killed_while_a_task_reads(tmp_path: Any) -> None:
         (part,) = reader.partitions()
         reading = reader.read(part)
         found = [next(reading)]
-        broker.kill9()
+        broker.kill()
         broker.spawn()  # and it takes a while until it answers
         found += reading
         broker.wait_ready()
@@ -232,7 +232,7 @@ def test_a_broker_restarted_under_an_idle_stream(tmp_path: Any) -> None:
         topic = new_topic(client)
         query = Played(broker, topic=topic, retryTimeout="30s")
         query.step()
-        broker.kill9()
+        broker.kill()
         broker.spawn()
         assert query.step() == {}
         client.close()

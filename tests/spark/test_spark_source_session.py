@@ -186,7 +186,7 @@ def test_a_running_query_outlives_its_broker_shows_its_lag_and_stops_at_once(
         running = Query(spark, broker, tmp_path, topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger="100")
         query = running.start()
         until(lambda: any(one["numInputRows"] for one in query.recentProgress))
-        broker.kill9()
+        broker.kill()
         broker.restart()
         client.close()
         produce(client, topic, 200)

@@ -156,7 +156,7 @@ def test_a_broker_that_is_killed_between_pages_costs_no_row_and_doubles_none(mon
             for batch in reader.read(part):
                 gids += batch.column("gid").to_pylist()
                 if len(gids) in (10, 50):
-                    broker.kill9()
+                    broker.kill()
                     broker.start()
     assert Counter(gids) == Counter(f"shop-{number}" for number in range(PENDING))
 

@@ -34,7 +34,7 @@ class Crew:
     def revive(self) -> None:
         """Start again what ended by itself, which nothing here should."""
         for process in self.processes:
-            if not process.alive:
+            if not process.running:
                 self.failures[process.role] += 1
                 process.start()
 
@@ -42,10 +42,10 @@ class Crew:
         """End in good order; what does not is killed."""
         ending = [process for role in roles for process in self.of(role)]
         for process in ending:
-            process.ask_to_end()
+            process.terminate()
         deadline = time.monotonic() + STOP_SECONDS
         for process in ending:
-            process.wait(deadline)
+            process.end_by(deadline)
 
     def kill_all(self) -> None:
         for process in self.processes:

@@ -19,20 +19,19 @@ from tallystick.demo.processes import Crew
 from tallystick.demo.spark_judge import NOT_WANTED, reconcile
 from tallystick.demo.verdict import Judgement, Line, judge, passed
 from tallystick.link import Link
-from tallystick.local import Process, module
+from tallystick.local import LocalBroker, Process, module
 
 Sabotage = Literal["", "barrier", "inbox"]
 
 TICK_SECONDS = 0.1
 ASK_SECONDS = 1.0  # between two questions to the broker
-START_SECONDS = 30.0
 # Times are short so that what the kills leave behind is resolved and delivered while one looks on.
 BROKER = {
-    "check-after": "1s",
-    "check-interval": "500ms",
-    "check-interval-cap": "2s",
-    "check-timeout": "2s",
-    "redelivery-first": "200ms",
+    "check_after": "1s",
+    "check_interval": "500ms",
+    "check_interval_cap": "2s",
+    "check_timeout": "2s",
+    "redelivery_first": "200ms",
 }
 
 
@@ -87,8 +86,8 @@ class Demo:
     def __init__(self, options: DemoOptions, directory: Path) -> None:
         self._options, self._directory = options, directory
         self._bank_a, self._bank_b = directory / "bank-a.db", directory / "bank-b.db"
-        self._ready = directory / "ready"
-        self._url = ""
+        self._broker = LocalBroker(directory / "broker", **BROKER)
+        self._url = self._broker.url
         self._pending: int | None = 0
         self._settled = False
         self._asked_at = 0.0
@@ -105,7 +104,6 @@ class Demo:
             self._work(display, monkey, began + options.seconds)
         self.crew.stop("producer", "consumer")
         last = self._snapshot("done")
-        self._wait_for_broker()
         with Link(self._url) as broker:
             evidence, checks = gather(broker, self._bank_a, self._bank_b, before)
         judgement = self._reconciled(display)
@@ -122,55 +120,19 @@ class Demo:
     # --- the crew --------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """The broker first: its port is picked when it starts, and stays the same from then on."""
-        self.crew.processes.append(self._process("broker", 0, self._broker_command("0")))
-        self.crew.start("broker")
-        self._url = self._wait_until_ready()
-        self.crew.of("broker")[0].command = self._broker_command(self._url.rpartition(":")[2])
-        self.crew.processes += [
-            self._worker("producer", "barrier", number) for number in range(self._options.producers)
-        ]
-        self.crew.processes += [self._worker("consumer", "inbox", number) for number in range(self._options.consumers)]
-        self.crew.start("producer")
-        self.crew.start("consumer")
-
-    def _broker_command(self, port: str) -> list[str]:
-        place = ["--data-dir", str(self._directory / "broker"), "--port", port, "--no-grpc"]
-        place += ["--ready-file", str(self._ready)]
-        return module("tallystick", "serve", *place, *(f"--{name}={value}" for name, value in BROKER.items()))
+        producers = [self._worker("producer", "barrier", number) for number in range(self._options.producers)]
+        consumers = [self._worker("consumer", "inbox", number) for number in range(self._options.consumers)]
+        self.crew.processes += [self._broker, *producers, *consumers]
+        for role in ("broker", "producer", "consumer"):
+            self.crew.start(role)
 
     def _worker(self, role: str, breakable: str, number: int) -> Process:
         bank = self._bank_a if role == "producer" else self._bank_b
         shares = self._options.producers if role == "producer" else self._options.consumers
         given = ["--url", self._url, "--bank", str(bank), "--share", str(number), "--shares", str(shares)]
         wrong = ["--sabotage"] if self._options.sabotage == breakable else []
-        return self._process(role, number, module(f"tallystick.demo.{role}", *given, *wrong))
-
-    def _process(self, role: str, number: int, command: list[str]) -> Process:
+        command = module(f"tallystick.demo.{role}", *given, *wrong)
         return Process(role, command, self._directory / f"{role}-{number}.log")
-
-    def _wait_until_ready(self) -> str:
-        deadline = time.monotonic() + START_SECONDS
-        broker = self.crew.of("broker")[0]
-        while not self._ready.exists():
-            if not broker.alive or time.monotonic() > deadline:
-                log = (self._directory / "broker-0.log").read_text(errors="replace")
-                raise TallystickError(f"the demo's broker did not start: {log[-500:]}")
-            time.sleep(TICK_SECONDS / 4)
-        return self._ready.read_text().strip()
-
-    def _wait_for_broker(self) -> None:
-        """When the time is up it may have been killed a moment ago."""
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                with Link(self._url) as broker:
-                    broker.get("info")
-                    return
-            except TallystickError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(TICK_SECONDS)
 
     # --- the work --------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from brokers import BrokerProcess, running_broker
 from busi_grpc import FAILURE, Answer, Busi, busi_service
 from dtm_grpc import GrpcClient, Refused
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow]
+pytestmark = pytest.mark.fault
 
 QUICK = {"check_interval": "300ms", "check_interval_cap": "1s", "check_timeout": "2s"}
 SOON = {"TimeoutToFail": 1, "RetryInterval": 1}
@@ -44,7 +44,7 @@ def transfer(busi: Busi) -> list[tuple[str, bytes]]:
 
 def test_between_prepare_and_submit(broker: BrokerProcess, dtm: GrpcClient, busi: Busi) -> None:
     dtm.prepare("half", transfer(busi), busi.url("CanSubmit"))
-    broker.kill9()
+    broker.kill()
     broker.restart()
     assert dtm.status("half") == "prepared"
     dtm.submit("half", transfer(busi), busi.url("CanSubmit"))
@@ -58,7 +58,7 @@ def test_after_prepare_with_a_producer_that_never_comes_back(
     for gid, place in (("kept", "Kept"), ("dropped", "Dropped")):
         dtm.prepare(gid, transfer(busi), busi.url(place), **SOON)
     busi.answers("Dropped", FAILURE)
-    broker.kill9()
+    broker.kill()
     broker.restart()
     dtm.wait_status("kept", "succeed")
     dtm.wait_status("dropped", "failed")
@@ -71,7 +71,7 @@ def test_during_a_check_back(broker: BrokerProcess, dtm: GrpcClient, busi: Busi)
     busi.answers("CanSubmit", Answer(after=slow))
     dtm.prepare("asked", transfer(busi), busi.url("CanSubmit"), **SOON)
     busi.wait_for("asked", 1, "CanSubmit")
-    broker.kill9()
+    broker.kill()
     slow.set()
     broker.restart()
     dtm.wait_status("asked", "succeed", 40)
@@ -83,7 +83,7 @@ def test_during_a_call(broker: BrokerProcess, dtm: GrpcClient, busi: Busi) -> No
     busi.answers("TransIn", Answer(after=slow))
     dtm.submit("called", transfer(busi), **SHORT)
     busi.wait_for("called", 1, "TransIn")
-    broker.kill9()
+    broker.kill()
     slow.set()
     broker.restart()
     dtm.wait_status("called", "succeed", 40)
@@ -106,7 +106,7 @@ def test_while_a_client_waits_for_the_result(broker: BrokerProcess, dtm: GrpcCli
     waiting = threading.Thread(target=submit)
     waiting.start()
     busi.wait_for("waited", 1)
-    broker.kill9()
+    broker.kill()
     slow.set()
     waiting.join(20)
     assert refused == ["UNAVAILABLE"]  # the client cannot know; it may submit again
@@ -151,7 +151,7 @@ def load(broker: BrokerProcess, busi: Busi, kills: int) -> set[str]:
         worker.start()
     for _ in range(kills):
         time.sleep(0.7)
-        broker.kill9()
+        broker.kill()
         broker.restart()
     time.sleep(0.5)
     stop.set()

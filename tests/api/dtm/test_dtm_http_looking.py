@@ -17,7 +17,6 @@ from busi import ERROR, Busi, Reply, running_busi
 from eventually import eventually
 from raw_client import RawClient
 
-pytestmark = pytest.mark.slow
 FAR = {"timeout_to_fail": 3_000, "retry_interval": 3_000}
 
 

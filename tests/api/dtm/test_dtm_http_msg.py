@@ -12,9 +12,6 @@ from dtm_faces import Face, Looker, jrpc_msg, msg, new_name
 from busi import ERROR, FAILURE, ONGOING, Busi
 from eventually import eventually
 
-pytestmark = pytest.mark.slow
-
-
 # --- msg_test ----------------------------------------------------------------------------------------------------
 
 

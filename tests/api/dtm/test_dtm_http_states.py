@@ -14,8 +14,6 @@ from busi import ERROR, FAILURE, ONGOING, Busi
 from eventually import eventually
 from raw_client import RawClient
 
-pytestmark = pytest.mark.slow
-
 
 def _reach(state: str, gid: str, busi: Busi, face: Face, look: Looker) -> dict[str, Any]:
     """Bring a new transaction into a state; its branch fails until told otherwise, so that it stays `submitted`."""
@@ -206,7 +204,7 @@ def test_a_transaction_survives_a_killed_broker_in_each_state(busi: Busi) -> Non
         busi.script(runs, "01", ERROR)
         assert face.submit(msg(runs, busi, "/TransIn", retry_interval=2)).ok
         eventually(lambda: busi.calls(runs, "01"))
-        broker.kill9()
+        broker.kill()
         broker.restart()
         client.close()
         look.wait(waits, "succeed")

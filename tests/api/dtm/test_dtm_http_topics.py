@@ -146,7 +146,7 @@ def test_topics_are_durable(busi: Busi) -> None:
         look.subscribe("kept", f"{busi.url}/a", "why")
         look.subscribe("gone", f"{busi.url}/a")
         look.client.request("DELETE", f"{BASE}/topic/gone")
-        broker.kill9()
+        broker.kill()
         broker.restart()
         client.close()
         (found,) = look.get("queryKV", cat="topics").json()["kv"]

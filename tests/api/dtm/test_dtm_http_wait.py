@@ -9,8 +9,6 @@ from dtm_faces import Face, HttpFace, Looker, jrpc_msg, msg, new_name
 
 from busi import ERROR, FAILURE, ONGOING, SUCCESS, Busi, Reply
 
-pytestmark = pytest.mark.slow
-
 
 def test_the_answer_comes_when_every_branch_has_succeeded(face: Face, look: Looker, busi: Busi) -> None:
     gid = new_name("wait")

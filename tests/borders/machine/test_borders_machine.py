@@ -19,8 +19,6 @@ KINDS = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", KINDS)
 def test_rows_and_messages_agree_whatever_the_users_code_does(
     name: str, broker: BrokerProcess, kind_named: Callable[[str], Kind]

@@ -117,8 +117,6 @@ BUGS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "name", [QUICKEST, *(pytest.param(name, marks=pytest.mark.full) for name in BUGS if name != QUICKEST)]
 )
