@@ -2,10 +2,11 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 ARGS ?=
-# Tests of one file share servers and directories, so a file stays on one worker; files begin in the order of
-# tests/conftest.py. Some wait for killed processes to come back, so there is one worker more than the two cores that
-# the tests are meant for.
-PYTEST_FLAGS ?= -n 3 --dist loadgroup --no-loadscope-reorder
+# Hundreds of processes are started here, and each would compile what it imports if nobody kept the outcome.
+export PYTHONDONTWRITEBYTECODE :=
+# Which tests stay together on one worker, and which begin, is said in tests/conftest.py. Many wait for killed processes
+# to come back, so there are twice as many workers as the two cores that the tests are meant for.
+PYTEST_FLAGS ?= -n 4 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-full check bench bench-spark fmt lock clean
