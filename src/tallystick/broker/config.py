@@ -13,12 +13,12 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from tallystick.core.backoff import Backoff
-from tallystick.core.durations import milliseconds
+from tallystick.core.durations import DAY_MS, milliseconds
 from tallystick.core.errors import ConfigError
 from tallystick.core.limits import MIB, Limits
 from tallystick.core.message import MAX_TIMEOUT_MS
 from tallystick.core.transaction import CheckDefaults
-from tallystick.store.protocol import DAY_MS, StoreSettings
+from tallystick.store.protocol import StoreSettings
 
 PREFIX = "TALLYSTICK_"
 Positive = Annotated[int, Meta(ge=1)]

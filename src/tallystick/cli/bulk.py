@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from tallystick.cli.failures import exit_code, report
-from tallystick.cli.printing import print_json
+from tallystick.cli.output import print_json
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.names import check_gid
 from tallystick.link import Link

@@ -8,7 +8,7 @@ import typer
 
 from tallystick.cli.confirm import Yes, confirm
 from tallystick.cli.options import Json, Url
-from tallystick.cli.printing import note, print_json, print_table, when
+from tallystick.cli.output import note, print_json, print_table, when
 from tallystick.core.names import check_name
 from tallystick.link import Link
 

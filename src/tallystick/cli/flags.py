@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from tallystick.broker.config import Config
-from tallystick.cli.durations import duration
+from tallystick.cli.times import duration
 
 HELP = {
     "data_dir": "Directory that holds everything; made if it is missing, used by one broker at a time.",

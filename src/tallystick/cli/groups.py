@@ -8,7 +8,7 @@ import typer
 
 from tallystick.cli.confirm import Yes, confirm
 from tallystick.cli.options import Json, Url
-from tallystick.cli.printing import ago, note, print_json, print_table, when
+from tallystick.cli.output import ago, note, print_json, print_table, when
 from tallystick.cli.times import WHEN, moment
 from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.names import check_name

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tallystick.cli.durations import parsed
 from tallystick.cli.options import Json, Url
-from tallystick.cli.printing import note, print_json
+from tallystick.cli.output import note, print_json
+from tallystick.cli.times import parsed
 from tallystick.core.errors import InvalidRequest
 
 _LEVELS: tuple[Literal[0], Literal[1], Literal[2]] = (0, 1, 2)

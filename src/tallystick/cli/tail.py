@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tallystick.cli.options import Json, Url
-from tallystick.cli.printing import console, note, print_json_line, when
+from tallystick.cli.output import console, note, print_json_line, when
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound, OffsetOutOfRange
 from tallystick.core.names import check_name
 from tallystick.link import Link

@@ -1,4 +1,4 @@
-"""Times on the command line."""
+"""Times and durations on the command line: read as people write them, shown the same way."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tallystick.core.errors import InvalidRequest
 
 DATE = "a time such as 2026-11-15T08:30 (UTC, unless it has a zone)"
 WHEN = f"{DATE}, or how long ago: 90m, 24h, 7d"
+_UNITS = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)]
 
 
 def date(text: str, option: str, wanted: str = DATE) -> int:
@@ -26,3 +27,19 @@ def moment(text: str, option: str, now_ms: int) -> int:
         return now_ms - milliseconds(text)
     except ValueError:
         return date(text, option, WHEN)
+
+
+def parsed(text: str, option: str) -> int:
+    """The duration given to an option, in milliseconds."""
+    try:
+        return milliseconds(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{option}: {error}", field=option) from error
+
+
+def duration(milliseconds: int) -> str:
+    """In the largest unit that fits: 7d, 90s, 250ms."""
+    for unit, size in _UNITS:
+        if milliseconds and milliseconds % size == 0:
+            return f"{milliseconds // size}{unit}"
+    return f"{milliseconds}ms"

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from tallystick.cli.confirm import Yes, confirm
-from tallystick.cli.durations import duration, parsed
 from tallystick.cli.options import Json, Url
-from tallystick.cli.printing import note, print_json, print_table, when
+from tallystick.cli.output import note, print_json, print_table, when
+from tallystick.cli.times import duration, parsed
 from tallystick.core.errors import NotFound
 from tallystick.core.names import check_name
 from tallystick.link import Link

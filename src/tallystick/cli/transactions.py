@@ -11,7 +11,7 @@ import typer
 from tallystick.cli.bulk import View, do_to_each, first, pages
 from tallystick.cli.calls import print_calls
 from tallystick.cli.options import Json, Url
-from tallystick.cli.printing import ago, note, print_json, print_table, when
+from tallystick.cli.output import ago, note, print_json, print_table, when
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid, check_name
 from tallystick.link import Link

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DAY_MS = 86_400_000
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": DAY_MS}
 _FORM = re.compile(r"^\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(ms|s|m|h|d)?\s*\Z")
 _LONGEST_DAYS = 36_500  # with more, a time to come might not fit where the store keeps times
 

@@ -12,7 +12,11 @@ from msgspec import Meta
 
 from tallystick.core.errors import InvalidRequest
 
+DEAD_LETTERS = "dlq."
+"""How the name of every dead-letter topic begins."""
+
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,126}\Z"
+LONGEST_NAME = 127
 # Braces: Redis Cluster hash tags, which dtm's users put into gids. Colons: application ids with a version.
 GID_PATTERN = r"^[A-Za-z0-9{}][A-Za-z0-9{}._:@-]{0,127}\Z"
 APP_PATTERN = r"^[A-Za-z0-9{}][A-Za-z0-9{}._:@-]{0,99}\Z"
@@ -33,6 +37,11 @@ MemberName = Annotated[str, Meta(min_length=1, max_length=256)]
 _NAME = re.compile(NAME_PATTERN)
 _GID = re.compile(GID_PATTERN)
 _APP = re.compile(APP_PATTERN)
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where the messages go that a group of consumers could not handle."""
+    return f"{DEAD_LETTERS}{group}"[:LONGEST_NAME]
 
 
 def check_name(name: str, field: str) -> str:

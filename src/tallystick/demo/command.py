@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from tallystick.cli.options import Json
-from tallystick.cli.printing import print_json
+from tallystick.cli.output import print_json
 from tallystick.demo.run import DemoOptions, DemoResult, Sabotage, run
 
 

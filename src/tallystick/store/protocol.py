@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, CallsView, CallTopicView, CallView, OutgoingCall
+from tallystick.core.durations import DAY_MS
 from tallystick.core.limits import Limits
 from tallystick.core.ops import ClientOp, OpResult
 from tallystick.core.transaction import CheckDefaults
@@ -27,8 +28,6 @@ from tallystick.core.wire import (
     TopicView,
     TransactionView,
 )
-
-DAY_MS = 24 * 3600 * 1000
 
 
 class StoreSettings(Struct, frozen=True):

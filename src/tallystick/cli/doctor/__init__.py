@@ -12,7 +12,7 @@ from tallystick.cli.doctor.broker import look_at_broker
 from tallystick.cli.doctor.environment import look_at_environment
 from tallystick.cli.doctor.finding import Finding
 from tallystick.cli.options import DEFAULT_URL, Json, Url
-from tallystick.cli.printing import console, print_json
+from tallystick.cli.output import console, print_json
 
 _MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("PROBLEM", "bold red")}
 

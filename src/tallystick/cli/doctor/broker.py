@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tallystick.cli.doctor.finding import Finding
-from tallystick.cli.printing import span
+from tallystick.cli.output import span
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.link import Link
 

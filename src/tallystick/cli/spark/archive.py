@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tallystick.cli.durations import parsed
 from tallystick.cli.failures import FAILED
 from tallystick.cli.options import Json, Url
-from tallystick.cli.printing import note, print_json, print_table
+from tallystick.cli.output import note, print_json, print_table
 from tallystick.cli.spark.offsets import topic_offsets
 from tallystick.cli.spark.options import Jars, Master, progress
+from tallystick.cli.times import parsed
 
 if TYPE_CHECKING:
     from tallystick.spark.jobs.archive import ArchivedTopic, ArchiveSummary

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tallystick.broker.config import Config, load_config
-from tallystick.cli.durations import parsed
 from tallystick.cli.options import Json, Url
-from tallystick.cli.printing import note, print_json, print_table
+from tallystick.cli.output import note, print_json, print_table
 from tallystick.cli.spark.options import Jars, Master, progress
+from tallystick.cli.times import parsed
 from tallystick.core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tallystick.cli.printing import note
+from tallystick.cli.output import note
 
 Master = Annotated[
     str,

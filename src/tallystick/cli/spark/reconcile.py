@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tallystick.barrier.names import BARRIER_TABLE
-from tallystick.cli.durations import parsed
 from tallystick.cli.failures import DAMAGED, UNFINISHED
 from tallystick.cli.options import Json, Url
-from tallystick.cli.printing import print_json, print_table, span, when
+from tallystick.cli.output import print_json, print_table, span, when
 from tallystick.cli.spark.options import Jars, Master, progress
-from tallystick.cli.times import moment
+from tallystick.cli.times import moment, parsed
 from tallystick.core.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tallystick.cli.options import Json, Url
-from tallystick.cli.printing import note, print_json, print_table
+from tallystick.cli.output import note, print_json, print_table
 from tallystick.cli.spark.offsets import queue_offsets
 from tallystick.cli.spark.options import Jars, Master, progress
 from tallystick.cli.times import date

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tallystick.cli.options import Json, Url
-from tallystick.cli.printing import print_json, print_table
+from tallystick.cli.output import print_json, print_table
 from tallystick.cli.spark.options import Jars, Master, progress
 from tallystick.cli.times import WHEN, moment
 from tallystick.core.names import check_name

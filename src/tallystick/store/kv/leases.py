@@ -12,6 +12,7 @@ from msgspec import Struct
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.ids import new_lease_id
 from tallystick.core.message import OutgoingMessage, StoredMessage
+from tallystick.core.names import dead_letter_topic
 from tallystick.core.ops import Ack, Nack, OpResult, Renew
 from tallystick.core.wire import Delivery
 from tallystick.store.kv import keys, places, topics
@@ -262,7 +263,7 @@ def renew(batch: Batch, op: Renew) -> OpResult | None:
 
 def bury(batch: Batch, group: str, message: StoredMessage, attempts: int, reason: str) -> None:
     """Append the message to the group's dead-letter topic, with where it came from and why."""
-    name = f"dlq.{group}"[:127]
+    name = dead_letter_topic(group)
     topic = topics.ensure(batch, name)
     headers = {
         **(message.headers or {}),

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.core.errors import NotFound
+from tallystick.core.names import DEAD_LETTERS, dead_letter_topic
 from tallystick.core.wire import BrokerInfo, GroupView, TopicView
 from tallystick.link import Link
 from tallystick.spark.jobs.reconcile.settings import Consumer, ReconcileSettings
@@ -17,7 +18,6 @@ from tallystick.spark.source.topics import topic_view
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-DEAD_LETTERS = "dlq."
 PATIENCE_SECONDS = 60.0
 _BY_GROUP = "reads_{0} boolean, limit_{0} bigint, oldest_{0} bigint, tags_{0} array<string>"
 ForGroup = tuple[bool, int | None, int | None, list[str] | None]
@@ -46,7 +46,7 @@ class PinnedLog(Struct, frozen=True):
 
     def dead(self, group: str) -> list[TopicView]:
         """The dead-letter topic of a group, if there is anything in it."""
-        name = f"{DEAD_LETTERS}{group}"[:127]
+        name = dead_letter_topic(group)
         return [topic for topic in self.topics if topic.name == name and any(topic.ends)]
 
 

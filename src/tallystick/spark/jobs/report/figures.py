@@ -11,10 +11,10 @@ from operator import add
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from tallystick.core.names import DEAD_LETTERS
 from tallystick.spark.jobs.report.facts import AGE_MS, TOOK_MS, classes
 from tallystick.spark.jobs.report.settings import Span
 
-DEAD_LETTERS = "dlq."
 MOST_REASONS = 20
 NEVER_PREPARED = ("sender", "ledger")
 PENDING = ("prepared", "parked")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tallystick.core.errors import NotFound
+from tallystick.core.names import DEAD_LETTERS
 from tallystick.link import Link
 from tallystick.spark.jobs.report import figures as of
 from tallystick.spark.jobs.report.facts import Facts, ReportedBroker
@@ -60,7 +61,7 @@ def _reported(broker: Link, settings: ReportSettings) -> tuple[ReportedBroker, i
 
 
 def _letters(topic: str) -> bool:
-    return topic.startswith(of.DEAD_LETTERS)
+    return topic.startswith(DEAD_LETTERS)
 
 
 # --- reading and computing ---------------------------------------------------------------------------------------

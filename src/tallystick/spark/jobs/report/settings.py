@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from tallystick.core.durations import DAY_MS
 from tallystick.core.errors import InvalidRequest
 
-DAY_MS = 86_400_000
 MOST_STEPS = 100
 _SECOND = 1_000
 _STEPS = [

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tallystick.spark.jobs.report.settings import DAY_MS, Span
+from tallystick.core.durations import DAY_MS
+from tallystick.spark.jobs.report.settings import Span
 
 DASH = "\N{EN DASH}"
 MOST_MARKS = 7
