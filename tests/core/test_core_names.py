@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from tallystick.core.errors import InvalidRequest
-from tallystick.core.names import Gid, GroupName, PartId, TopicName, check_gid, check_name
+from tallystick.core.names import Gid, GroupName, PartId, TopicName, check_gid, check_name, dead_letter_topic
 
 LETTERS_AND_DIGITS = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 
@@ -131,6 +131,13 @@ def test_no_other_character_slips_in_at_either_end(char: str) -> None:
     assert accepted(lambda name: check_name(name, "topic"), char) == (char in LETTERS_AND_DIGITS)
     assert accepted(lambda name: check_name(name, "topic"), f"a{char}") == is_name(f"a{char}")
     assert accepted(check_gid, f"a{char}") == is_gid(f"a{char}")
+
+
+def test_each_group_has_a_dead_letter_topic_of_its_own_whose_name_is_valid() -> None:
+    groups = [end.rjust(length, "g") for length in (3, 122, 123, 124, 125, 127) for end in ("a", "b", "c")]
+    topics = [check_name(dead_letter_topic(group), "topic") for group in groups]
+    assert len(set(topics)) == len(groups)
+    assert dead_letter_topic("billing") == "dlq.billing"
 
 
 def test_what_is_accepted_comes_back_unchanged() -> None:

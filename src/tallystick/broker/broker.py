@@ -21,7 +21,7 @@ from tallystick.broker.sweeps import start_sweeps
 from tallystick.broker.waiters import Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
-from tallystick.core.errors import TallystickError
+from tallystick.core.errors import ConfigError, NotAllowed, TallystickError
 from tallystick.store.memory import open_memory
 from tallystick.store.protocol import Store, Written
 from tallystick.store.rocksdb import open_rocksdb
@@ -48,7 +48,10 @@ class Broker:
         self.metrics = Metrics()
         self.allowed = AllowedUrls(config.allowed_urls)
         if config.alert_url:
-            self.allowed.check(config.alert_url, "alert_url")
+            try:
+                self.allowed.check(config.alert_url, "alert_url")
+            except NotAllowed as error:
+                raise ConfigError(error.detail, field="alert_url") from error
         databases = BarrierDatabases(config.databases, config.barrier_table)
         self._admission = Admission(config, self.limits, self.allowed, databases)
         self._store = store or open_store(config)

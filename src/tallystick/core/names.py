@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
+from zlib import crc32
 
 from msgspec import Meta
 
@@ -40,8 +41,9 @@ _APP = re.compile(APP_PATTERN)
 
 
 def dead_letter_topic(group: str) -> str:
-    """Where the messages go that a group of consumers could not handle."""
-    return f"{DEAD_LETTERS}{group}"[:LONGEST_NAME]
+    """Where the messages go that a group of consumers could not handle: a valid name, and one for each group."""
+    name = f"{DEAD_LETTERS}{group}"
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}-{crc32(group.encode()):08x}"
 
 
 def check_name(name: str, field: str) -> str:
