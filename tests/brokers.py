@@ -22,7 +22,7 @@ from fork_server import Child, ForkServer, lasting_fork_server
 from tallystick.core.errors import TallystickError
 from tallystick.local import START_SECONDS, LocalBroker, free_port
 
-STOP_SECONDS = 20.0
+STOP_SECONDS = 90.0
 
 # Its standard input is a pipe that only the tests hold: when they end, in whatever way, so does the broker. (What the
 # kernel does for a child when its parent dies would be done to the program before it, which is not the broker.)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-SECONDS = 60.0
+SECONDS = 150.0
 PAUSE = 0.02
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-WAIT_SECONDS = 45.0
+from eventually import SECONDS as PATIENCE
 
 
 class Child:
@@ -54,18 +54,18 @@ class Child:
         """Its exit code, or None while it lives."""
         return self.exit_code
 
-    def wait(self, seconds: float = WAIT_SECONDS) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """Its exit code once it has ended; minus the number of the signal that killed it."""
         self.wait_until(lambda: self.exit_code is not None, "end", seconds)
         assert self.exit_code is not None
         return self.exit_code
 
-    def wait_stopped(self, seconds: float = WAIT_SECONDS) -> bool:
+    def wait_stopped(self, seconds: float = PATIENCE) -> bool:
         """Wait until it stops; False if it ended instead."""
         self.wait_until(lambda: self.stopped or self.exit_code is not None, "stop", seconds)
         return self.stopped
 
-    def wait_for_report(self, kind: str, seconds: float = WAIT_SECONDS) -> Any:
+    def wait_for_report(self, kind: str, seconds: float = PATIENCE) -> Any:
         """Wait until it has written something of a kind."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -155,7 +155,7 @@ class ForkServer:
             }
             self._process.stdin.write(json.dumps(told).encode() + b"\n")
             self._process.stdin.flush()
-        child.wait_until(lambda: child.pid or child.exit_code is not None, "start", WAIT_SECONDS)
+        child.wait_until(lambda: child.pid or child.exit_code is not None, "start", PATIENCE)
         assert child.pid, f"the fork server is gone:\n{self.log_text()[-4000:]}"
         return child
 
@@ -178,7 +178,7 @@ class ForkServer:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(WAIT_SECONDS)
+        self._process.wait(PATIENCE)
         self._listener.join()
         self._process.stdout.close()
 

@@ -33,8 +33,8 @@ USER = "tally"
 PASSWORD = "stick:/@ %"  # characters that a badly built connection string would stumble over
 DATABASE = "service"
 
-_START_SECONDS = 60.0
-_STOP_SECONDS = 20.0
+_START_SECONDS = 120.0
+_STOP_SECONDS = 90.0
 
 
 @dataclass

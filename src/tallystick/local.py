@@ -20,7 +20,7 @@ from typing import Protocol, Self
 
 from tallystick.core.errors import TallystickError
 
-START_SECONDS = 30.0
+START_SECONDS = 90.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 

@@ -19,7 +19,7 @@ from doc_session import differs
 from brokers import BrokerProcess, running_broker
 
 ADDRESS = "http://127.0.0.1:7440"
-PAGE_SECONDS = 60
+PAGE_SECONDS = 240
 
 RUNNING = [page for page in all_pages() if page.runs]
 

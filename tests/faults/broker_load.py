@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from brokers import BrokerProcess
+from eventually import SECONDS as PATIENCE
 from raw_client import Gone, RawClient
 from tallystick.core.errors import TallystickError
 from tallystick.core.message import OutgoingMessage, StoredMessage
@@ -75,7 +76,7 @@ class Load:
         for thread in self._producers + self._others:
             thread.join(30)
 
-    def settle(self, seconds: float = 30.0) -> None:
+    def settle(self, seconds: float = PATIENCE) -> None:
         """No more new transactions; wait until none is in doubt."""
         self._producing.set()
         for thread in self._producers:

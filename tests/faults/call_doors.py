@@ -12,7 +12,7 @@ from broker_script import Broken
 from call_history import Told, body_of
 from call_service import Service
 
-from eventually import eventually
+from eventually import SECONDS, eventually
 from raw_client import Answer, Gone, RawClient
 from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.errors import AlreadyResolved, NotFound, OutcomeConflict, TallystickError
@@ -149,6 +149,6 @@ def calls_state(client: RawClient, gid: str) -> str | None:
     return None if view is None else view["state"]
 
 
-def eventually_answered(look: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+def eventually_answered(look: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
     """Wait until it is so, whatever a broker says, or does not say, before."""
     eventually(look, what, seconds, ignoring=(*Gone, NotFound, Broken))

@@ -15,6 +15,7 @@ from call_history import CallHistory, Told
 from call_service import Arrival, Service, always
 
 from brokers import BrokerProcess
+from eventually import SECONDS as PATIENCE
 from raw_client import Gone, RawClient
 
 Outcome = Literal["committed", "rolled_back"]
@@ -50,7 +51,7 @@ class CallLoad:
         for thread in (*self._senders, self._watcher):
             thread.join(60)
 
-    def settle(self, seconds: float = 60.0) -> None:
+    def settle(self, seconds: float = PATIENCE) -> None:
         """No more bad answers; wait until nothing is left to do, and keep what the broker says of each gid."""
         if self.count is None:
             self._enough.set()

@@ -21,6 +21,7 @@ from places import Place, sqlite_place
 from variants import VARIANTS
 
 import tallystick
+from eventually import SECONDS as PATIENCE
 from eventually import eventually_equal
 from fork_server import Child, ForkServer
 from tallystick.barrier.queries import COMMITTED, ROLLED_BACK
@@ -108,7 +109,7 @@ class Survivors:
             left.add("inbox")
         return left
 
-    def rest(self, quiet: float, seconds: float = 60.0) -> None:
+    def rest(self, quiet: float, seconds: float = PATIENCE) -> None:
         """Wait until nothing has been pending for `quiet` seconds, or the time is up: then the checker will say so."""
         deadline = time.monotonic() + seconds
         since = time.monotonic()

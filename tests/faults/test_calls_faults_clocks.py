@@ -12,6 +12,7 @@ import pytest
 from call_history import body_of
 from call_service import Service, running
 
+from eventually import eventually_async
 from tallystick.broker.broker import Broker
 from tallystick.broker.calls.deliverer import LOOK_AGAIN_MS
 from tallystick.broker.config import load_config
@@ -68,14 +69,12 @@ async def send(broker: Broker, service: Service, gid: str, **rest: Any) -> None:
     assert result is None or not result.error, result
 
 
-async def becomes(broker: Broker, gid: str, state: str, seconds: float = 20.0) -> CallsView:
-    deadline = asyncio.get_running_loop().time() + seconds
-    while True:
+async def becomes(broker: Broker, gid: str, state: str) -> CallsView:
+    async def look() -> CallsView | None:
         view = await broker.door().calls(gid)
-        if view.state == state:
-            return view
-        assert asyncio.get_running_loop().time() < deadline, f"{gid} is {view}"
-        await asyncio.sleep(0.02)
+        return view if view.state == state else None
+
+    return await eventually_async(look, f"{gid} is {state}")
 
 
 @pytest.mark.parametrize("ms", JUMPS)

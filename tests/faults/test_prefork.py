@@ -31,7 +31,7 @@ GROUP, TOPIC = "prefork", "prefork"
 WORKERS = 2
 CALLS = 12
 EACH = 10
-START_SECONDS = 30.0
+START_SECONDS = 90.0
 
 
 class Gunicorn:

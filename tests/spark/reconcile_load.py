@@ -7,7 +7,6 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +72,6 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self.stop_producing()
         self.client.close()
-
-
-def eventually(look: Callable[[], bool], seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def groups_of(broker: Broker) -> set[str]:

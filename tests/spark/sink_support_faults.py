@@ -31,7 +31,7 @@ from tallystick.spark.format import TallystickSource
 from tallystick.spark.sink import parts
 from tallystick.spark.sink.writer import PreparedPart, StreamWriter
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 150.0
 
 
 class Faults:

@@ -67,7 +67,7 @@ class Pipeline:
     def is_at(self, point: str) -> bool:
         return (self.faults / f"{point}.reached").exists()
 
-    def reached(self, point: str, seconds: float = 60) -> None:
+    def reached(self, point: str, seconds: float = 150) -> None:
         wait_for(lambda: self.is_at(point), seconds, f"{point} was not reached")
 
     def go_on(self, point: str) -> None:

@@ -21,6 +21,7 @@ from checkback_support import Producer, place_of, running_locally, settings
 from pyspark.sql import SparkSession
 
 from brokers import BrokerProcess, running_broker
+from eventually import eventually
 from raw_client import RawClient
 from servers import Server
 from service_database import Service
@@ -259,15 +260,8 @@ def test_two_jobs_the_online_check_and_producers_at_once_come_to_one_outcome(
             producer.come_late(late[::3])
             summaries = [job.result() for job in jobs]
         assert sum(summary.unknown for summary in summaries) == 0
-        _until(lambda: set(producer.states().values()) <= {"committed", "rolled_back"})
+        eventually(lambda: set(producer.states().values()) <= {"committed", "rolled_back"})
         assert producer.contradictions() == set()
-
-
-def _until(true: Any, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 @pytest.mark.full
@@ -280,7 +274,7 @@ def test_the_command_killed_in_the_middle_and_run_again_leaves_nothing_undone(
     with running_locally(producer, 1) as (_, running):
         killed = subprocess.Popen(_command(broker, producer, "--wait", "30s"), **_QUIET)
         try:
-            _until(lambda: set(running) <= _waited_for(producer), 100)
+            eventually(lambda: set(running) <= _waited_for(producer))
         finally:
             os.killpg(killed.pid, signal.SIGKILL)
             killed.wait()

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from reconcile_ground import EFFECTS, Broker, Service, transact
-from reconcile_load import Load, eventually, groups_of, settled
+from reconcile_load import Load, groups_of, settled
 
 import tallystick
 from brokers import running_broker
+from eventually import eventually
 from servers import Server
 from tallystick.barrier import decide, mark_committed, outbox_put
 from tallystick.cli import main

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from reconcile_ground import Service, transact
 
 import tallystick
 from brokers import BrokerProcess, running_broker
+from eventually import eventually
 from tallystick.core.errors import ConfigError, InvalidRequest
 from tallystick.spark.jobs.reconcile import Consumer, ReconcileSettings, ReconcileSummary, run_reconcile
 
@@ -27,18 +27,11 @@ def broker() -> Iterator[BrokerProcess]:
         yield started
 
 
-def until(condition: Callable[[], Any], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def consume(broker: BrokerProcess, service: Service, group: str, expected: int, **options: Any) -> None:
     with tallystick.Client(broker.url) as ts:
         ts.subscribe("orders", group=group, exactly_once=service.open, **options)(lambda message: None)
         ts.start()
-        until(lambda: ts.stats.handled >= expected)
+        eventually(lambda: ts.stats.handled >= expected)
 
 
 @pytest.fixture(scope="module")

@@ -340,7 +340,7 @@ def _parts(broker: BrokerProcess) -> int:
     return int(float(found.split()[1]))
 
 
-def _wait_until_expired(broker: BrokerProcess, part: str, seconds: float = 30) -> None:
+def _wait_until_expired(broker: BrokerProcess, part: str, seconds: float = 150) -> None:
     """A part is gone once the same request is new to the broker again."""
     stream = parts._stream([pa.record_batch({"topic": ["x"], "value": [b"probe"]})])
     deadline = time.monotonic() + seconds
