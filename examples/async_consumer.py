@@ -1,6 +1,6 @@
 """asyncio from end to end: an async producer and an async handler, over SQLAlchemy and aiosqlite.
 
-pip install 'tallystick[sqlalchemy]' aiosqlite
+pip install '.[sqlalchemy]' aiosqlite  # in a checkout
 tallystick serve &
 python examples/async_consumer.py
 """

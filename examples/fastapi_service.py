@@ -1,6 +1,6 @@
 """A FastAPI service whose check-backs come to a URL of its own, mounted in one line.
 
-    pip install tallystick fastapi uvicorn
+    pip install . fastapi uvicorn        # in a checkout
     tallystick serve &
     python examples/fastapi_service.py        # serves on a free port, makes two requests to itself, ends
 

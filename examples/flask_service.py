@@ -1,11 +1,11 @@
 """A Flask service whose check-backs come to a URL of its own, mounted in one line.
 
-    pip install tallystick flask
+    pip install . flask                       # in a checkout
     tallystick serve &
     python examples/flask_service.py          # serves on a free port, makes two requests to itself, ends
 
-In production: `gunicorn flask_service:app`. The client may be made before gunicorn forks its workers: each worker gets
-connections of its own at its first use.
+In production: `gunicorn 'flask_service:create_app()'`. The client may be made before gunicorn forks its workers: each
+worker gets connections of its own at its first use.
 """
 
 import http.client
@@ -60,6 +60,16 @@ def lost(item: str) -> dict[str, str]:
     return {"gid": gid}
 
 
+def create_app() -> Flask:
+    """What a server calls in each of its processes: the tables are there before the first request."""
+    conn = open_shop()
+    create_tables(conn)
+    conn.execute("create table if not exists orders (id integer primary key, item text)")
+    conn.commit()
+    conn.close()
+    return app
+
+
 class Quiet(WSGIRequestHandler):
     def log_message(self, *_: object) -> None:
         """The example prints what matters itself."""
@@ -73,18 +83,9 @@ def post(path: str) -> str:
     return str(gid)
 
 
-def set_up() -> None:
-    conn = open_shop()
-    create_tables(conn)
-    conn.execute("create table if not exists orders (id integer primary key, item text)")
-    conn.commit()
-    conn.close()
-
-
 def main() -> None:
     global PUBLIC_URL
-    set_up()
-    with make_server("127.0.0.1", 0, app, handler_class=Quiet) as server:
+    with make_server("127.0.0.1", 0, create_app(), handler_class=Quiet) as server:
         PUBLIC_URL = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

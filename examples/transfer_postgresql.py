@@ -1,6 +1,6 @@
 """The same over PostgreSQL: a producer with SQLAlchemy's ORM, a consumer with its Core.
 
-    pip install 'tallystick[postgresql,sqlalchemy]'
+    pip install '.[postgresql,sqlalchemy]'    # in a checkout
     tallystick serve &
     DATABASE_URL=postgresql://user:password@localhost/shop python examples/transfer_postgresql.py
 

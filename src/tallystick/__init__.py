@@ -3,10 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tallystick.core import errors
-from tallystick.core.errors import (
+from tallystick import errors
+from tallystick.errors import (
     AlreadyCommitted,
     BrokerUnavailable,
+    BrokerUnreachable,
     OutcomeUnknown,
     TallystickError,
     TransactionFailed,
@@ -34,6 +35,7 @@ __all__ = [
     "AsyncClient",
     "AsyncTransaction",
     "BrokerUnavailable",
+    "BrokerUnreachable",
     "CallOptions",
     "CallsNotFinished",
     "CheckBack",

@@ -16,7 +16,8 @@ from brokers import BrokerProcess, running_broker
 from cutting_proxy import lossy_proxy
 from tallystick import AsyncClient, errors, outgoing
 from tallystick.client.connection.coalescer import Coalescer, CoalescerLimits
-from tallystick.client.connection.transport import BrokerUnreachable, Transport, new_session
+from tallystick.client.connection.transport import Transport, new_session
+from tallystick.core.errors import BrokerUnreachable
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Commit, Prepare, Send
 

@@ -13,7 +13,7 @@ import tallystick
 from brokers import BrokerProcess, running_broker
 from cutting_proxy import lossy_proxy
 from tallystick import AsyncClient, Client, errors
-from tallystick.client.connection.transport import BrokerUnreachable
+from tallystick.core.errors import BrokerUnreachable
 
 NEVER_ENOUGH = 2**60
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tallystick.demo import banks
 from tallystick.demo.banks import DemoRefused, Transfer
+from tallystick.demo.display import Display
 from tallystick.demo.monkey import JITTER_SECONDS, Monkey
 from tallystick.demo.processes import Crew
 from tallystick.demo.spark_judge import reconcile
+from tallystick.demo.verdict import Judgement
 from tallystick.local import Process
 from tallystick.spark.java import JavaMissing
 
@@ -127,6 +132,17 @@ def test_a_killed_process_is_replaced_and_one_that_failed_is_counted(tmp_path: P
     assert not process.running
 
 
+def judged(directory: Path, *, said: list[tuple[float, str]] | None = None) -> Judgement:
+    steps = [] if said is None else said
+    return reconcile(
+        "http://127.0.0.1:9",
+        directory / "a.db",
+        directory / "b.db",
+        directory / "log",
+        lambda seconds, step: steps.append((seconds, step)),
+    )
+
+
 def test_without_java_the_judge_is_skipped_and_how_to_get_it_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -134,7 +150,74 @@ def test_without_java_the_judge_is_skipped_and_how_to_get_it_is_said(
         raise JavaMissing("no usable Java runtime was found. Install one")
 
     monkeypatch.setattr("tallystick.spark.java.find_java", none_found)
-    judgement = reconcile("http://127.0.0.1:9", tmp_path / "a.db", tmp_path / "b.db", tmp_path / "log")
-    assert judgement.found is None
+    judgement = judged(tmp_path)
+    assert (judgement.found, judgement.failed) == (None, False)
     assert "was skipped" in judgement.remark
     assert "Install one" in judgement.remark
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts another program in the place of the judge."""
+
+    def put(text: str) -> None:
+        monkeypatch.setattr("tallystick.demo.spark_judge._missing", lambda: "")
+        monkeypatch.setattr(
+            "tallystick.demo.spark_judge.module", lambda *_: [sys.executable, "-c", f"import sys, time\n{text}"]
+        )
+
+    return put
+
+
+def test_a_judge_that_breaks_is_told_with_its_last_words(program: Callable[[str], None], tmp_path: Path) -> None:
+    program("sys.exit('no room for the heap')")
+    judgement = judged(tmp_path)
+    assert (judgement.found, judgement.failed) == (None, True)
+    assert "exit code 1" in judgement.remark
+    assert "no room for the heap" in judgement.remark
+
+
+def test_a_judge_whose_words_make_no_sense_has_failed(program: Callable[[str], None], tmp_path: Path) -> None:
+    program("print('{}')")
+    judgement = judged(tmp_path)
+    assert (judgement.found, judgement.failed) == (None, True)
+
+
+def test_a_judge_at_work_tells_its_steps(program: Callable[[str], None], tmp_path: Path) -> None:
+    program(
+        "sys.stderr.write('26/11/16 WARN of the JVM\\ntallystick: reading inboxes\\nWARN again\\n'); "
+        "sys.stderr.flush(); time.sleep(1); sys.exit(1)"
+    )
+    said: list[tuple[float, str]] = []
+    judged(tmp_path, said=said)
+    assert [seconds for seconds, _ in said] == sorted(seconds for seconds, _ in said)
+    assert {step for _, step in said} <= {"starting Spark", "reading inboxes"}
+    assert said[-1][1] == "reading inboxes"
+
+
+def test_whoever_does_not_want_to_wait_stops_the_judge(program: Callable[[str], None], tmp_path: Path) -> None:
+    program("import os; print(os.getpid(), flush=True); time.sleep(600)")
+    answer = tmp_path / "log.json"
+
+    def interrupt(_: float, __: str) -> None:
+        if answer.read_text():
+            raise KeyboardInterrupt
+
+    judgement = reconcile("http://127.0.0.1:9", tmp_path / "a.db", tmp_path / "b.db", tmp_path / "log", interrupt)
+    assert (judgement.found, judgement.failed) == (None, False)
+    assert "stopped by hand" in judgement.remark
+    assert not Path(f"/proc/{answer.read_text().strip()}").exists()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_step_shows_that_it_is_at_work(terminal: bool) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100, _environ={})
+    with Display(console).step("comparing") as at_work:
+        for seconds in range(0, 40, 5):
+            at_work(seconds, "reading [inboxes]")
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "comparing" in shown
+    if not terminal:
+        assert [line for line in shown.splitlines() if "inboxes" in line] == [
+            f"{seconds:4.0f} s  reading [inboxes]" for seconds in (0, 15, 30)
+        ]

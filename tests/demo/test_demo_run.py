@@ -17,7 +17,7 @@ on_spark = [pytest.mark.full, pytest.mark.spark]
 
 def demo(directory: Path, *options: str) -> tuple[int, dict[str, Any]]:
     """Run it as a user does; exit code and what it says to programs."""
-    given = ["--transfers", "300", "--kills", "12", "--seconds", "100", "--seed", "42", "--json", *options]
+    given = ["--transfers", "300", "--kills", "12", "--seed", "42", "--json", *options]
     done = subprocess.run(
         [sys.executable, "-m", "tallystick", "demo", *given],
         capture_output=True,
@@ -68,3 +68,30 @@ def test_a_run_that_cannot_finish_in_time_fails_and_keeps_its_databases(tmp_path
     assert (code, result["judge"], "every transfer was tried" in failed(result)) == (1, "hand", True)
     (kept,) = tmp_path.iterdir()
     assert {"bank-a.db", "bank-b.db", "broker"} <= {path.name for path in kept.iterdir()}
+
+
+def test_a_judge_that_breaks_leaves_a_sentence_the_verdict_by_hand_and_everything_it_had(tmp_path: Path) -> None:
+    """A Java that ends at once: found, and of no use."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(
+        '#!/bin/sh\ncase "$*" in *-version*) echo \'openjdk version "21.0.1"\' >&2; exit 0;; esac\nexit 3\n'
+    )
+    java.chmod(0o755)
+    work = tmp_path / "work"
+    work.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "tallystick", "demo", "--transfers", "30", "--kills", "0", "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(work), "JAVA_HOME": str(tmp_path / "java")},
+    )
+    result = json.loads(done.stdout)
+    assert (done.returncode, result["passed"], result["judge"]) == (1, True, "hand")
+    (kept,) = work.iterdir()
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("tallystick: the judge on Spark failed")
+    assert f"{kept}/reconcile.log" in said
+    assert "--no-spark" in said
+    assert "Traceback" not in done.stderr
+    assert {"bank-a.db", "bank-b.db", "broker", "reconcile.log"} <= {path.name for path in kept.iterdir()}

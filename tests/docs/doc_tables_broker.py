@@ -76,6 +76,7 @@ def metrics() -> str:
 NOT_ANSWERED = (
     errors.AlreadyCommitted,
     errors.BrokerUnavailable,
+    errors.BrokerUnreachable,
     errors.ConfigError,
     errors.DataDirectoryError,
     errors.OutcomeUnknown,
@@ -115,6 +116,7 @@ def limits() -> str:
         "request_bytes": "max_request_bytes",
         "transaction_messages": "max_transaction_messages",
         "topics": "max_topics",
+        "groups": "max_groups",
         "queues_per_topic": "max_queues_per_topic",
     }
     rows = [

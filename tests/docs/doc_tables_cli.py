@@ -75,11 +75,29 @@ def library_errors() -> str:
         for found in walk_packages(package.__path__, f"{package.__name__}."):
             import_module(found.name)
     rows = [
-        [f"`{kind.__name__}`", f"`{kind.code}`", f"`{kind.__bases__[0].__name__}`", first_sentence(kind.__doc__)]
+        [
+            f"`{kind.__name__}`",
+            f"`{home(kind)}`",
+            f"`{kind.code}`",
+            f"`{kind.__bases__[0].__name__}`",
+            first_sentence(kind.__doc__),
+        ]
         for kind in sorted(_family(TallystickError), key=lambda kind: kind.__name__)
         if kind in NOT_ANSWERED or (kind.__module__ != errors.__name__ and kind.__module__.startswith("tallystick."))
     ]
-    return table(["Python class", "code", "is a", "meaning"], rows)
+    return table(["Python class", "import from", "code", "is a", "meaning"], rows)
+
+
+HOMES = ("tallystick", "tallystick.errors", "tallystick.barrier", "tallystick.dtm", "tallystick.spark")
+
+
+def home(kind: type[TallystickError]) -> str:
+    """The public module that has it; where none has, the one that defines it."""
+    public = (name for name in HOMES if getattr(import_module(name), kind.__name__, None) is kind)
+    parents = kind.__module__.split(".")
+    packages = (".".join(parents[:length]) for length in range(2, len(parents)))
+    nearest = (name for name in packages if getattr(import_module(name), kind.__name__, None) is kind)
+    return next(public, next(nearest, kind.__module__))
 
 
 def _family(root: type[TallystickError]) -> Iterator[type[TallystickError]]:

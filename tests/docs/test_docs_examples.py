@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pytest
 from doc_pages import ROOT
 
 from brokers import BrokerProcess
+from tallystick.local import LocalService, module
 
 SECONDS = 60
 
@@ -68,6 +72,18 @@ def test_the_example_runs(name: str, started: Started) -> None:
     printed, errors = started[name].communicate(timeout=SECONDS)
     assert started[name].returncode == 0, errors
     assert printed.splitlines()[-1] == SAYS[name]
+
+
+def test_the_flask_service_runs_under_gunicorn_as_it_says(broker: BrokerProcess, tmp_path: Path) -> None:
+    """`main` prepares what a server must prepare, too."""
+    text = (ROOT / "examples/flask_service.py").read_text()
+    (factory,) = re.findall(r"gunicorn '(flask_service:\S+)'", text)
+    options = ["--pythonpath", str(ROOT / "examples"), "--chdir", str(tmp_path), "--bind", "127.0.0.1:{port}"]
+    command = module("gunicorn", *options, factory)
+    with LocalService("gunicorn", command, tmp_path / "log", {"url": broker.url}) as service:
+        request = urllib.request.Request(f"{service.url}/orders/tea", method="POST")
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            assert json.load(answer)["gid"], service.log_text()
 
 
 def test_every_example_is_run_and_listed() -> None:

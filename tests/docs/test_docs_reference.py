@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import re
+from importlib import import_module
 
 import pytest
 from doc_generated import PIECES, made, places
 from doc_pages import ROOT
 
 from brokers import BrokerProcess
+from tallystick import errors
+from tallystick.core import errors as core_errors
 
 
 @pytest.mark.parametrize(("page", "name", "text"), [pytest.param(*one, id=one[1]) for one in places()])
@@ -19,6 +22,21 @@ def test_what_the_code_says_is_what_the_page_says(page: str, name: str, text: st
 
 def test_every_piece_has_its_place() -> None:
     assert sorted(name for _, name, _ in places()) == sorted(PIECES)
+
+
+def test_every_error_of_the_rules_can_be_imported_from_its_public_home() -> None:
+    defined = {
+        name for name, kind in vars(core_errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
+    }
+    assert set(errors.__all__) == defined
+    assert {name for name in defined if getattr(errors, name) is not getattr(core_errors, name)} == set()
+
+
+def test_every_error_is_where_the_page_says() -> None:
+    page = (ROOT / "docs/reference/errors.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \| `(tallystick[\w.]*)` \|", page, re.MULTILINE)
+    assert len(told) > 30
+    assert [name for name, home in told if not hasattr(import_module(home), name)] == []
 
 
 def test_a_stale_page_is_noticed() -> None:

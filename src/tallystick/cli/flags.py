@@ -60,7 +60,7 @@ HELP = {
     "databases": "Databases the broker may check in: name=dsn, comma separated. Others on this machine can read "
     "a process's flags: keep passwords in the file or the environment.",
     "barrier_table": "Name of the barrier table in those databases.",
-    "alert_url": "Address that is told of parked or exhausted transactions, dead letters, conflicts; empty for none.",
+    "alert_url": "Address that is told of parked transactions, conflicts, dead letters, failing calls; empty for none.",
     "drain_timeout": "How long accepted work may take to finish when the broker is told to end.",
     "log_level": "Least important kind of log lines that are written.",
     "log_format": "text for people, json for programs.",

@@ -194,7 +194,7 @@ class Client(Subscriptions):
         return Transaction(block, self._way)
 
     def clean(self, connection: Any, *, older_than: float, groups: Sequence[str] | None = None) -> dict[str, int]:
-        """Delete barrier, inbox and prepared rows older than `older_than` seconds; how many of each.
+        """Delete barrier, inbox, prepared and digest rows older than `older_than` seconds; how many of each.
 
         Rows that a broker may still need stay, however old: those of pending transactions, those within its memory of
         gids, and inbox rows of messages that a group has not settled. `groups` are the consumer groups with an inbox in

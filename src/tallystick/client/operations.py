@@ -297,9 +297,11 @@ class Operations:
         return await questions.reset_group(self._broker(broker), group, request, self._settings.timeout)
 
     async def topics(self, *, broker: str | None = None) -> list[TopicView]:
+        """All topics of a broker; of the preferred one, unless an address is given."""
         return await questions.topics(self._broker(broker), self._settings.timeout)
 
     async def topic(self, name: str, *, broker: str | None = None) -> TopicView:
+        """One topic: its queues, their first and next offsets, its retention."""
         return await questions.topic(self._broker(broker), name, self._settings.timeout)
 
     async def create_topic(self, name: str, *, queues: int | None = None, retention: float | None = None) -> TopicView:

@@ -160,6 +160,12 @@ class BrokerUnavailable(TallystickError):
     retryable = True
 
 
+class BrokerUnreachable(BrokerUnavailable):
+    """The broker could not be reached; nothing was sent."""
+
+    code = "unreachable"
+
+
 class OutcomeUnknown(TallystickError):
     """The local commit's result is unknown; the check-back will find the truth, nothing was guessed."""
 

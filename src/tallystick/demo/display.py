@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -17,6 +18,7 @@ from tallystick.demo.evidence import CheckBacks
 from tallystick.demo.verdict import Line, passed
 
 PLAIN_SECONDS = 5.0
+SLOW_SECONDS = 15.0  # between two lines about a step with nothing to count
 
 
 class Snapshot(NamedTuple):
@@ -33,6 +35,11 @@ class Snapshot(NamedTuple):
     @property
     def tried(self) -> int:
         return self.debited + self.refused
+
+    @property
+    def done(self) -> tuple[int, int, int]:
+        """What has happened so far; it only grows."""
+        return self.tried, self.credited, sum(self.kills.values())
 
     @property
     def progress(self) -> float:
@@ -70,9 +77,27 @@ class Display:
             self._printed_at = time.monotonic()
             self._console.print(f"{now.tried:,} of {now.wished:,} tried; {_status(now)}", soft_wrap=True)
 
-    def say(self, text: str) -> None:
-        """A step that takes its time, with nothing to count."""
-        self._console.print(text, style="dim")
+    @contextmanager
+    def step(self, text: str) -> Iterator[Callable[[float, str], None]]:
+        """A step that takes its time, with nothing to count. What it gives is called with the seconds that have passed
+        and what is being done."""
+        self._console.print(text, style="dim", soft_wrap=True)
+        if self._console.is_terminal:
+            with self._console.status("") as line:
+                yield lambda seconds, doing: line.update(f"{seconds:4.0f} s  {escape(doing)}")
+            return
+        yield self._line_now_and_then()
+
+    def _line_now_and_then(self) -> Callable[[float, str], None]:
+        due = 0.0
+
+        def tell(seconds: float, doing: str) -> None:
+            nonlocal due
+            if seconds >= due:
+                due = seconds + SLOW_SECONDS
+                self._console.print(f"{seconds:4.0f} s  {doing}", style="dim", soft_wrap=True, markup=False)
+
+        return tell
 
 
 def _status(now: Snapshot) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
@@ -25,6 +26,8 @@ Sabotage = Literal["", "barrier", "inbox"]
 
 TICK_SECONDS = 0.1
 ASK_SECONDS = 1.0  # between two questions to the broker
+STILL_SECONDS = 120.0  # a slow machine is no failure; one on which nothing moves is
+RECONCILE_LOG = "reconcile.log"
 # Times are short so that what the kills leave behind is resolved and delivered while one looks on.
 BROKER = {
     "check_after": "1s",
@@ -40,7 +43,7 @@ class DemoOptions(NamedTuple):
     kills: int = 30
     producers: int = 2
     consumers: int = 2
-    seconds: float = 110.0
+    seconds: float | None = None
     seed: int = 0
     keep: bool = False
     sabotage: Sabotage = ""
@@ -53,6 +56,7 @@ class DemoResult(NamedTuple):
     checks: CheckBacks
     judgement: Judgement
     seconds: float
+    kept: Path | None = None  # databases and logs, if they are still there
 
     @property
     def passed(self) -> bool:
@@ -67,17 +71,19 @@ def run(options: DemoOptions, console: Console) -> DemoResult:
     keep = options.keep
     try:
         result = demo.run(Display(console))
-        keep = keep or not result.passed
+        keep = keep or not result.passed or result.judgement.failed
+    except Exception:
+        keep = True  # nobody can say what went wrong without what it left
+        raise
     finally:
         demo.crew.kill_all()
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
-    remarks = [
-        result.judgement.remark,
-        f"seed {options.seed}" + (f"; databases and logs are kept in {directory}" if keep else ""),
-    ]
+        elif not options.keep:
+            console.print(f"databases and logs are kept in {directory}", soft_wrap=True)
+    remarks = [result.judgement.remark, f"seed {options.seed}" + (f"; kept in {directory}" if keep else "")]
     show_verdict(console, result.lines, result.last, result.checks, result.seconds, remarks)
-    return result
+    return result._replace(kept=directory if keep else None)
 
 
 class Demo:
@@ -101,7 +107,7 @@ class Demo:
         self._start()
         monkey = Monkey(self.crew, options.kills, options.seed)
         with display.running():
-            self._work(display, monkey, began + options.seconds)
+            self._work(display, monkey, began + (options.seconds or math.inf))
         self.crew.stop("producer", "consumer")
         last = self._snapshot("done")
         with Link(self._url) as broker:
@@ -114,8 +120,9 @@ class Demo:
     def _reconciled(self, display: Display) -> Judgement:
         if not self._options.spark:
             return NOT_WANTED
-        display.say("comparing both banks and the broker on Spark")
-        return reconcile(self._url, self._bank_a, self._bank_b, self._directory / "reconcile.log")
+        text = "comparing both banks and the broker on Spark (Ctrl-C: a smaller judge, at once)"
+        with display.step(text) as at_work:
+            return reconcile(self._url, self._bank_a, self._bank_b, self._directory / RECONCILE_LOG, at_work)
 
     # --- the crew --------------------------------------------------------------------------------------------------
 
@@ -137,9 +144,12 @@ class Demo:
     # --- the work --------------------------------------------------------------------------------------------------
 
     def _work(self, display: Display, monkey: Monkey, deadline: float) -> None:
-        """Until all is tried and settled, or the time is up (which the verdict then tells)."""
-        while not (self._settled and not monkey.left) and time.monotonic() < deadline:
+        """Until all is tried and settled, or the time is up, or nothing moves (which the verdict then tells)."""
+        moved, seen = time.monotonic(), (0, 0, 0)
+        while not (self._settled and not monkey.left) and time.monotonic() < min(deadline, moved + STILL_SECONDS):
             now = self._snapshot("killing" if monkey.left else "settling")
+            if now.done != seen:
+                moved, seen = time.monotonic(), now.done
             display.show(now)
             monkey.look(now.progress)
             self.crew.revive()

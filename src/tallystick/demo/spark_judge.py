@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tallystick.core.errors import TallystickError
 from tallystick.demo.banks import CONSUMERS, TOPIC
 from tallystick.demo.verdict import Judgement
 from tallystick.local import module
 
 CLEAN, DAMAGED, UNFINISHED = 0, 6, 7
-SECONDS = 300.0
-NOT_WANTED = Judgement(None, "the judge on Spark was not wanted, a smaller one took its place")
+LOOK_SECONDS = 0.1
+HAND = "a smaller one took its place"
+NOT_WANTED = Judgement(None, f"the judge on Spark was not wanted, {HAND}")
+STOPPED = Judgement(None, f"the judge on Spark was stopped by hand, {HAND}")
+NOTE = "tallystick: "  # how a remark of a command begins
 NAMED = 5  # findings of each kind that are named; all are counted
 
+AtWork = Callable[[float, str], None]  # is called with the seconds that have passed and the step it is at
 
-def reconcile(url: str, bank_a: Path, bank_b: Path, log: Path) -> Judgement:
-    """Compare bank A, the broker and bank B. Nothing runs any more, so there is no grace for anything."""
+
+def reconcile(url: str, bank_a: Path, bank_b: Path, log: Path, at_work: AtWork) -> Judgement:
+    """Compare bank A, the broker and bank B. Nothing runs any more, so there is no grace for anything.
+
+    It takes the time that it takes: how long is up to the machine, and says nothing about the transfers. Whoever does
+    not want to wait interrupts it.
+    """
     missing = _missing()
     if missing:
-        return Judgement(None, f"the judge on Spark was skipped, a smaller one took its place: {missing}")
+        return Judgement(None, f"the judge on Spark was skipped, {HAND}: {missing}")
     command = module(
         "tallystick",
         *("spark", "reconcile", "--url", url, "--master", "local[2]", "--json", "--grace", "0s"),
@@ -31,12 +41,44 @@ def reconcile(url: str, bank_a: Path, bank_b: Path, log: Path) -> Judgement:
         *("--consumer", f"{CONSUMERS}=sqlite:///{bank_b}", "--reads", f"{CONSUMERS}={TOPIC}"),
         *("--effects", f"{CONSUMERS}=credit.message_id", "--examples", str(NAMED)),
     )
-    with log.open("wb") as errors:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, timeout=SECONDS)
-    if done.returncode not in (CLEAN, DAMAGED, UNFINISHED):
-        told = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-        raise TallystickError(f"the demo's judge failed (exit code {done.returncode}):\n{told}")
-    return _judgement(json.loads(done.stdout))
+    answer = log.with_suffix(".json")
+    try:
+        code = _watched(command, answer, log, at_work)
+    except KeyboardInterrupt:
+        return STOPPED
+    if code not in (CLEAN, DAMAGED, UNFINISHED):
+        return _failed(f"exit code {code}", log)
+    try:
+        return _judgement(json.loads(answer.read_bytes()))
+    except (ValueError, KeyError) as error:
+        return _failed(f"what it said cannot be read: {error!r}", log)
+
+
+def _watched(command: list[str], answer: Path, log: Path, at_work: AtWork) -> int:
+    """Run it to its end and tell how far it is."""
+    began = time.monotonic()
+    with answer.open("wb") as told, log.open("wb") as errors:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=errors)
+    try:
+        while (code := process.poll()) is None:
+            at_work(time.monotonic() - began, _last_line(log))
+            time.sleep(LOOK_SECONDS)
+        return code
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _last_line(log: Path) -> str:
+    """The step that it told last; Spark's own lines in between are none."""
+    told = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(NOTE)]
+    return told[-1].removeprefix(NOTE) if told else "starting Spark"
+
+
+def _failed(reason: str, log: Path) -> Judgement:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    last = f"; its last words: {lines[-1][:300]}" if lines else ""
+    return Judgement(None, f"the judge on Spark failed ({reason}), {HAND}{last}", failed=True)
 
 
 def _missing() -> str:

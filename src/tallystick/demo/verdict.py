@@ -29,11 +29,12 @@ class Evidence(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What `tallystick spark reconcile` found: by kind, how many and some ids. None if it did not run; the remark says
-    why."""
+    """What `tallystick spark reconcile` found: by kind, how many and some ids. None if it did not run, or not to its
+    end; the remark says why."""
 
     found: dict[str, tuple[int, list[str]]] | None
     remark: str
+    failed: bool = False  # it was asked, and broke
 
 
 class Line(NamedTuple):
@@ -47,7 +48,8 @@ class Line(NamedTuple):
 def judge(evidence: Evidence, judgement: Judgement) -> list[Line]:
     """Everything that must hold after the run: what the business says, and what the sets of messages say.
 
-    The sets are reconcile's business. Where Spark cannot run, they are compared here: enough for a demo's thousands.
+    The sets are reconcile's business. Where Spark cannot run or fails, they are compared here: enough for a
+    demo's thousands.
     """
     sets = _sets(evidence) if judgement.found is None else _reconciled(judgement.found)
     return [*_business(evidence), *sets, *_run(evidence)]

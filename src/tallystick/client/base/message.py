@@ -65,6 +65,7 @@ class Message(Struct, gc=False):
         return msgspec.json.decode(self.value)
 
     def header(self, name: str, default: str = "") -> str:
+        """The value of a header, or `default` if the message has none of that name."""
         return self.headers.get(name, default) if self.headers else default
 
 

@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from tallystick.client.base.stats import Stats
 from tallystick.client.connection.brokers import BrokerPeer, Brokers
-from tallystick.client.connection.transport import BrokerUnreachable
 from tallystick.client.connection.waiting import Answered
 from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.errors import (
     BrokerUnavailable,
+    BrokerUnreachable,
     InvalidRequest,
     StorageFailed,
     TallystickError,

@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from tallystick.core.errors import BrokerUnavailable, TallystickError, error_from_code
+from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, TallystickError, error_from_code
 from tallystick.core.wire import MSGPACK, Problem
 
 CONNECT_SECONDS = 5.0
@@ -30,12 +30,6 @@ LARGE_BODY = 1024 * 1024
 
 _HEADERS = {"Content-Type": MSGPACK, "Accept": MSGPACK}
 _problem = msgspec.json.Decoder(Problem)
-
-
-class BrokerUnreachable(BrokerUnavailable):
-    """The broker could not be reached; nothing was sent."""
-
-    code = "unreachable"
 
 
 def new_session() -> aiohttp.ClientSession:

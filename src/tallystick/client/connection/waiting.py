@@ -9,8 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from tallystick.client.connection.transport import BrokerUnreachable
-from tallystick.core.errors import BrokerUnavailable, StorageFailed, StorageFull, TallystickError
+from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, StorageFailed, StorageFull, TallystickError
 from tallystick.core.ops import ClientOp, OpResult
 from tallystick.core.wire import BatchResponse
 
