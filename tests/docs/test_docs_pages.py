@@ -19,7 +19,7 @@ from doc_session import differs
 from brokers import BrokerProcess, running_broker
 
 ADDRESS = "http://127.0.0.1:7440"
-PAGE_SECONDS = 60
+PAGE_SECONDS = 240  # only so that a page that hangs is told by name; how long one takes is up to the machine
 
 RUNNING = [page for page in all_pages() if page.runs]
 
