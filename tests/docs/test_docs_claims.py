@@ -22,6 +22,7 @@ from servers import Server
 from tallystick import CheckBack, Client, outgoing
 from tallystick.barrier import create_tables
 from tallystick.barrier.adapters.sqlalchemy import _DRIVERS
+from tallystick.broker.alerts import ALERTING
 
 LONG_POLL = 60.0
 SOON = 30.0  # much less than a long poll, much more than a busy machine needs
@@ -102,6 +103,11 @@ def test_an_alert_has_the_documented_form(tmp_path: Path) -> None:
         eventually(lambda: received)
     assert [(one["event"], one["subject"]) for one in received] == [("parked", "claims-2")]
     assert set(received[0]) == {"event", "subject", "detail"}
+
+
+def test_every_event_that_is_posted_is_told() -> None:
+    page = (ROOT / "docs/how-to/check-back.md").read_text().partition("## Be told")[2]
+    assert set(re.findall(r"^\| `(\w+)` \| (?=\w)", page, re.MULTILINE)) - {"event"} == set(ALERTING)
 
 
 def test_the_page_on_watching_names_metrics_that_exist() -> None:
