@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,8 @@ ASKED: list[tuple[str, str, Work]] = [
     ("commit parts", "parts[0].count", lambda ts: ts.commit("g", [PartRef("p", HUGE)])),
     ("commit wait", "wait", lambda ts: ts.commit("g", wait=NONE)),
     ("poll_checks wait", "wait", lambda ts: ts.poll_checks("g", wait=1e300)),
+    ("clean", "older_than", lambda ts: ts.clean(sqlite3.connect(":memory:"), older_than=NONE)),
+    ("redrive", "every", lambda ts: ts.redrive(lambda: None, every=NONE)),
     ("poll_checks max", "max", lambda ts: ts.poll_checks("g", max=HUGE)),
 ]
 CASES = [pytest.param(field, work, id=name) for name, field, work in ASKED]
