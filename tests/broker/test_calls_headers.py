@@ -12,10 +12,11 @@ from web_sites import site
 from tallystick.broker.calls.protocols import make_call
 from tallystick.broker.config import LOOPBACK_URLS
 from tallystick.broker.outbound.allow_list import AllowedUrls
-from tallystick.broker.outbound.headers import check_headers, header_lines, joined, metadata_of
+from tallystick.broker.outbound.headers import header_lines, joined, metadata_of
 from tallystick.broker.outbound.outbound import Outbound
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import InvalidRequest
+from tallystick.core.headers import check_headers
 
 BAD = [
     {"X-A": "b\r\nHost: evil"},

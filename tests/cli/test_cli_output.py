@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import http.server
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 
 import pytest
-from command_line import Post, one_line, tallystick
+from command_line import Post, command, environment, one_line, tallystick
 
 READING = [["topics"], ["groups"], ["tx", "list"], ["calls", "list"], ["calls", "hosts"], ["call-topics"]]
 
@@ -89,6 +90,26 @@ def test_a_long_line_is_not_cut_in_a_pipe(url: str) -> None:
     name = "n" * 120
     tallystick("topics", "create", name, url=url)
     assert [line for line in tallystick("topics", url=url).out.splitlines() if line.startswith(name)]
+
+
+@pytest.mark.parametrize("place", [">/dev/full", ">&-"])
+@pytest.mark.parametrize("words", [["topics"], ["--json", "topics"], ["--version"], ["tx", "list", "--json"]], ids=str)
+def test_an_output_that_cannot_be_written_is_a_sentence_and_a_code(url: str, place: str, words: list[str]) -> None:
+    tallystick("topics", "create", "shown", url=url)
+    line = f'exec "$0" "$@" {place}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", line, *command("--url", url, *words)], capture_output=True, text=True, env=environment()
+    )
+    assert done.returncode == 1
+    assert one_line(done.stderr).startswith("tallystick: standard output cannot be written to: ")
+
+
+def test_an_output_that_nobody_reads_any_more_is_no_trouble(url: str) -> None:
+    line = '"$0" "$@" | true; exit 0'
+    done = subprocess.run(
+        ["/bin/sh", "-c", line, *command("--url", url, "--json", "topics")], capture_output=True, env=environment()
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_nothing_to_list_is_said_on_stderr(url: str) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+import httpx
 import pytest
 from client_support import Bank, messages_in, values_in
 
@@ -167,6 +168,18 @@ def test_receive_ack_nack_renew(ts: Client, topic: str, group: str) -> None:
     assert stale.value.extra["stale"] == [messages[1].receipt]
     ts.nack(group, again, dead=True, reason="enough")
     assert ts.offsets(group, topic).lag == 0
+
+
+def test_a_lease_is_renewed_for_12_hours_at_most(ts: Client, broker: BrokerProcess, topic: str, group: str) -> None:
+    ts.send(topic, 1)
+    (message,) = ts.receive(topic, group, wait=2)
+    ts.renew(group, message, invisible=12 * 3600)
+    with pytest.raises(errors.InvalidRequest) as refused:
+        ts.renew(group, message, invisible=12 * 3600 + 1)
+    assert refused.value.field == "invisible_ms"
+    body = {"receipts": [message.receipt], "invisible_ms": 13 * 3600 * 1000}
+    answer = httpx.post(f"{broker.url}/v1/groups/{group}/renew", json=body)
+    assert (answer.status_code, answer.json()["field"]) == (400, "invisible_ms")
 
 
 def test_offsets_kept_by_the_broker(ts: Client, topic: str, group: str) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from tallystick.broker.checkback.databases import BarrierDatabases
 from tallystick.broker.config import Config
 from tallystick.broker.outbound.allow_list import AllowedUrls
-from tallystick.broker.outbound.headers import check_headers
-from tallystick.core.calls import TOPIC_SCHEME, OutgoingCall
+from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import Draining, InvalidRequest, NotAllowed
+from tallystick.core.headers import check_headers
 from tallystick.core.limits import Limits
 from tallystick.core.ops import ClientOp, Prepare, PreparePart, Send
+from tallystick.core.urls import TOPIC_SCHEME
 from tallystick.store.protocol import BrokerOp, Subscribe
 
 

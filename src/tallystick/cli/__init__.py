@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import typer
 
 from tallystick.cli.options import DEFAULT_URL, EXIT_CODES, Globals, RootJson, RootUrl, ShowVersion
+from tallystick.cli.standard_output import written_out
 from tallystick.core.errors import TallystickError
 
 COMMANDS = {
@@ -60,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = typer.main.get_command(build(given))(args=given, prog_name="tallystick", standalone_mode=True)
+        with written_out():
+            result = typer.main.get_command(build(given))(args=given, prog_name="tallystick", standalone_mode=True)
     except TallystickError as error:
         from tallystick.cli.failures import report
 

@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.clean import CleanKind, clean
+from tallystick.client.base.times import milliseconds
 from tallystick.client.connection import questions
 from tallystick.client.connection.brokers import BrokerPeer, Brokers
 from tallystick.client.transactions.script import InDatabase, Script
-from tallystick.core.errors import InvalidRequest, TallystickError
+from tallystick.core.errors import TallystickError
 from tallystick.core.wire import BrokerInfo, GroupView
 
 log = logging.getLogger("tallystick.client")
@@ -33,8 +34,7 @@ class CleanupAges(Struct, frozen=True):
 
 async def plan(brokers: Brokers, older_than: float, groups: Sequence[str] | None, timeout: float) -> CleanupAges:
     """Ask every broker what it may still need. One that cannot be asked may need anything."""
-    if older_than < 0:
-        raise InvalidRequest("older_than: an age in seconds, not negative", field="older_than")
+    milliseconds(older_than, "older_than")  # with NaN, every row would count as old enough
     needs = await asyncio.gather(*(_needs(broker, groups, timeout) for broker in brokers))
     barrier = max(older_than, *(need.barrier for need in needs))
     inbox = max(older_than, *(need.inbox for need in needs))

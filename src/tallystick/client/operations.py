@@ -9,6 +9,7 @@ from typing import Any
 from tallystick.client.base.calls import CallOptions, outgoing_call, wait_seconds
 from tallystick.client.base.message import Message, outgoing
 from tallystick.client.base.settings import CheckBack, Settings, parse_address
+from tallystick.client.base.times import milliseconds, milliseconds_or_none
 from tallystick.client.connection import levels, questions
 from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.connection.levels import Level, Sent
@@ -116,8 +117,7 @@ class Operations:
         ttl: float | None = None,
     ) -> bool:
         """Store half messages as a part, on the broker of `gid`, whose commit may claim it; True if it was there."""
-        ttl_ms = None if ttl is None else round(ttl * 1000)
-        op = PreparePart(check_gid(part, "part"), list(messages), index, ttl_ms)
+        op = PreparePart(check_gid(part, "part"), list(messages), index, milliseconds_or_none(ttl, "ttl"))
         return _was_duplicate(await self._on_gid(check_gid(gid), op))
 
     async def commit(self, gid: str, parts: Sequence[PartRef] = (), *, wait: bool | float = False) -> bool:
@@ -155,7 +155,7 @@ class Operations:
     ) -> list[CheckRequest]:
         """Wait to be asked for outcomes of a group, for services that answer by themselves."""
         runtime = self._core.runtime()
-        poll = CheckPoll(check_name(group, "group"), f"{runtime.member}.poll", max, round(wait * 1000))
+        poll = CheckPoll(check_name(group, "group"), f"{runtime.member}.poll", max, milliseconds(wait, "wait"))
         return await questions.poll_checks(self._broker(broker), poll)
 
     async def answer_checks(self, answers: Mapping[str, Answer], *, broker: str | None = None) -> None:
@@ -220,8 +220,8 @@ class Operations:
         request = ReceiveRequest(
             check_name(topic, "topic"),
             max,
-            round(wait * 1000),
-            round(invisible * 1000),
+            milliseconds(wait, "wait"),
+            milliseconds(invisible, "invisible"),
             ordered,
             start,
             None if tags is None else list(tags),
@@ -243,12 +243,13 @@ class Operations:
         reason: str = "",
     ) -> None:
         """Give messages back: again after `delay` seconds (default: the broker's backoff), or `dead` at once."""
-        delay_ms = None if delay is None else round(delay * 1000)
+        delay_ms = milliseconds_or_none(delay, "delay")
         await self._settle(messages, lambda receipts: Nack(group, receipts, delay_ms, dead, reason))
 
     async def renew(self, group: str, messages: Message | Sequence[Message], *, invisible: float = 30.0) -> None:
         """Keep messages for `invisible` seconds from now."""
-        await self._settle(messages, lambda receipts: Renew(group, receipts, round(invisible * 1000)))
+        invisible_ms = milliseconds(invisible, "invisible")
+        await self._settle(messages, lambda receipts: Renew(group, receipts, invisible_ms))
 
     async def offsets(self, group: str, topic: str, *, broker: str | None = None) -> GroupView:
         """The offsets that a group stored in the broker, with the lag of each queue."""
@@ -292,7 +293,7 @@ class Operations:
             check_name(topic, "topic"),
             to,
             None if offsets is None else dict(offsets),
-            None if at is None else round(at * 1000),
+            milliseconds_or_none(at, "at"),
         )
         return await questions.reset_group(self._broker(broker), group, request, self._settings.timeout)
 
@@ -306,7 +307,7 @@ class Operations:
 
     async def create_topic(self, name: str, *, queues: int | None = None, retention: float | None = None) -> TopicView:
         """Create a topic, or change it, on every broker of this client; the view of the preferred one."""
-        spec = TopicSpec(queues, None if retention is None else round(retention * 1000))
+        spec = TopicSpec(queues, milliseconds_or_none(retention, "retention"))
         brokers = self._core.runtime().brokers
         timeout = self._settings.timeout
         views = await asyncio.gather(*(questions.put_topic(broker, name, spec, timeout) for broker in brokers))

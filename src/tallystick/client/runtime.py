@@ -12,6 +12,7 @@ from tallystick.client.base import forks
 from tallystick.client.base.databases import Databases, Door
 from tallystick.client.base.settings import Decider, OpenConnection, Settings
 from tallystick.client.base.stats import Stats
+from tallystick.client.base.times import milliseconds_or_none
 from tallystick.client.connection import LoopConnection
 from tallystick.client.consumers import Consumers
 from tallystick.client.transactions.outbox import Outbox
@@ -99,6 +100,7 @@ class ClientCore:
         return latest.brokers.new_gid() if latest is not None else new_gid()
 
     async def redrive(self, open_connection: OpenConnection, every: float | None) -> None:
+        milliseconds_or_none(every, "every")
         self.runtime().outbox.drive(Door(own_opener(open_connection)), every)
 
     async def plan_clean_up(self, older_than: float, groups: Sequence[str] | None) -> cleanup.CleanupAges:

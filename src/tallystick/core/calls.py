@@ -8,12 +8,13 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
+from tallystick.core.errors import InvalidRequest
 from tallystick.core.message import Milliseconds, Timeout
 from tallystick.core.names import HeaderName, HeaderValue
+from tallystick.core.urls import TOPIC_SCHEME
 
 Protocol = Literal["http", "json-rpc", "grpc"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
-TOPIC_SCHEME = "topic://"
 
 Url = Annotated[str, Meta(min_length=1, max_length=2048)]
 Branch = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9._-]*\Z")]
@@ -148,6 +149,22 @@ def state_of_all(states: list[CallState]) -> CallState:
     """The worst that can still change comes first: what waits, then what an operator must look at."""
     ranking: tuple[CallState, ...] = ("waiting", "parked", "stopped", "held", "dropped")
     return next((state for state in ranking if state in states), "done")
+
+
+def branch_of(call: OutgoingCall, place: int) -> str:
+    """The name of a call within its transaction: its sender's, or its place among the calls, counted from 1."""
+    return call.branch or f"{place:02d}"
+
+
+def check_branches(calls: list[OutgoingCall]) -> None:
+    """InvalidRequest if two calls surely have the same branch. Those of a call topic get theirs when its subscribers
+    are known, and then are looked at again: here only two of the same topic surely collide."""
+    named = {
+        (call.url if call.url.startswith(TOPIC_SCHEME) else "", branch_of(call, place))
+        for place, call in enumerate(calls, 1)
+    }
+    if len(named) < len(calls):
+        raise InvalidRequest("calls: two calls have the same branch", field="calls")
 
 
 def digest_of(calls: list[OutgoingCall], options: CallPolicy | None) -> bytes:

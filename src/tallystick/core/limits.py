@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import InvalidRequest, TooLarge
+from tallystick.core.headers import check_count
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.names import MOST_HEADERS
 
 MIB = 1024 * 1024
 
@@ -32,10 +32,14 @@ class Limits(Struct, frozen=True):
                     f"{at}[{index}].value: {len(message.value)} bytes, the limit is {self.message_bytes}",
                     field=f"{at}[{index}].value",
                 )
-            _check_headers(message.headers, f"{at}[{index}].headers")
+            check_count(message.headers, f"{at}[{index}].headers")
             if message.delay_ms and message.deliver_at:
                 field = f"{at}[{index}].delay_ms"
                 raise InvalidRequest(f"{field}: give delay_ms or deliver_at, not both", field=field)
+
+    def check_request(self, size: int, at: str) -> None:
+        if size > self.request_bytes:
+            raise TooLarge(f"{at}: {size} bytes in one request, the limit is {self.request_bytes}", field=at)
 
     def check_calls(self, calls: list[OutgoingCall], at: str) -> None:
         if len(calls) > self.transaction_messages:
@@ -46,9 +50,4 @@ class Limits(Struct, frozen=True):
                     f"{at}[{index}].body: {len(call.body)} bytes, the limit is {self.message_bytes}",
                     field=f"{at}[{index}].body",
                 )
-            _check_headers(call.headers, f"{at}[{index}].headers")
-
-
-def _check_headers(headers: dict[str, str] | None, at: str) -> None:
-    if headers and len(headers) > MOST_HEADERS:
-        raise InvalidRequest(f"{at}: {len(headers)} headers, the limit is {MOST_HEADERS}", field=at)
+            check_count(call.headers, f"{at}[{index}].headers")

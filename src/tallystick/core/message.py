@@ -9,9 +9,12 @@ from msgspec import Meta, Struct, structs
 from tallystick.core.names import HeaderName, HeaderValue, Key, Tag, TopicName
 
 # Milliseconds since the epoch, to the end of the year 9999: the last that dates in Python, Arrow and Spark can hold.
-Timestamp = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+LATEST_MS = 253_402_300_799_999
+Timestamp = Annotated[int, Meta(ge=0, le=LATEST_MS)]
 MAX_TIMEOUT_MS = 600_000
 Timeout = Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_MS)]  # milliseconds that a service may take to answer
+MAX_INVISIBLE_MS = 12 * 3600 * 1000
+Invisible = Annotated[int, Meta(ge=0, le=MAX_INVISIBLE_MS)]  # milliseconds that a message is kept under lease
 MAX_DELAY_DAYS = 366
 Milliseconds = Annotated[int, Meta(ge=0, le=MAX_DELAY_DAYS * 24 * 3600 * 1000)]
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from tallystick.core.calls import CallPolicy, OutgoingCall, Remark
-from tallystick.core.message import Milliseconds, OutgoingMessage, Timeout
+from tallystick.core.message import Invisible, Milliseconds, OutgoingMessage, Timeout
 from tallystick.core.names import AppId, Gid, GroupName, HeaderName, HeaderValue, MemberName, PartId, TopicName
 
 Outcome = Literal["committed", "rolled_back"]
@@ -144,7 +144,7 @@ class Renew(Struct, tag="renew", tag_field="op", omit_defaults=True, forbid_unkn
 
     group: GroupName
     receipts: Receipts
-    invisible_ms: Milliseconds
+    invisible_ms: Invisible
 
 
 class CommitOffsets(Struct, tag="offsets", tag_field="op", omit_defaults=True, forbid_unknown_fields=True):

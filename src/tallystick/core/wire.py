@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from tallystick.core.message import Milliseconds, StoredMessage, Timestamp
+from tallystick.core.message import MAX_INVISIBLE_MS, Milliseconds, StoredMessage, Timestamp
 from tallystick.core.names import GroupName, MemberName, TopicName
 from tallystick.core.ops import MOST_AT_ONCE, ClientOp, Offset, OpResult
 
@@ -133,7 +133,7 @@ class ReceiveRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
     topic: TopicName
     max: Annotated[int, Meta(ge=1, le=1_000)] = 32
     wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
-    invisible_ms: Annotated[int, Meta(ge=1, le=12 * 3600 * 1000)] = 30_000
+    invisible_ms: Annotated[int, Meta(ge=1, le=MAX_INVISIBLE_MS)] = 30_000
     ordered: bool = False
     start: Literal["earliest", "latest"] = "earliest"
     tags: list[str] | None = None

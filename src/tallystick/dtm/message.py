@@ -18,8 +18,9 @@ from tallystick.client.base.databases import Door
 from tallystick.client.seam import ClientSeam
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.script import InDatabase, OnLoop, Script, UserCode
-from tallystick.core.calls import TOPIC_SCHEME, OutgoingCall
+from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import InvalidRequest, OutcomeUnknown, TallystickError, TransactionFailed
+from tallystick.core.urls import TOPIC_SCHEME
 from tallystick.dtm.branch import Barrier
 from tallystick.dtm.errors import Duplicated, Failure
 

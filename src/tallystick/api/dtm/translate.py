@@ -11,11 +11,12 @@ from msgspec import Meta, Struct
 
 from tallystick.api.dtm.errors import DtmError, wrong_type
 from tallystick.api.serving.problems import DECODING, undecodable
-from tallystick.core.calls import PROTOCOLS, TOPIC_SCHEME, CallPolicy, OutgoingCall, Protocol
+from tallystick.core.calls import PROTOCOLS, CallPolicy, OutgoingCall, Protocol
 from tallystick.core.errors import TallystickError
 from tallystick.core.message import MAX_TIMEOUT_MS
 from tallystick.core.names import HeaderName, HeaderValue, check_gid
 from tallystick.core.ops import Check, Commit, Prepare, Send
+from tallystick.core.urls import TOPIC_SCHEME
 
 GROUP = "dtm"  # the producer group of every transaction that came through dtm's protocol
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from tallystick.barrier.adapters import inherited_connections  # noqa: F401 (before any fork: it notes what is open)
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
 from tallystick.barrier.errors import UnsupportedConnection
 

@@ -83,9 +83,9 @@ class SqlAlchemyAdapter:
             _refuse_joined(self._owner)
         connection = self._begun = self._connection()
         _refuse_deaf_commit(self.raw)
-        if not self._is_sqlite:
-            # The pool knows when it opened the connection.
-            refuse_inherited(self.raw, getattr(connection.connection._connection_record, "starttime", None))
+        # The pool knows when it opened the connection.
+        opened_at = getattr(connection.connection._connection_record, "starttime", None)
+        refuse_inherited(None if self._is_sqlite else self.raw, opened_at)
         doubt = self._state.doubt(self.raw)
         if doubt:
             connection.exec_driver_sql(doubt)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 from urllib.parse import quote
 
+from tallystick.barrier.adapters.inherited_connections import refuse_inherited_file
 from tallystick.barrier.adapters.state import SqliteState, sqlite_address
 from tallystick.barrier.adapters.transaction_end import Ending
 from tallystick.barrier.dialects import SQLITE
@@ -39,6 +40,7 @@ class SqliteAdapter:
         return self._connection
 
     def begin(self) -> None:
+        refuse_inherited_file(self._connection)
         statement = self._state.begin(self._connection)
         if statement:
             self._connection.execute(statement)

@@ -15,14 +15,13 @@ import socket
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from tallystick.broker.threads import on_a_thread
 from tallystick.core.errors import ConfigError, NotAllowed
+from tallystick.core.urls import DEFAULT_PORTS, url_parts
 
 _PATTERN = re.compile(r"^(https?|grpc)://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9*._-]+):(\d{1,5}|\*)\Z")
-_DEFAULT_PORTS = {"http": 80, "https": 443}
-_MISLEADING = re.compile(r"[\s\\\x00-\x20\x7f]")  # what one program skips or turns and another does not
 _KNOWN_URLS = 4_096
 _PATH_CHARACTERS = "/:@!$&'()*+,;=-._~%"
 _QUERY_CHARACTERS = _PATH_CHARACTERS + "?"
@@ -70,7 +69,7 @@ class AllowedUrls:
         try:
             found = self._target(url)
         except ValueError as error:
-            raise NotAllowed(f"{field}: {url[:200]!r} is not a URL: {error}", field=field) from error
+            raise NotAllowed(f"{field}: this broker may not call {url[:200]!r}: {error}", field=field) from error
         if found is None:
             raise NotAllowed(
                 f"{field}: this broker may not call {url[:200]!r}; its operator can add it to allowed_urls", field=field
@@ -78,17 +77,14 @@ class AllowedUrls:
         return found
 
     def _look_at(self, url: str) -> Target | None:
-        parts = urlsplit(url)
-        port = _DEFAULT_PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
-        host = (parts.hostname or "").lower()
-        if not port or "@" in parts.netloc or _MISLEADING.search(url):
-            return None
+        parts = url_parts(url)
+        host, port = parts.host, parts.port
         if _number_of_a_special_address(host) and not self.names_host(host):
             return None
         for scheme, pattern, allowed_port in self._patterns:
             if parts.scheme == scheme and pattern.match(host) and allowed_port in ("*", str(port)):
                 shown = f"[{host}]" if ":" in host else host
-                authority = shown if _DEFAULT_PORTS.get(scheme) == port else f"{shown}:{port}"
+                authority = shown if DEFAULT_PORTS.get(scheme) == port else f"{shown}:{port}"
                 path = quote(parts.path or "/", safe=_PATH_CHARACTERS)
                 return Target(scheme, host, port, authority, path, quote(parts.query, safe=_QUERY_CHARACTERS))
         return None

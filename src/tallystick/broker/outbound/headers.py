@@ -8,60 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tallystick.core.errors import InvalidRequest
+from tallystick.core.headers import malformed, trouble
 
 Metadata = Sequence[tuple[str, str | bytes]]  # gRPC's headers
-MAX_HEADERS = 64
-MAX_HEADER_BYTES = 16 * 1024
-_NAME = re.compile(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
-_VALUE = re.compile(r"^[\t\x20-\x7e\x80-\xff]*\Z")  # Latin-1 without ends of lines and other controls
-# These say where a request ends and who it is for, which is not for a client to tell.
-_OURS = frozenset(
-    {
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "tallystick-gid",
-        "tallystick-branch",
-    }
-)
 _METADATA_NAME = re.compile(r"^[0-9a-z_.-]+\Z")
 _METADATA_VALUE = re.compile(r"^[\x20-\x7e]*\Z")
-
-
-def malformed(name: str, value: str) -> str | None:
-    """Why this is not one header, or None if it is."""
-    if not _NAME.match(name):
-        return f"{name[:80]!r} is not a header name"
-    if not _VALUE.match(value):
-        return f"the value of {name!r} has an end of line, a control character or one that is not in Latin-1"
-    return None
-
-
-def trouble(name: str, value: str) -> str | None:
-    """Why a client's header cannot be sent, or None if it can."""
-    return f"{name!r} is set by the broker" if name.lower() in _OURS else malformed(name, value)
-
-
-def check_headers(headers: Mapping[str, str] | None, field: str) -> None:
-    """InvalidRequest if one of these cannot be sent."""
-    if not headers:
-        return
-    size = sum(len(name) + len(value) for name, value in headers.items())
-    if len(headers) > MAX_HEADERS or size > MAX_HEADER_BYTES:
-        most = f"{MAX_HEADERS} headers and {MAX_HEADER_BYTES} bytes"
-        raise InvalidRequest(f"{field}: {len(headers)} headers with {size} bytes, the most is {most}", field=field)
-    for name, value in headers.items():
-        wrong = trouble(name, value)
-        if wrong is not None:
-            raise InvalidRequest(f"{field}: {wrong}", field=field)
 
 
 def joined(ours: dict[str, str], given: Mapping[str, str] | None) -> dict[str, str]:

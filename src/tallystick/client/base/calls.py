@@ -7,17 +7,20 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tallystick.client.base.message import check_headers, encode_value
+from tallystick.client.base.encoding import encode
+from tallystick.client.base.message import check_header_texts, encode_value
+from tallystick.client.base.times import milliseconds, milliseconds_or_none
 from tallystick.core import calls as wire
 from tallystick.core.calls import CallsView, CallView, OutgoingCall, Protocol
 from tallystick.core.errors import InvalidRequest, TallystickError
+from tallystick.core.headers import check_headers
+from tallystick.core.urls import TOPIC_SCHEME, check_url
 
 WAIT_SECONDS = 60.0
 """How long `wait=True` waits."""
 
-_SCHEMES = ("http://", "https://", "grpc://", wire.TOPIC_SCHEME)
+_SCHEMES = ("http://", "https://", "grpc://", TOPIC_SCHEME)
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode_call = msgspec.msgpack.Decoder(OutgoingCall).decode
 _decode_options = msgspec.msgpack.Decoder(wire.CallPolicy).decode
 
@@ -35,9 +38,10 @@ class CallOptions(Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
 
     def on_the_wire(self) -> wire.CallPolicy:
-        options = wire.CallPolicy(self.concurrent, _milliseconds(self.retry), self.max_attempts)
+        retry_ms = milliseconds_or_none(self.retry, "retry")
+        options = wire.CallPolicy(self.concurrent, retry_ms, self.max_attempts)
         try:
-            return _decode_options(_encode(options))
+            return _decode_options(encode(options))
         except msgspec.ValidationError as failure:
             raise InvalidRequest(f"call_options: {failure}", field="call_options") from failure
 
@@ -79,14 +83,18 @@ def outgoing_call(
             field="url",
         )
     if headers:
-        check_headers(headers)
+        check_header_texts(headers)
+        check_headers(headers, "headers")
+    check_url(url, "url")
     if url.startswith("grpc://"):
         protocol = "grpc"
-    call = OutgoingCall(url, b"", headers, protocol, _milliseconds(timeout), _milliseconds(delay) or 0, branch)
+    timeout_ms = milliseconds_or_none(timeout, "timeout")
+    delay_ms = 0 if delay is None else milliseconds(delay, "delay")
+    call = OutgoingCall(url, b"", headers, protocol, timeout_ms, delay_ms, branch)
     try:
         # Everything but the body, which may be large: a row in an outbox that no broker would take helps nobody.
-        checked = _decode_call(_encode(call))
-    except (TypeError, msgspec.MsgspecError) as failure:
+        checked = _decode_call(encode(call))
+    except msgspec.ValidationError as failure:
         raise InvalidRequest(f"call of {url[:140]!r}: {failure}", field="calls") from failure
     checked.body = b"" if body is None else encode_value(body)
     return checked
@@ -99,10 +107,6 @@ def wait_seconds(wait: bool | float) -> float:
     if not isinstance(wait, int | float) or not 0 <= wait < float("inf"):
         raise InvalidRequest(f"wait: {wait!r} is neither True, False nor a time in seconds", field="wait")
     return float(wait)
-
-
-def _milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
 
 
 def _unfinished(call: CallView) -> str:

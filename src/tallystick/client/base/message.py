@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
 from functools import lru_cache
@@ -11,14 +10,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from tallystick.client.base.times import milliseconds
+from tallystick.core.durations import DAY_MS
 from tallystick.core.errors import InvalidRequest
+from tallystick.core.headers import check_count
 from tallystick.core.message import MAX_DELAY_DAYS, Chunk, OutgoingMessage, StoredMessage
-from tallystick.core.names import check_name
+from tallystick.core.names import LONGEST_HEADER_NAME, LONGEST_HEADER_VALUE, LONGEST_KEY, LONGEST_TAG, check_name
 from tallystick.core.wire import Delivery
 
 _json = msgspec.json.Encoder()
-_KEY_CHARACTERS = 1024
-_TAG_CHARACTERS = 128
 
 checked_topic = lru_cache(maxsize=4096)(lambda topic: check_name(topic, "topic"))
 """Topic names repeat in every call; each is looked at once."""
@@ -96,7 +96,7 @@ def outgoing(
     """A message to send. `delay` is seconds from when the broker has it, by the broker's clock, `deliver_at` seconds
     since the epoch; at most one of them.
 
-    Names are checked here; sizes where the broker's own limits are known.
+    Names, times and headers are checked here; sizes where the broker's own limits are known.
     """
     now_ms = time.time_ns() // 1_000_000
     message = OutgoingMessage(
@@ -105,27 +105,22 @@ def outgoing(
         key,
         headers,
         tag,
-        0 if deliver_at is None else _milliseconds(deliver_at, "deliver_at"),
+        0 if deliver_at is None else milliseconds(deliver_at, "deliver_at"),
         now_ms,
-        0 if delay is None else _milliseconds(delay, "delay"),
+        0 if delay is None else milliseconds(delay, "delay"),
     )
     if delay is not None and deliver_at is not None:
         raise InvalidRequest("give delay or deliver_at, not both", field="deliver_at")
-    if message.delay_ms > MAX_DELAY_DAYS * 24 * 3600 * 1000:
+    if message.delay_ms > MAX_DELAY_DAYS * DAY_MS:
         raise InvalidRequest(f"delay: at most {MAX_DELAY_DAYS} days; give deliver_at", field="delay")
     if key is not None:
-        _check_text(key, "key", _KEY_CHARACTERS)
+        _check_text(key, "key", LONGEST_KEY)
     if tag is not None:
-        _check_text(tag, "tag", _TAG_CHARACTERS)
+        _check_text(tag, "tag", LONGEST_TAG)
     if headers:
-        check_headers(headers)
+        check_header_texts(headers)
+        check_count(headers, "headers")
     return message
-
-
-def _milliseconds(seconds: float, field: str) -> int:
-    if not 0 <= seconds < math.inf:
-        raise InvalidRequest(f"{field}: {seconds} is not a time in seconds; it must not be negative", field=field)
-    return round(seconds * 1000)
 
 
 def _check_text(text: str, field: str, most: int) -> None:
@@ -135,13 +130,14 @@ def _check_text(text: str, field: str, most: int) -> None:
         raise InvalidRequest(f"{field}: {len(text)} characters, the limit is {most}", field=field)
 
 
-def check_headers(headers: dict[str, str]) -> None:
+def check_header_texts(headers: dict[str, str]) -> None:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidRequest(f"headers: {name!r} and its value must be text", field="headers")
-        if not 1 <= len(name) <= 128 or len(value) > 8192:
+        if not 1 <= len(name) <= LONGEST_HEADER_NAME or len(value) > LONGEST_HEADER_VALUE:
             raise InvalidRequest(
-                f"headers: {name[:40]!r}: a name has 1 to 128 characters and a value at most 8192",
+                f"headers: {name[:40]!r}: a name has 1 to {LONGEST_HEADER_NAME} characters and a value at most "
+                f"{LONGEST_HEADER_VALUE}",
                 field="headers",
             )
 

@@ -10,6 +10,7 @@ from yarl import URL
 
 from tallystick.barrier.names import BARRIER_TABLE, checked_table
 from tallystick.barrier.operations.barrier import Decision
+from tallystick.client.base.times import milliseconds_or_none
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
 from tallystick.core.ops import Check, OnExhausted
@@ -60,12 +61,12 @@ class CheckBack(Struct, frozen=True, kw_only=True):
         seconds = self.after if self.after is not None else after
         common: dict[str, Any] = {
             "source": source,
-            "after_ms": None if seconds is None else round(seconds * 1000),
+            "after_ms": milliseconds_or_none(seconds, "check_after"),
             "max_checks": self.max_checks,
             "on_exhausted": self.on_exhausted,
         }
         if self.url is not None:
-            timeout_ms = None if self.timeout is None else round(self.timeout * 1000)
+            timeout_ms = milliseconds_or_none(self.timeout, "timeout")
             return Check(via="url", target=self.url, headers=self.headers, timeout_ms=timeout_ms, **common)
         if self.database is not None:
             return Check(via="database", target=self.database, **common)
@@ -118,7 +119,7 @@ def checked_settings(urls: str | Iterable[str], **given: Any) -> Settings:
         check_name(settings.group, "group")
     checked_table(settings.barrier_table)
     for field in ("timeout", "commit_wait"):
-        if getattr(settings, field) <= 0:
+        if not 0 < getattr(settings, field) < float("inf"):
             raise InvalidRequest(f"{field}: {getattr(settings, field)} is not a time in seconds", field=field)
     if settings.max_in_flight < 1:
         raise InvalidRequest("max_in_flight: at least 1", field="max_in_flight")

@@ -14,6 +14,7 @@ import msgspec
 from tallystick.client.base.settings import Settings
 from tallystick.client.connection.coalescer import Coalescer, CoalescerLimits
 from tallystick.client.connection.transport import Transport
+from tallystick.core.calls import check_branches
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ids import new_gid, store_of_gid
 from tallystick.core.limits import Limits
@@ -109,7 +110,9 @@ class BrokerPeer:
         return self._dedup_retention_ms
 
     def check(self, op: T) -> T:
-        """Refuse here what the broker said it would refuse."""
+        """Refuse here what no broker takes, and what this one said it would refuse."""
+        if len(op.calls) > 1:
+            check_branches(op.calls)
         if self.limits is not None:
             self.limits.check_messages(op.messages, "messages")
             if op.calls:

@@ -10,7 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.client.base.calls import CallsNotFinished
+from tallystick.client.base.encoding import encode
 from tallystick.client.base.message import Message, from_chunks, from_delivery
+from tallystick.client.base.times import milliseconds
 from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.core.calls import CallsView, first_pass_over
 from tallystick.core.errors import BrokerUnavailable, NotFound, TallystickError
@@ -81,7 +83,7 @@ async def topic(broker: BrokerPeer, name: str, timeout: float) -> TopicView:
 
 
 async def put_topic(broker: BrokerPeer, name: str, spec: TopicSpec, timeout: float) -> TopicView:
-    body = msgspec.msgpack.encode(spec)
+    body = encode(spec)
     path = f"/v1/topics/{check_name(name, 'topic')}"
     return await _ask(broker, TopicView, "PUT", path, body=body, timeout=timeout)
 
@@ -94,7 +96,7 @@ async def offsets(broker: BrokerPeer, name: str, of_topic: str, timeout: float) 
 
 async def reset_group(broker: BrokerPeer, name: str, request: ResetRequest, timeout: float) -> GroupView:
     path = f"/v1/groups/{check_name(name, 'group')}/reset"
-    return await _ask(broker, GroupView, "POST", path, body=msgspec.msgpack.encode(request), timeout=timeout)
+    return await _ask(broker, GroupView, "POST", path, body=encode(request), timeout=timeout)
 
 
 async def transaction(broker: BrokerPeer, gid: str, timeout: float) -> TransactionView:
@@ -105,13 +107,13 @@ async def transaction(broker: BrokerPeer, gid: str, timeout: float) -> Transacti
 async def calls(broker: BrokerPeer, gid: str, wait: float, timeout: float) -> CallsView:
     """The calls of a transaction; waits up to `wait` seconds for the first answer to each."""
     path = f"/v1/transactions/{quote(check_gid(gid), safe='')}/calls"
-    query = {"wait_ms": round(wait * 1000)}
+    query = {"wait_ms": milliseconds(wait, "wait")}
     return await _ask(broker, CallsView, "GET", path, query=query, timeout=timeout + wait)
 
 
 async def poll_checks(broker: BrokerPeer, poll: CheckPoll) -> list[CheckRequest]:
     """Wait to be asked for outcomes, as long as the poll says."""
-    body = msgspec.msgpack.encode(poll)
+    body = encode(poll)
     timeout = poll.wait_ms / 1000 + MARGIN_SECONDS
     return (await _ask(broker, CheckPollResponse, "POST", "/v1/checks/poll", body=body, timeout=timeout)).checks
 
@@ -129,7 +131,7 @@ async def fetch(
         FetchResponse,
         "GET",
         f"/v1/topics/{check_name(name, 'topic')}/queues/{queue}/messages",
-        query={"offset": offset, "max": most, "wait_ms": round(wait * 1000)},
+        query={"offset": offset, "max": most, "wait_ms": milliseconds(wait, "wait")},
         timeout=timeout + wait,
     )
     store = broker.answered_by(answer.store or await broker.known_store())
@@ -146,7 +148,7 @@ async def receive(broker: BrokerPeer, name: str, request: ReceiveRequest) -> lis
         ReceiveResponse,
         "POST",
         f"/v1/groups/{check_name(name, 'group')}/receive",
-        body=msgspec.msgpack.encode(request),
+        body=encode(request),
         timeout=request.wait_ms / 1000 + MARGIN_SECONDS,
     )
     store = broker.answered_by(answer.store or await broker.known_store())

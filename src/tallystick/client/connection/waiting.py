@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from tallystick.client.base.encoding import encode
 from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, StorageFailed, StorageFull, TallystickError
 from tallystick.core.ops import ClientOp, OpResult
 from tallystick.core.wire import BatchResponse
@@ -34,7 +35,7 @@ FULL_SECONDS = 1.0
 """How long a full disk is waited for. Room that a compaction took for a moment is back by then; a disk that is really
 full stays so, and whoever waits may hold locks in a database meanwhile."""
 
-encode_op: Callable[[ClientOp], bytes] = msgspec.msgpack.Encoder().encode
+encode_op: Callable[[ClientOp], bytes] = encode
 _decoder = msgspec.msgpack.Decoder(BatchResponse)
 
 

@@ -9,9 +9,11 @@ from typing import Any, ClassVar, Literal, TypeVar
 from msgspec import Struct
 
 from tallystick.client.base.settings import OpenConnection, Settings
+from tallystick.client.base.times import milliseconds
 from tallystick.client.connection.questions import Start
 from tallystick.client.transactions.modes import ModeName
 from tallystick.core.errors import InvalidRequest
+from tallystick.core.message import MAX_INVISIBLE_MS
 from tallystick.core.names import check_name
 
 H = TypeVar("H", bound="Handler")
@@ -85,8 +87,8 @@ def _check_numbers(subscription: Subscription) -> None:
         raise InvalidRequest("prefetch: from 0 to 700", field="prefetch")
     if subscription.max_attempts is not None and subscription.max_attempts < 1:
         raise InvalidRequest("max_attempts: at least 1", field="max_attempts")
-    if subscription.invisible < 1:
-        raise InvalidRequest("invisible: at least one second", field="invisible")
+    if not 1_000 <= milliseconds(subscription.invisible, "invisible") <= MAX_INVISIBLE_MS:
+        raise InvalidRequest("invisible: from one second to 12 hours", field="invisible")
 
 
 def _check_delivery(subscription: Subscription) -> None:

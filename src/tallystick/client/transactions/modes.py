@@ -134,7 +134,7 @@ class OutboxBlock(Block):
             # The outbox forgets a gid once its messages are sent, and the broker would then drop those of a second
             # use without a word. The barrier does not forget.
             yield InDatabase(mark_committed(pinned.gid, table=self.settings.barrier_table))
-        yield InDatabase(outbox_put(pinned.gid, pinned.broker.address, encode_row(op)))
+        yield InDatabase(outbox_put(pinned.gid, pinned.broker.address, encode_row(op, pinned.broker.limits)))
 
     def _choose(self) -> Script[Pinned]:
         """Where the row is to be sent. Its re-driver runs before it is there: a commit may be cut off."""
@@ -189,7 +189,7 @@ class ConsumerDedupBlock(OutboxBlock):
         half = Send(prepared(self.messages, pinned.gid), pinned.gid)
         yield Ask(pinned.broker.ops, half, self.settings.timeout)
         commit = self._outcome(pinned, "commit")
-        yield InDatabase(outbox_put(str(commit.gid), pinned.broker.address, encode_row(commit)))
+        yield InDatabase(outbox_put(str(commit.gid), pinned.broker.address, encode_row(commit, pinned.broker.limits)))
 
     def after_commit(self, pinned: Pinned) -> Script[None]:
         yield self.producer().send_row(self._source, pinned, self._outcome(pinned, "commit"), wait=self.wait)

@@ -14,11 +14,13 @@ from msgspec import Struct
 from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
 from tallystick.client.base.databases import DatabaseBusy, Door, run_on_new
+from tallystick.client.base.encoding import encode
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection
 from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.errors import TallystickError
+from tallystick.core.limits import Limits
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Send
 
@@ -32,6 +34,8 @@ DELETE_SOON_SECONDS = 0.02
 RETENTION_MARGIN_MS = 60_000
 WARNED_ROWS = 10_000
 NO_TABLE_SECONDS = 60.0
+AROUND_A_ROW = 256
+"""More than a request has beside what its one row holds: the names of the fields, and the gid."""
 REDRIVE_SECONDS = 2.0
 
 
@@ -179,14 +183,20 @@ class _WithCalls(Struct, omit_defaults=True):
     born_at: int = 0
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[OutgoingMessage] | _WithCalls).decode
 
 
-def encode_row(op: Send) -> bytes:
-    if not op.calls:
-        return _encode(op.messages)
-    return _encode(_WithCalls(op.messages, op.calls, op.call_options, time.time_ns() // 1_000_000))
+def encode_row(op: Send, limits: Limits | None) -> bytes:
+    """The row; TooLarge, where the broker's limits are known, if no request could carry it."""
+    row = op.messages if not op.calls else _with_calls(op)
+    payload = encode(row)
+    if limits is not None:
+        limits.check_request(len(payload) + AROUND_A_ROW, "messages")
+    return payload
+
+
+def _with_calls(op: Send) -> _WithCalls:
+    return _WithCalls(op.messages, op.calls, op.call_options, time.time_ns() // 1_000_000)
 
 
 def decode_row(payload: bytes, gid: str) -> tuple[Send, int]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from tallystick.core.calls import (
-    TOPIC_SCHEME,
     CallPolicy,
     CallSpec,
     CallTopicView,
     OutgoingCall,
     Subscriber,
+    branch_of,
+    check_branches,
     digest_of,
     protocol_of,
 )
 from tallystick.core.errors import Conflict, InvalidRequest, NotFound, TooLarge
 from tallystick.core.names import check_name
+from tallystick.core.urls import TOPIC_SCHEME
 from tallystick.store.kv import keys
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.channels import check_room
@@ -84,8 +86,7 @@ def spec_of(batch: Batch, asked: list[OutgoingCall], options: CallPolicy | None,
     most = batch.settings.limits.transaction_messages
     if len(calls) > most:
         raise TooLarge(f"calls: {len(calls)} with all subscribers, the limit is {most}", field="calls")
-    if len({call.branch for call in calls}) < len(calls):
-        raise InvalidRequest("calls: two calls have the same branch", field="calls")
+    check_branches(calls)
     for call in calls:
         check_room(batch, "call", call.url, "")
     chosen = options or CallPolicy()
@@ -100,7 +101,7 @@ def spec_of(batch: Batch, asked: list[OutgoingCall], options: CallPolicy | None,
 
 
 def _expanded(batch: Batch, call: OutgoingCall, place: int) -> list[OutgoingCall]:
-    branch = call.branch or f"{place:02d}"
+    branch = branch_of(call, place)
     if not call.url.startswith(TOPIC_SCHEME):
         return [_named(call, call.url, branch)]
     name = call.url[len(TOPIC_SCHEME) :]

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from tallystick.api.http.json_messages import MessageOut, readable
 from tallystick.api.http.route import Asked
-from tallystick.core.message import Milliseconds
+from tallystick.core.message import Invisible, Milliseconds
 from tallystick.core.names import NAME_PATTERN, Gid, GroupName, MemberName, TopicName
 from tallystick.core.ops import (
     MOST_AT_ONCE,
@@ -48,7 +48,7 @@ class NackIn(Struct, forbid_unknown_fields=True):
 
 class RenewIn(Struct, forbid_unknown_fields=True):
     receipts: Receipts
-    invisible_ms: Milliseconds
+    invisible_ms: Invisible
 
 
 class OffsetsIn(Struct, forbid_unknown_fields=True):

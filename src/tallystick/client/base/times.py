@@ -1,0 +1,25 @@
+"""Times as users give them, in seconds, and as brokers take them: whole milliseconds."""
+
+from __future__ import annotations
+
+from tallystick.core.errors import InvalidRequest
+from tallystick.core.message import LATEST_MS
+
+
+def milliseconds(seconds: float, field: str) -> int:
+    """InvalidRequest, which names the field, for anything that is no time: not a number, negative, without end."""
+    try:
+        found = round(seconds * 1000)
+    except (TypeError, ValueError, OverflowError):
+        found = -1
+    if not 0 <= found <= LATEST_MS:
+        raise InvalidRequest(
+            f"{field}: {str(seconds)[:40]} is not a time in seconds; it must be a number, not negative, and no later "
+            "than the year 9999 (are these milliseconds?)",
+            field=field,
+        )
+    return found
+
+
+def milliseconds_or_none(seconds: float | None, field: str) -> int | None:
+    return None if seconds is None else milliseconds(seconds, field)
