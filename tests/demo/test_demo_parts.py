@@ -18,7 +18,7 @@ from tallystick.demo.banks import DemoRefused, Transfer
 from tallystick.demo.display import Display
 from tallystick.demo.monkey import JITTER_SECONDS, Monkey
 from tallystick.demo.processes import Crew
-from tallystick.demo.spark_judge import reconcile
+from tallystick.demo.spark_judge import AtWork, reconcile
 from tallystick.demo.verdict import Judgement
 from tallystick.local import Process
 from tallystick.spark.java import JavaMissing
@@ -132,15 +132,8 @@ def test_a_killed_process_is_replaced_and_one_that_failed_is_counted(tmp_path: P
     assert not process.running
 
 
-def judged(directory: Path, *, said: list[tuple[float, str]] | None = None) -> Judgement:
-    steps = [] if said is None else said
-    return reconcile(
-        "http://127.0.0.1:9",
-        directory / "a.db",
-        directory / "b.db",
-        directory / "log",
-        lambda seconds, step: steps.append((seconds, step)),
-    )
+def judged(directory: Path, at_work: AtWork = lambda seconds, step: None) -> Judgement:
+    return reconcile("http://127.0.0.1:9", directory / "a.db", directory / "b.db", directory / "log", at_work)
 
 
 def test_without_java_the_judge_is_skipped_and_how_to_get_it_is_said(
@@ -184,15 +177,23 @@ def test_a_judge_whose_words_make_no_sense_has_failed(program: Callable[[str], N
 
 
 def test_a_judge_at_work_tells_its_steps(program: Callable[[str], None], tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
     program(
-        "sys.stderr.write('26/11/16 WARN of the JVM\\ntallystick: reading inboxes\\nWARN again\\n'); "
-        "sys.stderr.flush(); time.sleep(1); sys.exit(1)"
+        "import os\n"
+        "print('26/11/16 WARN of the JVM', 'tallystick: reading inboxes', 'WARN again', sep=chr(10), file=sys.stderr)\n"
+        f"while not os.path.exists({str(seen)!r}): time.sleep(0.01)\n"
+        "sys.exit(1)"
     )
     said: list[tuple[float, str]] = []
-    judged(tmp_path, said=said)
-    assert [seconds for seconds, _ in said] == sorted(seconds for seconds, _ in said)
+
+    def look(seconds: float, step: str) -> None:
+        said.append((seconds, step))
+        if step == "reading inboxes":
+            seen.touch()
+
+    judged(tmp_path, look)
+    assert said == sorted(said, key=lambda one: one[0])
     assert {step for _, step in said} <= {"starting Spark", "reading inboxes"}
-    assert said[-1][1] == "reading inboxes"
 
 
 def test_whoever_does_not_want_to_wait_stops_the_judge(program: Callable[[str], None], tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_whoever_does_not_want_to_wait_stops_the_judge(program: Callable[[str], 
         if answer.read_text():
             raise KeyboardInterrupt
 
-    judgement = reconcile("http://127.0.0.1:9", tmp_path / "a.db", tmp_path / "b.db", tmp_path / "log", interrupt)
+    judgement = judged(tmp_path, interrupt)
     assert (judgement.found, judgement.failed) == (None, False)
     assert "stopped by hand" in judgement.remark
     assert not Path(f"/proc/{answer.read_text().strip()}").exists()
