@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -88,6 +89,20 @@ async def test_nor_for_the_asynchronous_client(field: str, work: Work) -> None:
         with pytest.raises(errors.InvalidRequest) as refused:
             await work(ts)
     assert refused.value.field == field
+
+
+def test_what_has_seconds_in_it_is_refused_with_advice() -> None:
+    with pytest.raises(errors.InvalidRequest, match=r"delay: 0:00:05 is .*give its total_seconds\(\)"):
+        outgoing("t", 1, delay=timedelta(seconds=5))  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidRequest, match=r"deliver_at: .*give its timestamp\(\)"):
+        outgoing("t", 1, deliver_at=datetime.now())  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidRequest, match="milliseconds"):
+        outgoing("t", 1, deliver_at=1e13)
+
+
+def test_half_a_character_is_no_value() -> None:
+    with pytest.raises(errors.InvalidRequest, match="value: "):
+        outgoing("t", "\ud800")
 
 
 @pytest.mark.parametrize("field", ["timeout", "commit_wait"])

@@ -73,14 +73,12 @@ def encode_value(value: Any) -> bytes:
     """Bytes as they are, text as UTF-8, anything else as JSON."""
     if isinstance(value, bytes):
         return value
-    if isinstance(value, str):
-        return value.encode()
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     try:
-        return _json.encode(value)
+        return value.encode() if isinstance(value, str) else _json.encode(value)
     except (TypeError, ValueError, msgspec.MsgspecError) as failure:
-        raise InvalidRequest(f"value: cannot be made JSON ({failure}); give bytes or text", field="value") from failure
+        raise InvalidRequest(f"value: cannot be made JSON or UTF-8 ({failure}); give bytes", field="value") from failure
 
 
 def outgoing(

@@ -15,10 +15,17 @@ def milliseconds(seconds: float, field: str) -> int:
     if not 0 <= found <= LATEST_MS:
         raise InvalidRequest(
             f"{field}: {str(seconds)[:40]} is not a time in seconds; it must be a number, not negative, and no later "
-            "than the year 9999 (are these milliseconds?)",
+            f"than the year 9999 ({_advice(seconds)})",
             field=field,
         )
     return found
+
+
+def _advice(given: object) -> str:
+    for method in ("total_seconds", "timestamp"):  # of a timedelta, of a datetime
+        if hasattr(given, method):
+            return f"give its {method}()"
+    return "are these milliseconds?"
 
 
 def milliseconds_or_none(seconds: float | None, field: str) -> int | None:
