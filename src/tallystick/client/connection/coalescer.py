@@ -135,6 +135,31 @@ class Coalescer:
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
+    def take_over(self, ops: list[WaitingOp], error: TallystickError | None) -> None:
+        """Go on with what a thread has put down, or has sent in vain: `error` is what came of it."""
+        if self._closed and error is None:
+            for op in ops:
+                op.fail(BrokerUnavailable("the client is closed; nothing was sent"))
+        elif error is not None:
+            self._request_failed(ops, error)
+        else:
+            self._waiting.extend(ops)
+            self._waiting_bytes += sum(len(op.frame) for op in ops)
+        self._schedule_pump()
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def answered(self, batch: list[WaitingOp], results: list[OpResult | None]) -> None:
+        """Tell those whose operations a thread has sent, and who were refused."""
+        self._tell(batch, results)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    @property
+    def flowing(self) -> bool:
+        """Whether the last request was answered, as far as anybody knows."""
+        return self._failures == 0 and not self._closed
+
     @property
     def full(self) -> bool:
         return len(self._waiting) >= self._limits.waiting_ops or self._waiting_bytes >= self._limits.waiting_bytes

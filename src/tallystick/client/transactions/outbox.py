@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 import msgspec
@@ -43,7 +43,7 @@ class Outbox:
         self._stats = connection.stats
         self._tasks = Tasks()
         self._driven: set[Door] = set()
-        self._confirmed: defaultdict[Door, list[str]] = defaultdict(list)
+        self._confirmed: deque[tuple[Door, str]] = deque()
         self._deleting = False
         self._warned: set[str] = set()
 
@@ -65,16 +65,22 @@ class Outbox:
 
     def _delete_soon(self, door: Door, gid: str) -> None:
         # Off the block's way and many at once: a delete is a durable write in the service's database.
-        self._confirmed[door].append(gid)
+        self._confirmed.append((door, gid))
         if not self._deleting:
             self._deleting = True
-            self._tasks.start(self._delete_confirmed(DELETE_SOON_SECONDS))
+            self._connection.loop.call_soon_threadsafe(self._start_deleting)
+
+    def _start_deleting(self) -> None:
+        self._tasks.start(self._delete_confirmed(DELETE_SOON_SECONDS))
 
     async def _delete_confirmed(self, pause: float) -> None:
         await asyncio.sleep(pause)
         self._deleting = False
-        confirmed, self._confirmed = self._confirmed, defaultdict(list)
-        for door, gids in confirmed.items():
+        by_door: defaultdict[Door, list[str]] = defaultdict(list)
+        for _ in range(len(self._confirmed)):
+            door, gid = self._confirmed.popleft()
+            by_door[door].append(gid)
+        for door, gids in by_door.items():
             try:
                 await run_on_new(self._connection.workers, door, outbox_delete(gids))
             except Exception as failure:
