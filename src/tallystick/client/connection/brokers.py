@@ -121,7 +121,7 @@ class BrokerPeer:
     async def close(self, timeout: float) -> int:
         if self._probe is not None:
             self._probe.cancel()
-        self.threads.close()
+        await self.threads.close(timeout)
         given_up = await asyncio.gather(self.ops.close(timeout), self.unconfirmed.close(timeout))
         return sum(given_up)
 

@@ -18,11 +18,11 @@ log = logging.getLogger("tallystick.client")
 
 T = TypeVar("T")
 
-LOOP_GONE_SECONDS = 5.0
-"""How long after its time an answer is waited for: the loop tells everybody in time, unless it has ended."""
-
 
 def new_loop() -> asyncio.AbstractEventLoop:
+    # Under gevent a thread is a greenlet: it must wait by what gevent has patched, or everybody waits with it.
+    if threading.get_ident.__module__.startswith("gevent"):
+        return asyncio.new_event_loop()
     try:
         import uvloop
     except ImportError:
@@ -137,6 +137,7 @@ class Portal(FromThreads):
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+            self.loop.run_until_complete(asyncio.sleep(0))  # those who came in the last moment are told, too
         finally:
             self.loop.close()
 

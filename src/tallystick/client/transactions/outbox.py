@@ -57,7 +57,7 @@ class Outbox:
             if error is not None:
                 log.warning("outbox row %s is left to the re-driver: %s", gid, error)
                 return
-            self._stats.outbox_sent += 1
+            self._stats.count("outbox_sent")
             if door is not None:
                 self._delete_soon(door, gid)
 
@@ -67,11 +67,12 @@ class Outbox:
         # Off the block's way and many at once: a delete is a durable write in the service's database.
         self._confirmed.append((door, gid))
         if not self._deleting:
-            self._deleting = True
             self._connection.loop.call_soon_threadsafe(self._start_deleting)
 
     def _start_deleting(self) -> None:
-        self._tasks.start(self._delete_confirmed(DELETE_SOON_SECONDS))
+        if not self._deleting:
+            self._deleting = True
+            self._tasks.start(self._delete_confirmed(DELETE_SOON_SECONDS))
 
     async def _delete_confirmed(self, pause: float) -> None:
         await asyncio.sleep(pause)
@@ -123,7 +124,7 @@ class Outbox:
         claim = outbox_claim(older_than=LEFT_BEHIND_SECONDS, limit=CLAIM_ROWS)
         sent = await self._send_rows(await run_on_new(self._connection.workers, door, claim))
         if sent:
-            self._stats.outbox_sent += len(sent)
+            self._stats.count("outbox_sent", len(sent))
             await run_on_new(self._connection.workers, door, outbox_delete(sent))
         return len(sent)
 

@@ -121,7 +121,7 @@ class Producer:
         def done(error: BaseException | None) -> None:
             if error is None:
                 return
-            self.connection.stats.commits_left_to_check += 1
+            self.connection.stats.count("commits_left_to_check")
             if isinstance(error, TallystickError) and error.retryable:
                 log.warning("commit of %s is left to the check-back: %s", pinned.gid, error)
             else:
