@@ -101,6 +101,7 @@ def test_a_single_thread_needs_no_other(broker: BrokerProcess, topic: str, group
             ask(ts, Commit(prepare(ts, topic, number)))
         assert coalescer.requests == before
         assert way.requests == 40
+        assert way._wire.connections == 1
 
 
 # Interrupted

@@ -39,6 +39,7 @@ class Wire:
     def __init__(self, address: str) -> None:
         url = URL(f"{address}/v1/batch")
         self.address = address
+        self.connections = 0  # how many were made, for tests and measurements
         self._place = (url.host or "", url.port or 80)
         self._tls = ssl.create_default_context() if url.scheme == "https" else None
         self._head = (
@@ -104,6 +105,7 @@ class Wire:
     def _connect(self, seconds: float) -> WireConnection:
         try:
             plain = socket.create_connection(self._place, seconds)
+            self.connections += 1
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return WireConnection(self._tls.wrap_socket(plain, server_hostname=self._place[0]) if self._tls else plain)
         except OSError as failure:
@@ -122,7 +124,8 @@ class WireConnection:
         self._poll.register(plain, select.POLLIN)
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
-        self._complete = False
+        self._complete = self._keeps_alive = False
+        self._status = 0
         self._used_at = 0.0
 
     def exchange(self, request: bytes, seconds: float) -> Answer:
@@ -149,7 +152,7 @@ class WireConnection:
             if not self._complete and time.monotonic() > deadline:
                 raise TimeoutError
         self._used_at = time.monotonic()
-        return Answer(self._parser.get_status_code(), self._parser.should_keep_alive(), head, b"".join(self._body))
+        return Answer(self._status, self._keeps_alive, head, b"".join(self._body))
 
     def _parse(self, data: bytes) -> None:
         try:
@@ -161,7 +164,9 @@ class WireConnection:
         self._body.append(piece)
 
     def on_message_complete(self) -> None:
-        self._complete = self._parser.get_status_code() >= 200  # 1xx: the real one follows
+        self._status = self._parser.get_status_code()
+        self._complete = self._status >= 200  # 1xx: the real one follows
+        self._keeps_alive = self._parser.should_keep_alive()  # known here, and not afterwards
 
     def is_stale(self) -> bool:
         """Whether the other side has closed it, or is about to. Nothing is to be read before a request."""
