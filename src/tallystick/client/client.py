@@ -284,5 +284,10 @@ def _close_all() -> None:
         client.close(AT_EXIT_SECONDS)
 
 
-# A forked process of multiprocessing ends without `atexit`, and forgets what its parent has registered.
-register_after_fork(_open, lambda _: Finalize(None, _close_all, exitpriority=0))
+def _close_all_in_worker(_: object = None) -> None:
+    """A process of multiprocessing may end without `atexit`, and forgets what its parent has registered."""
+    Finalize(None, _close_all, exitpriority=0)
+
+
+_close_all_in_worker()
+register_after_fork(_open, _close_all_in_worker)
