@@ -7,6 +7,7 @@ under Python's lock, by all threads together: here it is one write, one read and
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import select
@@ -41,7 +42,7 @@ class Wire:
         self.address = address
         self.connections = 0  # how many were made, for tests and measurements
         self._place = (url.host or "", url.port or 80)
-        self._tls = ssl.create_default_context() if url.scheme == "https" else None
+        self._is_secure = url.scheme == "https"
         self._head = (
             f"POST {url.raw_path} HTTP/1.1\r\nHost: {url.authority}\r\n"
             f"Content-Type: {MSGPACK}\r\nAccept: {MSGPACK}\r\nContent-Length: "
@@ -107,11 +108,18 @@ class Wire:
             plain = socket.create_connection(self._place, seconds)
             self.connections += 1
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return WireConnection(self._tls.wrap_socket(plain, server_hostname=self._place[0]) if self._tls else plain)
+            if self._is_secure:
+                plain = self._tls.wrap_socket(plain, server_hostname=self._place[0])
+            return WireConnection(plain)
         except OSError as failure:
             raise BrokerUnreachable(
                 f"{self.address} cannot be reached ({failure}); is the broker running there?"
             ) from failure
+
+    @functools.cached_property
+    def _tls(self) -> ssl.SSLContext:
+        """Made when it is needed: it reads every certificate of the system."""
+        return ssl.create_default_context()
 
 
 class WireConnection:
