@@ -29,6 +29,8 @@ from tallystick.core.errors import BrokerUnavailable
 from tallystick.core.wire import MSGPACK
 
 RECEIVE_BYTES = 256 * 1024
+KEPT = 2
+"""How many connections are kept for the next request: one is in use, unless a request takes very long."""
 
 _RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d+)", re.IGNORECASE | re.MULTILINE)
 
@@ -67,7 +69,7 @@ class Wire:
             raise
         finally:
             self._in_use.discard(connection)
-        if answer.keeps_alive:
+        if answer.keeps_alive and len(self._free) < KEPT:
             self._free.append(connection)
         else:
             connection.close()
