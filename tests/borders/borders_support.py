@@ -32,7 +32,7 @@ class Service:
 
     def __init__(self, broker: BrokerProcess, bank: Bank, topic: str, group: str, **options: Any) -> None:
         self.broker, self.bank, self.topic, self.group = broker, bank, topic, group
-        self.ts = tallystick.Client(broker.url, group=group, **{"database": bank.open, **options})
+        self.ts = tallystick.Client(broker.url, group=group, wait=True, **{"database": bank.open, **options})
 
     def close(self) -> None:
         self.ts.close()

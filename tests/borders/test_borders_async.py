@@ -134,7 +134,7 @@ TWICE = [(kind, "late", 2) for kind in OPENED]
 async def test_a_block_that_is_cancelled_at_any_await_has_its_row_and_its_message_or_neither(
     postgres_service: Service, kind: str, mode: str, times: int
 ) -> None:
-    async with AsyncClient(postgres_service.broker.url, group=postgres_service.group) as ts:
+    async with AsyncClient(postgres_service.broker.url, group=postgres_service.group, wait=True) as ts:
         done = await cancel_everywhere(ts, postgres_service, OPENED[kind], MODES[mode], times)
         there = postgres_service.bank.notes()
         await asyncio.to_thread(postgres_service.agrees_on, *there)

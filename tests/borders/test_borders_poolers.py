@@ -89,7 +89,7 @@ def test_a_session_of_sqlalchemy_through_a_pooler(service: Service, bank: Pooled
 
 def test_check_backs_are_answered_through_the_pooler(service: Service, bank: PooledBank) -> None:
     with lossy_proxy(service.broker.port) as proxy:
-        killed = tallystick.Client(proxy.url, group=service.group, commit_wait=0.01, timeout=0.5)
+        killed = tallystick.Client(proxy.url, group=service.group, commit_wait=0.01, timeout=0.5, wait=True)
         proxy.refusing = COMMIT
         with contextlib.closing(bank.through(**UNPREPARED)) as connection, killed.transaction(connection) as tx:
             bank.note(connection, "committed")
@@ -116,7 +116,7 @@ def test_a_search_path_is_part_of_the_way_through_a_pooler(service: Service, ban
     ):
         proxy.refusing = COMMIT
         for tenant in ("one", "two"):
-            killed = tallystick.Client(proxy.url, group=service.group, commit_wait=0.01, timeout=0.5)
+            killed = tallystick.Client(proxy.url, group=service.group, commit_wait=0.01, timeout=0.5, wait=True)
             clients.callback(killed.close, timeout=0.01)
             connection.execute(f"set local search_path to {tenant}")
             with killed.transaction(connection, **mode) as tx:

@@ -36,7 +36,7 @@ def leave(tx):
         tx.commit()
 
 
-ts = tallystick.Client(url, group=group, check_after=60)
+ts = tallystick.Client(url, group=group, check_after=60, wait=True)
 connection = connect()
 is_child = False
 try:

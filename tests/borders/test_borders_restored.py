@@ -45,7 +45,9 @@ def test_a_check_back_tells_what_the_restored_database_says(sqlite_service: Serv
     paid(service, service.ts, "told")
     with lossy_proxy(service.broker.port) as proxy:
         proxy.refusing = COMMIT
-        dead = tallystick.Client(proxy.url, group=service.group, commit_wait=0.01, timeout=0.3, check_after=600)
+        dead = tallystick.Client(
+            proxy.url, group=service.group, commit_wait=0.01, timeout=0.3, check_after=600, wait=True
+        )
         gid = paid(service, dead, "untold")
         dead.close(timeout=0.01)
     restore(service.bank, copy)
@@ -60,7 +62,7 @@ def test_an_outbox_row_that_comes_back_is_not_sent_twice(sqlite_service: Service
     service = sqlite_service
     with lossy_proxy(service.broker.port) as proxy:
         proxy.refusing = b"\xa4send"
-        dead = tallystick.Client(proxy.url, group=service.group, commit_wait=0.01, timeout=0.3)
+        dead = tallystick.Client(proxy.url, group=service.group, commit_wait=0.01, timeout=0.3, wait=True)
         paid(service, dead, "in the outbox", mode="outbox")
         copy = snapshot(service.bank)
         dead.close(timeout=0.01)
@@ -127,7 +129,7 @@ def test_an_outbox_row_from_the_future_is_sent_all_the_same(sqlite_service: Serv
     service = sqlite_service
     with lossy_proxy(service.broker.port) as proxy:
         proxy.refusing = b"\xa4send"
-        dead = tallystick.Client(proxy.url, group=service.group, commit_wait=0.01, timeout=0.3)
+        dead = tallystick.Client(proxy.url, group=service.group, commit_wait=0.01, timeout=0.3, wait=True)
         paid(service, dead, "in the outbox", mode="outbox")
         dead.close(timeout=0.01)
     service.bank.run("update tallystick_outbox set touched_at = '2999-01-01 00:00:00.000'")

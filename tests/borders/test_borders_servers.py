@@ -153,7 +153,9 @@ def lead_to(address: Server, primary: Server, standby: Server) -> None:
 def leave_two_without_a_word(service: Service, primary: Server, standby: Server) -> tuple[str, str]:
     """Two transactions whose outcome no broker has heard of, one committed and one open when the primary dies."""
     with lossy_proxy(service.broker.port) as proxy:
-        dead = tallystick.Client(proxy.url, group=service.group, commit_wait=0.01, timeout=0.5, check_after=0.5)
+        dead = tallystick.Client(
+            proxy.url, group=service.group, commit_wait=0.01, timeout=0.5, check_after=0.5, wait=True
+        )
         with service.bank.connection() as connection, dead.transaction(connection, prepare="early") as open_tx:
             open_tx.send(service.topic, "open")
             open_tx.prepare()

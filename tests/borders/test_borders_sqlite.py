@@ -95,7 +95,7 @@ def test_a_barrier_in_an_attached_database_is_asked_where_it_is(
         connection.execute("attach ? as bank", (str(service.bank.path),))
         proxy.refusing = COMMIT
         killed = tallystick.Client(
-            proxy.url, group=service.group, database=service.bank.open, commit_wait=0.01, timeout=0.5
+            proxy.url, group=service.group, database=service.bank.open, commit_wait=0.01, timeout=0.5, wait=True
         )
         with killed.transaction(connection) as tx:
             connection.execute("insert into bank.ledger (note) values ('attached')")
@@ -108,7 +108,7 @@ def test_a_barrier_in_an_attached_database_is_asked_where_it_is(
 def test_a_barrier_that_only_this_connection_has_attached_is_refused(sqlite_service: Service, tmp_path: Path) -> None:
     service = sqlite_service
     with (
-        tallystick.Client(service.broker.url, group=service.group) as ts,
+        tallystick.Client(service.broker.url, group=service.group, wait=True) as ts,
         contextlib.closing(sqlite3.connect(tmp_path / "main.db")) as connection,
     ):
         connection.execute("attach ? as bank", (str(service.bank.path),))

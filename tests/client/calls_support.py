@@ -23,7 +23,7 @@ def pay_by_call(
     **options: Any,
 ) -> None:
     """A note in the ledger and calls of URLs; then a failure, or a commit inside the block if `wait` is given."""
-    with bank.connection() as connection, ts.transaction(connection, **options) as tx:
+    with bank.connection() as connection, ts.transaction(connection, **{"wait": True, **options}) as tx:
         bank.note(connection, "paid")
         for url in calls:
             tx.call(url, body)
@@ -39,7 +39,7 @@ async def pay_by_call_async(
     ts: tallystick.AsyncClient, bank: Bank, calls: Sequence[str], *, wait: bool | float, **options: Any
 ) -> None:
     with contextlib.closing(bank.open()) as connection:
-        async with ts.transaction(connection, **options) as tx:
+        async with ts.transaction(connection, **{"wait": True, **options}) as tx:
             bank.note(connection, "paid")
             for url in calls:
                 tx.call(url, 1)

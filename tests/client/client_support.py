@@ -95,12 +95,16 @@ def pay(
     note: str = "paid",
     connection: Any = None,
     fail: Exception | None = None,
+    wait: bool | None = True,
     **options: Any,
 ) -> str:
-    """One block: a note in the ledger and a message, or the failure that is asked for; its gid."""
+    """One block: a note in the ledger and a message, or the failure that is asked for; its gid.
+
+    Unless told otherwise it waits for its message to be visible, because tests look for it next.
+    """
     with contextlib.ExitStack() as stack:
         used = connection or stack.enter_context(bank.connection())
-        with ts.transaction(used, **options) as tx:
+        with ts.transaction(used, wait=wait, **options) as tx:
             bank.note(used, note)
             tx.send(topic, value)
             if fail is not None:

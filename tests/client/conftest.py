@@ -53,5 +53,5 @@ def any_bank(request: pytest.FixtureRequest, tmp_path: Path) -> Bank:
 
 @pytest.fixture
 def ts(broker: BrokerProcess, group: str) -> Iterator[tallystick.Client]:
-    with tallystick.Client(broker.url, group=group) as client:
+    with tallystick.Client(broker.url, group=group, wait=True) as client:
         yield client

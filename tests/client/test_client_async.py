@@ -68,7 +68,7 @@ NOTE = "insert into ledger (note) values ('paid')"
 async def test_both_or_neither_with_asynchronous_drivers(
     broker: BrokerProcess, kind: AsyncKind, topic: str, group: str, mode: Any
 ) -> None:
-    async with AsyncClient(broker.url, group=group) as ts, kind.connection() as (connection, execute):
+    async with AsyncClient(broker.url, group=group, wait=True) as ts, kind.connection() as (connection, execute):
         async with ts.transaction(connection, mode=mode) as tx:
             await execute(NOTE)
             tx.send(topic, 1)
@@ -91,7 +91,7 @@ async def test_a_lost_commit_is_answered_over_an_asynchronous_driver(
 ) -> None:
     with lossy_proxy(broker.port) as proxy:
         async with (
-            AsyncClient(proxy.url, group=group, commit_wait=0.1, timeout=0.5) as ts,
+            AsyncClient(proxy.url, group=group, commit_wait=0.1, timeout=0.5, wait=True) as ts,
             kind.connection() as (connection, execute),
         ):
             proxy.refusing = b"\xa6commit"
@@ -108,7 +108,7 @@ async def test_a_lost_commit_is_answered_over_an_asynchronous_driver(
 
 async def test_early_prepare(broker: BrokerProcess, kind: AsyncKind, topic: str, group: str) -> None:
     async with (
-        AsyncClient(broker.url, group=group) as ts,
+        AsyncClient(broker.url, group=group, wait=True) as ts,
         kind.connection() as (connection, execute),
         ts.transaction(connection, prepare="early") as tx,
     ):
@@ -123,7 +123,7 @@ async def test_early_prepare(broker: BrokerProcess, kind: AsyncKind, topic: str,
 async def test_many_tasks_with_synchronous_connections_do_not_block_each_other_for_ever(
     broker: BrokerProcess, bank: Bank, topic: str, group: str
 ) -> None:
-    async with AsyncClient(broker.url, group=group) as ts:
+    async with AsyncClient(broker.url, group=group, wait=True) as ts:
 
         async def block(number: int) -> None:
             connection = sqlite3.connect(bank.path, timeout=0)
@@ -145,7 +145,7 @@ async def test_many_tasks_with_asynchronous_connections_run_together(
     broker: BrokerProcess, postgres: Server, topic: str, group: str
 ) -> None:
     bank = Bank("postgresql", postgres)
-    async with AsyncClient(broker.url, group=group) as ts:
+    async with AsyncClient(broker.url, group=group, wait=True) as ts:
 
         async def block(number: int) -> None:
             async with await psycopg.AsyncConnection.connect(**bank.parameters()) as connection:
@@ -160,7 +160,7 @@ async def test_many_tasks_with_asynchronous_connections_run_together(
 
 
 async def test_a_cancelled_block_is_rolled_back(broker: BrokerProcess, kind: AsyncKind, topic: str, group: str) -> None:
-    async with AsyncClient(broker.url, group=group) as ts, kind.connection() as (connection, execute):
+    async with AsyncClient(broker.url, group=group, wait=True) as ts, kind.connection() as (connection, execute):
         inside = asyncio.Event()
 
         async def block() -> None:
@@ -200,12 +200,15 @@ async def test_an_asynchronous_connection_is_refused_by_the_synchronous_client(
     from tallystick import Client
 
     async with kind.connection() as (connection, _):
-        with Client(broker.url, group="g") as ts, pytest.raises(errors.TallystickError, match="async connection"):
+        with (
+            Client(broker.url, group="g", wait=True) as ts,
+            pytest.raises(errors.TallystickError, match="async connection"),
+        ):
             ts.transaction(connection)
 
 
 async def test_blocks_and_plain_operations_share_requests(broker: BrokerProcess, topic: str, bank: Bank) -> None:
-    async with AsyncClient(broker.url, group="g") as ts:
+    async with AsyncClient(broker.url, group="g", wait=True) as ts:
         await asyncio.gather(*(ts.send(topic, number) for number in range(100)))
         gid = ts.new_gid()
         await asyncio.gather(ts.prepare(gid, [outgoing(topic, 100)]), ts.send(topic, 101))

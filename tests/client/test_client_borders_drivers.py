@@ -58,7 +58,7 @@ def test_a_consumer_with_psycopg2_in_autocommit_mode_has_no_effect_and_acknowled
     broker: BrokerProcess, bank: Bank, topic: str, group: str, by: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = create_engine(bank.url("postgresql+psycopg2"), isolation_level="AUTOCOMMIT", poolclass=NullPool)
-    with tallystick.Client(broker.url, group=group) as ts:
+    with tallystick.Client(broker.url, group=group, wait=True) as ts:
         ts.send(topic, 1)
 
         @ts.subscribe(topic, exactly_once=engine.connect, by=by)

@@ -27,7 +27,7 @@ LONG = CheckBack(after=600)
 def killed_after_its_local_commit(broker: BrokerProcess, group: str) -> Iterator[tallystick.Client]:
     """A client whose process dies before it can tell the broker of its commits."""
     with lossy_proxy(broker.port) as proxy:
-        ts = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.3, check=LONG)
+        ts = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.3, check=LONG, wait=True)
         proxy.refusing = COMMIT
         yield ts
         ts.close(timeout=0.01)
@@ -54,7 +54,7 @@ def test_a_retry_finishes_what_was_committed_and_is_told_so(
     gid = f"order-17-{group}"
     with killed_after_its_local_commit(broker, group) as first:
         attempt(first, any_bank, topic, gid, "first", prepare=order)
-    with tallystick.Client(broker.url, group=group, check=LONG) as ts:
+    with tallystick.Client(broker.url, group=group, check=LONG, wait=True) as ts:
         assert ts.outcome(gid) is None
         with pytest.raises(errors.AlreadyCommitted, match="earlier attempt"):
             attempt(ts, any_bank, topic, gid, "second", prepare=order)
@@ -70,11 +70,11 @@ def test_a_retry_in_outbox_mode_sees_to_it_that_the_row_is_sent(
     gid = f"order-18-{group}"
     with lossy_proxy(broker.port) as proxy:
         proxy.refusing = b"send"
-        first = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.3)
+        first = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.3, wait=True)
         pay(first, any_bank, topic, PAID, gid=gid, mode="outbox")
         first.close(timeout=0.01)
         proxy.refusing = None
-        with tallystick.Client(proxy.url, group=group) as ts:
+        with tallystick.Client(proxy.url, group=group, wait=True) as ts:
             with pytest.raises(errors.AlreadyCommitted):
                 pay(ts, any_bank, topic, PAID, gid=gid, mode="outbox", note="second")
             assert any_bank.notes() == ["paid"]
@@ -109,7 +109,10 @@ def test_attempts_at_the_same_moment_leave_one_row_and_one_message(
 
     gids = [f"race-{group}-{number}" for number in range(25)]
     start = threading.Barrier(2)
-    with tallystick.Client(broker.url, group=group) as one, tallystick.Client(broker.url, group=group) as two:
+    with (
+        tallystick.Client(broker.url, group=group, wait=True) as one,
+        tallystick.Client(broker.url, group=group, wait=True) as two,
+    ):
         workers = [threading.Thread(target=work, args=(ts, n, start)) for n, ts in enumerate((one, two))]
         for worker in workers:
             worker.start()
@@ -127,7 +130,7 @@ def test_an_attempt_that_fails_beside_one_that_commits_takes_nothing_back(
     """Both have prepared the same; the one that fails must not speak for the other."""
     gid = f"order-19-{group}"
     with (
-        tallystick.Client(broker.url, group=group, check=LONG) as ts,
+        tallystick.Client(broker.url, group=group, check=LONG, wait=True) as ts,
         any_bank.connection() as connection,
         killed_after_its_local_commit(broker, group) as other,
     ):
@@ -159,7 +162,7 @@ def test_a_retry_after_a_failure_before_the_commit_uses_what_was_prepared(
 ) -> None:
     """The first attempt is killed between prepare and commit; the second says the same, at another time."""
     gid = f"order-20-{group}"
-    with tallystick.Client(broker.url, group=group, check=LONG) as ts:
+    with tallystick.Client(broker.url, group=group, check=LONG, wait=True) as ts:
         ts.prepare(gid, [outgoing(topic, "paid")], check=LONG)
         pay(ts, bank, topic, "paid", gid=gid)
         assert ts.outcome(gid) == "committed"

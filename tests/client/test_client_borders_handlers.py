@@ -46,7 +46,7 @@ def test_a_handler_consumes_changes_and_produces_as_one(
 ) -> None:
     """Every third message fails once, after everything was done: nothing of it remains, and it comes again."""
     failures = itertools.count(1)
-    with opener(bank, kind) as open_connection, tallystick.Client(broker.url, group=group) as ts:
+    with opener(bank, kind) as open_connection, tallystick.Client(broker.url, group=group, wait=True) as ts:
 
         @ts.subscribe(topic, exactly_once=open_connection, by=by, mode=mode)
         def handle(message: tallystick.Message, connection: Any, tx: Any) -> None:
@@ -73,7 +73,7 @@ def test_a_commit_that_the_broker_never_hears_of_is_found_by_the_check_back(
     broker: BrokerProcess, bank: Bank, kind: str, topic: str, group: str, by: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CheckBackBlock, "after_commit", lambda *_: nothing())
-    with opener(bank, kind) as open_connection, tallystick.Client(broker.url, group=group) as ts:
+    with opener(bank, kind) as open_connection, tallystick.Client(broker.url, group=group, wait=True) as ts:
 
         @ts.subscribe(topic, exactly_once=open_connection, by=by)
         def handle(message: tallystick.Message, connection: Any, tx: Any) -> None:
@@ -101,7 +101,7 @@ def test_a_handler_that_ends_its_transaction_is_told_and_nothing_is_acknowledged
     end: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with opener(bank, kind) as open_connection, tallystick.Client(broker.url, group=group) as ts:
+    with opener(bank, kind) as open_connection, tallystick.Client(broker.url, group=group, wait=True) as ts:
 
         def handle(message: tallystick.Message, connection: Any) -> None:
             conn = Open(connection, bank)
@@ -129,7 +129,7 @@ def test_a_handler_that_swallows_a_deadlock_has_its_effect_once(
 ) -> None:
     """The database has undone the inbox row, or the offset, with the rest; the message comes again."""
     attempts = itertools.count(1)
-    with opener(bank, kind) as open_connection, tallystick.Client(broker.url, group=group) as ts:
+    with opener(bank, kind) as open_connection, tallystick.Client(broker.url, group=group, wait=True) as ts:
 
         @ts.subscribe(topic, exactly_once=open_connection, by=by, concurrency=1)
         def handle(message: tallystick.Message, connection: Any) -> None:
@@ -152,7 +152,7 @@ def test_a_block_on_the_handlers_own_connection_is_refused_with_advice(
     broker: BrokerProcess, bank: Bank, kind: str, topic: str, group: str, by: Any
 ) -> None:
     said: list[str] = []
-    with opener(bank, kind) as open_connection, tallystick.Client(broker.url, group=group) as ts:
+    with opener(bank, kind) as open_connection, tallystick.Client(broker.url, group=group, wait=True) as ts:
 
         @ts.subscribe(topic, exactly_once=open_connection, by=by)
         def handle(message: tallystick.Message, connection: Any) -> None:
@@ -180,7 +180,7 @@ async def test_an_asynchronous_handler_produces_too(
     import psycopg
 
     done = asyncio.Event()
-    async with AsyncClient(broker.url, group=group) as ts:
+    async with AsyncClient(broker.url, group=group, wait=True) as ts:
 
         @ts.subscribe(topic, exactly_once=lambda: psycopg.AsyncConnection.connect(**bank.parameters()), by=by)
         async def handle(message: tallystick.Message, connection: Any, tx: Any) -> None:
@@ -210,7 +210,7 @@ def test_a_handler_that_would_end_the_program_fails_its_message_only(
     broker: BrokerProcess, bank: Bank, topic: str, group: str, by: Any, raised: type[BaseException]
 ) -> None:
     attempts = itertools.count(1)
-    with tallystick.Client(broker.url, group=group) as ts:
+    with tallystick.Client(broker.url, group=group, wait=True) as ts:
 
         @ts.subscribe(topic, exactly_once=bank.open, by=by)
         def handle(message: tallystick.Message, connection: Any) -> None:
@@ -237,7 +237,7 @@ async def test_a_cancellation_inside_of_an_asynchronous_handler_is_a_failure_lik
     import psycopg
 
     attempts = itertools.count(1)
-    async with AsyncClient(broker.url, group=group) as ts:
+    async with AsyncClient(broker.url, group=group, wait=True) as ts:
 
         @ts.subscribe(topic, exactly_once=lambda: psycopg.AsyncConnection.connect(**bank.parameters()), by=by)
         async def handle(message: tallystick.Message, connection: Any) -> None:

@@ -86,7 +86,7 @@ def pay_in(ts: tallystick.Client, connection: Any, topic: str, value: int, **opt
 @pytest.mark.parametrize("how", ["option", "set"])
 def test_each_tenant_is_answered_from_its_own_barrier(tenants: Tenants, topic: str, group: str, how: str) -> None:
     """Over connections that the client opens itself."""
-    with running_broker(**QUICK) as broker, tallystick.Client(broker.url, group=group) as ts:
+    with running_broker(**QUICK) as broker, tallystick.Client(broker.url, group=group, wait=True) as ts:
         gids = []
         for number, tenant in enumerate(tenants.names):
             with contextlib.closing(tenants.open(tenant, how)) as connection:
@@ -99,7 +99,7 @@ def test_each_tenant_is_answered_from_its_own_barrier(tenants: Tenants, topic: s
 def test_one_connection_that_goes_from_tenant_to_tenant(tenants: Tenants, topic: str, group: str) -> None:
     with (
         running_broker(**QUICK) as broker,
-        tallystick.Client(broker.url, group=group) as ts,
+        tallystick.Client(broker.url, group=group, wait=True) as ts,
         contextlib.closing(tenants.open(tenants.names[0])) as connection,
     ):
         for number in range(6):
@@ -112,7 +112,7 @@ def test_one_connection_that_goes_from_tenant_to_tenant(tenants: Tenants, topic:
 def test_each_tenants_outbox_is_sent_and_emptied(
     broker: BrokerProcess, tenants: Tenants, topic: str, group: str
 ) -> None:
-    with tallystick.Client(broker.url, group=group) as ts:
+    with tallystick.Client(broker.url, group=group, wait=True) as ts:
         for number, tenant in enumerate(tenants.names):
             with contextlib.closing(tenants.open(tenant)) as connection:
                 pay_in(ts, connection, topic, number, mode="outbox")
@@ -130,7 +130,7 @@ def test_sqlalchemy_sessions_that_go_from_tenant_to_tenant(
 
     name = "postgresql+psycopg" if tenants.postgres else "mysql+pymysql"
     engine = create_engine(tenants.server.url(name, tenants.database))
-    with running_broker(**QUICK) as broker, tallystick.Client(broker.url, group=group) as ts:
+    with running_broker(**QUICK) as broker, tallystick.Client(broker.url, group=group, wait=True) as ts:
         for number, tenant in enumerate(tenants.names):
             with Session(engine) if driver == "orm" else engine.connect() as used:
                 tenants.lead(lambda sql, used=used: used.execute(text(sql)), tenant)
@@ -171,11 +171,11 @@ def test_nobody_answers_from_another_barrier(tenants: Tenants, topic: str, group
         running_broker(**QUICK, databases={"a": url}, allowed_urls=["http://127.0.0.1:*"]) as broker,
     ):
         checks = {"group": None, "url": CheckBack(url=handler), "database": CheckBack(database="a")}
-        writer = tallystick.Client(broker.url, group=group)
+        writer = tallystick.Client(broker.url, group=group, wait=True)
         with contextlib.closing(tenants.open(b)) as connection:
             gid = pay_in(writer, connection, topic, 1, check=checks[way])
         writer.close(timeout=0.01)
-        with tallystick.Client(broker.url, group=group, database=lambda: tenants.open(a)) as ts:
+        with tallystick.Client(broker.url, group=group, database=lambda: tenants.open(a), wait=True) as ts:
             if way == "group":
                 # A member that knows another schema of the database looks into the right one, and answers from there.
                 eventually(lambda: ts.outcome(gid) == "committed", "the member answers from B's barrier")
@@ -200,7 +200,7 @@ def test_another_database_at_the_same_address_gives_no_answer(
         Bank("sqlite", tmp_path / "bank.db") if mark == "sqlite" else Bank("postgresql", request.getfixturevalue(mark))
     )
     with running_broker(**QUICK) as broker:
-        writer = tallystick.Client(broker.url, group=group, check_after=600)
+        writer = tallystick.Client(broker.url, group=group, check_after=600, wait=True)
         with bank.connection() as connection:
             gid = pay_in(writer, connection, topic, 1)
             source = writer._core.databases._by_source
@@ -219,7 +219,7 @@ def test_a_barrier_that_was_made_without_an_identity_gets_one(
 ) -> None:
     bank = Bank("postgresql", postgres)
     bank.run("delete from tallystick_barrier")
-    with tallystick.Client(broker.url, group=group) as ts, bank.connection() as connection:
+    with tallystick.Client(broker.url, group=group, wait=True) as ts, bank.connection() as connection:
         pay_in(ts, connection, topic, 1)
         ((identity,),) = bank.rows("select reason from tallystick_barrier where op = 'identity'")
         assert [source.rpartition("/")[2] for source in ts._core.databases._by_source] == [identity]
@@ -233,7 +233,7 @@ def test_a_way_in_that_leads_elsewhere_is_refused_before_anything_is_sent(
 
     monkeypatch.setattr(Dialect, "leading_to", lambda self, path: self)
     with (
-        tallystick.Client(broker.url, group=group) as ts,
+        tallystick.Client(broker.url, group=group, wait=True) as ts,
         contextlib.closing(tenants.open(tenants.names[1])) as connection,
         pytest.raises(tallystick.TallystickError, match="database=open_connection"),
     ):

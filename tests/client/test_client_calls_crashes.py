@@ -35,7 +35,7 @@ class Dying(sqlite3.Connection):
         die()
 
 connection = sqlite3.connect(path, factory=Dying)
-with tallystick.Client(url, group=group).transaction(connection, gid=gid, prepare=prepare) as tx:
+with tallystick.Client(url, group=group, wait=True).transaction(connection, gid=gid, prepare=prepare) as tx:
     tx.call(service + "/one", {"amount": 30})
     tx.call(service + "/two", {"amount": 40})
     if prepare == "early":
@@ -70,7 +70,7 @@ def test_killed_between_the_local_commit_and_the_brokers(
 ) -> None:
     gid = run_producer(broker, bank, busi, group, "after the local commit", prepare)
     assert bank.notes() == ["paid"]
-    with tallystick.Client(broker.url, group=group, database=bank.open) as ts:
+    with tallystick.Client(broker.url, group=group, database=bank.open, wait=True) as ts:
         eventually(lambda: ts.calls(gid).state == "done")
         assert ts.outcome(gid) == "committed"
     assert [(called.path, called.body) for called in busi.calls(gid)] == [
@@ -85,14 +85,14 @@ def test_killed_before_the_local_commit(
 ) -> None:
     gid = run_producer(broker, bank, busi, group, "before the local commit", prepare)
     assert bank.notes() == []
-    with tallystick.Client(broker.url, group=group, database=bank.open) as ts:
+    with tallystick.Client(broker.url, group=group, database=bank.open, wait=True) as ts:
         eventually(lambda: ts.outcome(gid) == "rolled_back")
         ts.call(f"{busi.url}/later", gid=f"{gid}-later", wait=True)
     assert busi.calls(gid) == []
 
 
 def test_a_broker_that_is_killed_after_the_commit_makes_the_call(bank: Bank, busi: Busi, group: str) -> None:
-    with running_broker(call_retry_first="200ms") as own, tallystick.Client(own.url, group=group) as ts:
+    with running_broker(call_retry_first="200ms") as own, tallystick.Client(own.url, group=group, wait=True) as ts:
         with bank.connection() as connection, ts.transaction(connection) as tx:
             bank.note(connection, "paid")
             tx.call(f"{busi.url}/late", 1, delay=1.0)

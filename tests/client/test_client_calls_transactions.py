@@ -201,7 +201,7 @@ def test_an_outbox_row_with_calls_is_sent_by_another_process(
     broker: BrokerProcess, bank: Bank, busi: Busi, group: str, topic: str
 ) -> None:
     with lossy_proxy(broker.port) as proxy:
-        ts = tallystick.Client(proxy.url, group=group, commit_wait=0.05, timeout=0.3)
+        ts = tallystick.Client(proxy.url, group=group, commit_wait=0.05, timeout=0.3, wait=True)
         proxy.refusing = b"\xa4send"
         with bank.connection() as connection:
             options = CallOptions(concurrent=True)
@@ -210,7 +210,7 @@ def test_an_outbox_row_with_calls_is_sent_by_another_process(
                 tx.call(f"{busi.url}/trans-in", {"amount": 30})
         ts.close(timeout=0.01)
     assert busi.calls(tx.gid) == []
-    with tallystick.Client(broker.url, group=group, database=bank.open) as other:
+    with tallystick.Client(broker.url, group=group, database=bank.open, wait=True) as other:
         eventually(lambda: values_in(broker.url, topic) == [1])
         all_done(other, tx.gid)
         assert other.calls(tx.gid).concurrent
@@ -249,7 +249,7 @@ def test_prepared_calls_that_are_rolled_back_are_dropped(ts: tallystick.Client, 
 
 
 async def test_the_asynchronous_client_calls_too(broker: BrokerProcess, bank: Bank, busi: Busi, group: str) -> None:
-    async with tallystick.AsyncClient(broker.url, group=group) as ts:
+    async with tallystick.AsyncClient(broker.url, group=group, wait=True) as ts:
         with contextlib.closing(sqlite3.connect(bank.path)) as connection:
             async with ts.transaction(connection, call_options=CallOptions(max_attempts=3)) as tx:
                 bank.note(connection, "paid")

@@ -137,7 +137,7 @@ def test_a_wait_that_is_none_is_refused_before_anything_happens(ts: tallystick.C
 def test_a_lost_answer_to_the_wait_is_asked_for_again(
     broker: BrokerProcess, bank: Bank, busi: Busi, group: str
 ) -> None:
-    with lossy_proxy(broker.port) as proxy, tallystick.Client(proxy.url, group=group) as ts:
+    with lossy_proxy(broker.port) as proxy, tallystick.Client(proxy.url, group=group, wait=True) as ts:
         proxy.losing, proxy.lose_at_most = b"/calls?wait_ms", 2
         with bank.connection() as connection, ts.transaction(connection) as tx:
             tx.call(busi.url, 1)
@@ -150,7 +150,7 @@ def test_a_wait_is_not_fooled_by_a_commit_that_is_late(
     broker: BrokerProcess, bank: Bank, busi: Busi, group: str
 ) -> None:
     """The broker has not heard of the commit yet: its calls are held, and that is not a first pass."""
-    with lossy_proxy(broker.port) as proxy, tallystick.Client(proxy.url, group=group, commit_wait=0.1) as ts:
+    with lossy_proxy(broker.port) as proxy, tallystick.Client(proxy.url, group=group, commit_wait=0.1, wait=True) as ts:
         proxy.refusing = b"\xa6commit"
         threading.Timer(1.0, setattr, (proxy, "refusing", None)).start()
         with bank.connection() as connection, ts.transaction(connection, check=tallystick.CheckBack(after=60)) as tx:
@@ -162,7 +162,7 @@ def test_a_wait_is_not_fooled_by_a_commit_that_is_late(
 def test_without_a_broker_the_wait_says_so(bank: Bank, busi: Busi, group: str) -> None:
     with (
         running_broker() as own,
-        tallystick.Client(own.url, group=group, commit_wait=0.1, timeout=1) as ts,
+        tallystick.Client(own.url, group=group, commit_wait=0.1, timeout=1, wait=True) as ts,
         bank.connection() as connection,
         ts.transaction(connection, prepare="early") as tx,
     ):
@@ -180,7 +180,7 @@ async def test_a_wait_on_the_loop_leaves_the_turn_to_others(
     broker: BrokerProcess, bank: Bank, busi: Busi, group: str
 ) -> None:
     """The service that is called may be this very process, with a block of its own."""
-    async with tallystick.AsyncClient(broker.url, group=group) as ts:
+    async with tallystick.AsyncClient(broker.url, group=group, wait=True) as ts:
         gid = ts.new_gid()
         busi.script(gid, "01", SLOW)
 
@@ -201,7 +201,7 @@ async def test_a_wait_on_the_loop_leaves_the_turn_to_others(
 
 
 async def test_the_asynchronous_wait_tells_the_same(broker: BrokerProcess, bank: Bank, busi: Busi, group: str) -> None:
-    async with tallystick.AsyncClient(broker.url, group=group) as ts:
+    async with tallystick.AsyncClient(broker.url, group=group, wait=True) as ts:
         gid = ts.new_gid()
         busi.script(gid, "01", ERROR)
         with pytest.raises(CallsNotFinished) as raised:

@@ -53,7 +53,7 @@ def fresh() -> Iterator[BrokerProcess]:
 
 
 def test_old_rows_go_and_young_ones_stay(fresh: BrokerProcess, any_bank: Bank, topic: str, group: str) -> None:
-    with Client(fresh.url, group=group) as ts:
+    with Client(fresh.url, group=group, wait=True) as ts:
         pay(ts, any_bank, topic, 1)
         consume(fresh.url, any_bank, topic, group, 1)
         age(any_bank, "tallystick_barrier", "create_time", 3 * DAY)
@@ -65,7 +65,7 @@ def test_old_rows_go_and_young_ones_stay(fresh: BrokerProcess, any_bank: Bank, t
 
 
 def test_nothing_younger_than_the_brokers_memory_goes(fresh: BrokerProcess, bank: Bank, topic: str, group: str) -> None:
-    with Client(fresh.url, group=group) as ts:
+    with Client(fresh.url, group=group, wait=True) as ts:
         pay(ts, bank, topic, 1)
         age(bank, "tallystick_barrier", "create_time", 3000)
         assert clean(ts, bank, older_than=0)["barrier"] == 0
@@ -75,7 +75,7 @@ def test_nothing_younger_than_the_brokers_memory_goes(fresh: BrokerProcess, bank
 
 def test_a_pending_transaction_keeps_the_rows_of_its_time(bank: Bank, topic: str, group: str) -> None:
     """The broker's memory is shorter here than the transaction is old, so only the transaction keeps the row."""
-    with running_broker(**FORGETFUL, check_after="1h") as broker, Client(broker.url, group=group) as ts:
+    with running_broker(**FORGETFUL, check_after="1h") as broker, Client(broker.url, group=group, wait=True) as ts:
         pay(ts, bank, topic, 1)
         gid = ts.new_gid()
         ts.prepare(gid, [outgoing(topic, 2)])
@@ -86,7 +86,7 @@ def test_a_pending_transaction_keeps_the_rows_of_its_time(bank: Bank, topic: str
 
 
 def test_unsettled_messages_keep_inbox_rows(bank: Bank, topic: str, group: str) -> None:
-    with running_broker(**FORGETFUL) as broker, Client(broker.url, group=group) as ts:
+    with running_broker(**FORGETFUL) as broker, Client(broker.url, group=group, wait=True) as ts:
         ts.create_topic(topic, queues=1)
         ts.send(topic, 1)
         consume(broker.url, bank, topic, group, 1)
@@ -102,7 +102,7 @@ def test_unsettled_messages_keep_inbox_rows(bank: Bank, topic: str, group: str) 
 def test_a_broker_that_cannot_be_asked_stops_everything(
     fresh: BrokerProcess, bank: Bank, topic: str, group: str
 ) -> None:
-    with Client(fresh.url, group=group) as ts:
+    with Client(fresh.url, group=group, wait=True) as ts:
         pay(ts, bank, topic, 1)
         age(bank, "tallystick_barrier", "create_time", 30 * DAY)
     with (

@@ -414,7 +414,7 @@ def test_a_handler_may_be_any_callable(bank: Bank) -> None:
 async def test_an_asynchronous_sqlite_driver_is_named_in_the_error(bank: Bank, broker: BrokerProcess) -> None:
     """aiosqlite is supported through SQLAlchemy, not by itself."""
     connection = await aiosqlite.connect(bank.path)
-    async with AsyncClient(broker.url, group="g") as ts:
+    async with AsyncClient(broker.url, group="g", wait=True) as ts:
         with pytest.raises(errors.TallystickError, match="not a supported database connection"):
             ts.transaction(connection)
     await connection.close()

@@ -62,7 +62,7 @@ def test_addresses_may_be_a_list_or_have_commas(pair: list[BrokerProcess], topic
 def test_new_transactions_go_to_a_broker_that_is_there(
     pair: list[BrokerProcess], bank: Bank, topic: str, group: str, mode: str
 ) -> None:
-    with Client(urls(pair), group=group, timeout=4, commit_wait=0.2) as ts:
+    with Client(urls(pair), group=group, timeout=4, commit_wait=0.2, wait=True) as ts:
         pay(ts, bank, topic, 0, mode=mode)
         first, second = order(ts, pair)
         assert values_in(first.url, topic) == [0]
@@ -84,7 +84,7 @@ def test_new_transactions_go_to_a_broker_that_is_there(
 
 
 def test_a_gid_names_its_store_and_is_found_there(pair: list[BrokerProcess], topic: str, group: str) -> None:
-    with Client(urls(pair), group=group) as ts:
+    with Client(urls(pair), group=group, wait=True) as ts:
         stores = {broker.url: ts.info(broker=broker.url).store for broker in pair}
         gids = {url: f"{store}-{'0' * 31}" for url, store in stores.items()}
         for url, gid in gids.items():
@@ -100,7 +100,7 @@ def test_a_gid_names_its_store_and_is_found_there(pair: list[BrokerProcess], top
 def test_an_operation_of_a_dead_broker_fails_rather_than_going_elsewhere(
     pair: list[BrokerProcess], topic: str, group: str
 ) -> None:
-    with Client(urls(pair), group=group, timeout=1) as ts:
+    with Client(urls(pair), group=group, timeout=1, wait=True) as ts:
         ts.info()
         gid = ts.new_gid()
         ts.prepare(gid, [outgoing(topic, 1)])
@@ -121,7 +121,7 @@ def test_an_uncertain_prepare_starts_over_elsewhere_under_another_gid(bank: Bank
         proxies: list[LossyProxy] = []
         with lossy_proxy(one.port) as first, lossy_proxy(other.port) as second:
             proxies = [first, second]
-            with Client([first.url, second.url], group=group, timeout=3) as ts:
+            with Client([first.url, second.url], group=group, timeout=3, wait=True) as ts:
                 ts.info()
                 lossy = next(proxy for proxy in proxies if proxy.url == preferred(ts))
                 lossy.losing, lossy.lose_at_most = b"\xa7prepare", 1
@@ -137,7 +137,7 @@ def test_an_uncertain_prepare_starts_over_elsewhere_under_another_gid(bank: Bank
 def test_a_gid_that_was_read_binds_the_transaction(
     pair: list[BrokerProcess], bank: Bank, topic: str, group: str
 ) -> None:
-    with Client(urls(pair), group=group, timeout=1) as ts:
+    with Client(urls(pair), group=group, timeout=1, wait=True) as ts:
         first, second = order(ts, pair)
         first.kill()
         with pytest.raises(errors.BrokerUnavailable):

@@ -58,11 +58,12 @@ connection.close()
 """
 
 
-def run(program: str, *arguments: str) -> None:
-    """Run a program in a process of its own, with every warning an error."""
+def run(program: str, *arguments: str) -> str:
+    """Run a program in a process of its own, with every warning an error; what it printed."""
     command = [sys.executable, "-W", "error", "-c", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def test_a_forked_child_and_its_parent_both_go_on(broker: BrokerProcess, bank: Bank, topic: str) -> None:

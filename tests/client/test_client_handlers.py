@@ -154,7 +154,7 @@ def test_a_broker_finds_the_outcome_by_url(broker: BrokerProcess, bank: Bank, to
     app = FastAPI()
     app.mount(PATH, handlers.asgi(lambda: sqlite3.connect(bank.path)))
     with asgi_server(app) as url, lossy_proxy(broker.port) as proxy:
-        ts = Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5)
+        ts = Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5, wait=True)
         proxy.refusing = b"\xa6commit"
         gid = pay(ts, bank, topic, 1, check=CheckBack(url=f"{url}{PATH}/", after=0.2))
         assert ts._core.latest is not None

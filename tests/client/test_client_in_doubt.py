@@ -36,7 +36,7 @@ def test_a_lost_commit_does_not_fail_the_block_and_is_finished_by_the_check_back
 ) -> None:
     with (
         lossy_proxy(broker.port) as proxy,
-        tallystick.Client(proxy.url, group=group, commit_wait=0.2, timeout=0.5) as ts,
+        tallystick.Client(proxy.url, group=group, commit_wait=0.2, timeout=0.5, wait=True) as ts,
     ):
         proxy.refusing = COMMIT
         pay(ts, any_bank, topic, 1)
@@ -46,7 +46,7 @@ def test_a_lost_commit_does_not_fail_the_block_and_is_finished_by_the_check_back
 
 
 def test_a_lost_prepare_is_repeated_and_counts_once(broker: BrokerProcess, bank: Bank, topic: str, group: str) -> None:
-    with lossy_proxy(broker.port) as proxy, tallystick.Client(proxy.url, group=group) as ts:
+    with lossy_proxy(broker.port) as proxy, tallystick.Client(proxy.url, group=group, wait=True) as ts:
         proxy.losing, proxy.lose_at_most = PREPARE, 2
         pay(ts, bank, topic, 1)
     assert proxy.cut == 2
@@ -57,7 +57,7 @@ def test_a_lost_prepare_is_repeated_and_counts_once(broker: BrokerProcess, bank:
 def test_an_unanswered_prepare_rolls_back_on_both_sides(
     broker: BrokerProcess, any_bank: Bank, topic: str, group: str
 ) -> None:
-    with lossy_proxy(broker.port) as proxy, tallystick.Client(proxy.url, group=group, timeout=0.5) as ts:
+    with lossy_proxy(broker.port) as proxy, tallystick.Client(proxy.url, group=group, timeout=0.5, wait=True) as ts:
         gid = ts.new_gid()
         proxy.losing = PREPARE
         with pytest.raises(errors.BrokerUnavailable, match="may have acted"):
@@ -72,7 +72,7 @@ def test_the_block_returns_although_the_broker_dies_after_the_local_commit(
 ) -> None:
     with (
         running_broker(check_after="300ms") as broker,
-        tallystick.Client(broker.url, group=group, commit_wait=0.3) as ts,
+        tallystick.Client(broker.url, group=group, commit_wait=0.3, wait=True) as ts,
     ):
         gid = ts.new_gid()
         with any_bank.connection() as connection, ts.transaction(connection, gid=gid) as tx:
@@ -181,17 +181,17 @@ def test_another_member_answers_for_one_that_died(
 ) -> None:
     """The first client commits locally and is gone before it can tell the broker."""
     with lossy_proxy(broker.port) as proxy:
-        first = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5)
+        first = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5, wait=True)
         proxy.refusing = COMMIT
         gid = pay(first, any_bank, topic, 1)
         first.close(timeout=0.01)
-    with tallystick.Client(broker.url, group=group, database=any_bank.open) as second:
+    with tallystick.Client(broker.url, group=group, database=any_bank.open, wait=True) as second:
         eventually(lambda: second.outcome(gid) == "committed")
     assert values_in(broker.url, topic) == [1]
 
 
 def test_a_running_transaction_is_not_decided(broker: BrokerProcess, any_bank: Bank, topic: str, group: str) -> None:
-    with tallystick.Client(broker.url, group=group, check_after=0.1) as ts:
+    with tallystick.Client(broker.url, group=group, check_after=0.1, wait=True) as ts:
         with any_bank.connection() as connection, ts.transaction(connection, prepare="early") as tx:
             tx.send(topic, 1)
             tx.prepare()
@@ -205,7 +205,7 @@ def test_a_running_transaction_is_not_decided(broker: BrokerProcess, any_bank: B
 def test_the_first_check_comes_after_the_time_that_the_transaction_sets(
     broker: BrokerProcess, bank: Bank, topic: str, group: str
 ) -> None:
-    with tallystick.Client(broker.url, group=group, database=bank.open) as ts:
+    with tallystick.Client(broker.url, group=group, database=bank.open, wait=True) as ts:
         soon, late = ts.new_gid(), ts.new_gid()
         ts.prepare(soon, [tallystick.outgoing(topic, 1)], check_after=0.1)
         ts.prepare(late, [tallystick.outgoing(topic, 2)], check=CheckBack(after=60))
@@ -219,7 +219,7 @@ def test_the_first_check_comes_after_the_time_that_the_transaction_sets(
 def test_the_broker_itself_may_read_the_barrier(bank: Bank, topic: str, group: str) -> None:
     settings = {"check_after": "200ms", "check_interval": "200ms", "databases": {"bank": f"sqlite:///{bank.path}"}}
     with running_broker(**settings) as broker, lossy_proxy(broker.port) as proxy:
-        ts = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5)
+        ts = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5, wait=True)
         proxy.refusing = COMMIT
         pay(ts, bank, topic, 1, check=CheckBack(database="bank"))
         ts.close(timeout=0.01)
@@ -233,7 +233,7 @@ def test_an_error_in_the_barrier_is_unknown_and_never_an_outcome(
     def no_way_in() -> Any:
         raise RuntimeError("the database is away")
 
-    with tallystick.Client(broker.url, group=group, database=no_way_in) as ts:
+    with tallystick.Client(broker.url, group=group, database=no_way_in, wait=True) as ts:
         gid = ts.new_gid()
         ts.prepare(gid, [tallystick.outgoing(topic, 1)], check_after=0.05)
         eventually(lambda: ts.stats.checks_unknown > 0)
@@ -247,7 +247,7 @@ def test_an_error_in_the_barrier_is_unknown_and_never_an_outcome(
 def test_polling_survives_restarts_of_the_broker(bank: Bank, topic: str, group: str) -> None:
     with (
         running_broker(check_after="200ms") as broker,
-        tallystick.Client(broker.url, group=group, database=bank.open) as ts,
+        tallystick.Client(broker.url, group=group, database=bank.open, wait=True) as ts,
     ):
         for _ in range(2):
             broker.kill()
@@ -258,7 +258,7 @@ def test_polling_survives_restarts_of_the_broker(bank: Bank, topic: str, group: 
 
 
 def test_a_stopped_broker_is_waited_for_and_then_the_block_fails(bank: Bank, topic: str, group: str) -> None:
-    with running_broker() as broker, tallystick.Client(broker.url, group=group, timeout=0.5) as ts:
+    with running_broker() as broker, tallystick.Client(broker.url, group=group, timeout=0.5, wait=True) as ts:
         ts.info()
         os.kill(broker.pid, signal.SIGSTOP)
         with pytest.raises(errors.BrokerUnavailable):
@@ -275,11 +275,11 @@ def test_a_database_given_by_any_driver_answers_for_one_that_died(
     engine = create_engine(any_bank.url(driver), poolclass=NullPool)
     ways = {"sqlalchemy": engine.connect, "sqlalchemy-session": lambda: Session(engine), "driver": any_bank.open}
     with lossy_proxy(broker.port) as proxy:
-        first = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5)
+        first = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5, wait=True)
         proxy.refusing = COMMIT
         gid = pay(first, any_bank, topic, 1)
         first.close(timeout=0.01)
-    with tallystick.Client(broker.url, group=group, database=ways[opening]) as second:
+    with tallystick.Client(broker.url, group=group, database=ways[opening], wait=True) as second:
         eventually(lambda: second.outcome(gid) == "committed")
     engine.dispose()
     assert values_in(broker.url, topic) == [1]
@@ -291,15 +291,15 @@ def test_a_member_with_another_database_never_answers_for_one_it_does_not_know(
     """Its barrier has no row of the transaction, which would look like a rollback of what is committed elsewhere."""
     other = Bank("sqlite", tmp_path / "other.db")
     with lossy_proxy(broker.port) as proxy:
-        first = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5)
+        first = tallystick.Client(proxy.url, group=group, commit_wait=0.01, timeout=0.5, wait=True)
         proxy.refusing = COMMIT
         gid = pay(first, bank, topic, 1)
         first.close(timeout=0.01)
-    with tallystick.Client(broker.url, group=group, database=other.open) as second:
+    with tallystick.Client(broker.url, group=group, database=other.open, wait=True) as second:
         eventually(lambda: second.stats.checks_unknown > 0)
         assert second.transaction_state(gid).state == "prepared"
         assert other.rows("select * from tallystick_barrier where op = 'msg'") == []
-        with tallystick.Client(broker.url, group=group, database=bank.open) as third:
+        with tallystick.Client(broker.url, group=group, database=bank.open, wait=True) as third:
             eventually(lambda: third.outcome(gid) == "committed")
     assert values_in(broker.url, topic) == [1]
 
@@ -316,7 +316,7 @@ def test_a_backlog_is_answered_with_outcomes_only(
         check = Check(after_ms=0, source=source)
         message = [OutgoingMessage(topic, b"1")]
         assert set(raw.batch(*[Prepare(gid, group, message, check) for gid in gids])) == {None}
-    with tallystick.Client(broker.url, group=group, database=any_bank.open) as ts:
+    with tallystick.Client(broker.url, group=group, database=any_bank.open, wait=True) as ts:
         eventually(lambda: ts.stats.checks_answered >= len(gids), "all answered")
         assert ts.stats.checks_unknown == 0
         assert {ts.outcome(gid) for gid in gids[::250]} == {"rolled_back"}

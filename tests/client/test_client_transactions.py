@@ -60,7 +60,7 @@ def test_a_connection_can_be_used_for_one_block_after_another(
 
 def test_a_block_without_messages_needs_no_broker(any_bank: Bank) -> None:
     with (
-        tallystick.Client("http://127.0.0.1:9", group="g") as ts,
+        tallystick.Client("http://127.0.0.1:9", group="g", wait=True) as ts,
         any_bank.connection() as connection,
         ts.transaction(connection),
     ):
@@ -70,7 +70,7 @@ def test_a_block_without_messages_needs_no_broker(any_bank: Bank) -> None:
 
 def test_without_a_broker_nothing_is_committed(bank: Bank, topic: str) -> None:
     with (
-        tallystick.Client("http://127.0.0.1:9", group="g", timeout=0.5) as ts,
+        tallystick.Client("http://127.0.0.1:9", group="g", timeout=0.5, wait=True) as ts,
         pytest.raises(errors.BrokerUnavailable),
     ):
         pay(ts, bank, topic, 1)

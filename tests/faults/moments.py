@@ -23,6 +23,7 @@ from pymysql.constants import COMMAND
 from tallystick.client import connection, transactions
 from tallystick.client.connection import questions
 from tallystick.client.connection.transport import Transport
+from tallystick.client.connection.wire import WireConnection
 from tallystick.client.consumers import lanes
 from tallystick.client.transactions import outbox
 from tallystick.client.transactions.script import InDatabase, Local, UserCode
@@ -82,6 +83,7 @@ def install(moments: Moments) -> None:
     for module, play in ((transactions, "play_sync"), (transactions, "play_async"), (lanes, "play_sync")):
         setattr(module, play, _watching(getattr(module, play), moments))
     Transport.post_batch = _post_batch(Transport.post_batch, moments)
+    _watch_wire(moments)
     questions.receive = _noticing(questions.receive, lambda messages: messages, "received", moments)
     questions.fetch = _noticing(questions.fetch, lambda fetched: fetched.messages, "fetched", moments)
     connection.new_session = _tracing(connection.new_session)
@@ -157,10 +159,9 @@ def _tracing(new_session: Callable[[], aiohttp.ClientSession]) -> Callable[[], a
 
 def _post_batch(post: Any, moments: Moments) -> Any:
     async def post_batch(self: Transport, body: bytes, timeout: float) -> bytes:
-        kinds = {op["op"] for op in msgspec.msgpack.decode(body)["ops"]} - _BACKGROUND
-        if not kinds:
+        name, written = _kinds(body), asyncio.Event()
+        if not name:
             return await post(self, body, timeout)
-        name, written = "+".join(sorted(kinds)), asyncio.Event()
         _written.set(written)
         request = asyncio.get_running_loop().create_task(post(self, body, timeout))
         await moments.reach_in_flight(f"{name} request in flight", written)
@@ -169,6 +170,28 @@ def _post_batch(post: Any, moments: Moments) -> Any:
         return answer
 
     return post_batch
+
+
+def _kinds(body: bytes) -> str:
+    return "+".join(sorted({op["op"] for op in msgspec.msgpack.decode(body)["ops"]} - _BACKGROUND))
+
+
+def _watch_wire(moments: Moments) -> None:
+    """Requests that a thread sends by itself."""
+    send, receive = WireConnection.send, WireConnection.receive
+    sent: dict[WireConnection, str] = {}
+
+    def watched_send(self: WireConnection, request: bytes, seconds: float) -> None:
+        sent[self] = _kinds(request.partition(b"\r\n\r\n")[2])
+        send(self, request, seconds)
+
+    def watched_receive(self: WireConnection, deadline: float) -> Any:
+        moments.reach(f"{sent[self]} request in flight")
+        answer = receive(self, deadline)
+        moments.reach(f"{sent[self]} request answered")
+        return answer
+
+    WireConnection.send, WireConnection.receive = watched_send, watched_receive
 
 
 def _noticing(read: Any, messages_of: Callable[[Any], Any], name: str, moments: Moments) -> Any:

@@ -25,8 +25,8 @@ THREADS = 4
 client = tallystick.Client(SETTINGS["url"], group=SETTINGS["group"], check_after=2.0, database=PLACE.connect)
 
 
-def transact(name: str) -> str:
-    with opened(PLACE) as connection, client.transaction(connection) as tx:
+def transact(name: str, wait: bool = False) -> str:
+    with opened(PLACE) as connection, client.transaction(connection, wait=wait) as tx:
         PLACE.run(connection, "insert into business values (%s, %s)", name, tx.gid)
         tx.send(SETTINGS["topic"], name)
     return tx.gid
@@ -39,7 +39,7 @@ def sockets() -> dict[int, int]:
     return {one.laddr.port: one.fd for one in found if one.raddr and one.raddr.port == port}
 
 
-transact("before-the-fork")
+transact("before-the-fork", wait=True)  # no connection is made for it after this
 BEFORE = sockets()
 
 

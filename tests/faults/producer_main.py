@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +32,7 @@ def main(case: dict[str, Any]) -> None:
     report_log(report)
     moments = Moments(case["at"], case.get("signal", signal.SIGKILL), case.get("moment"))
     install(moments)
-    options = {"group": case["group"], "check_after": case["check_after"], "commit_wait": 5.0}
+    options = {key: case[key] for key in ("group", "check_after", "wait")} | {"commit_wait": 5.0}
     producer = _Producer(case, place, moments)
     if case.get("asynchronous"):
         asyncio.run(producer.run_async(tallystick.AsyncClient(case["url"], **options)))
@@ -77,7 +78,7 @@ class _Producer:
         async with client:
             with self._judged():
                 await self._transact_async(client, connection)
-            self._end()
+            await asyncio.to_thread(self._end)
         await self._place.close_async(connection)
 
     async def _transact_async(self, client: tallystick.AsyncClient, connection: Any) -> None:
@@ -102,6 +103,8 @@ class _Producer:
     def _end(self) -> None:
         if self.outcome == "ok" and self._case["mode"] != "check-back":
             self._await("after deletion")
+        elif self.outcome == "ok":
+            self._await("commit request answered")
         if self._case.get("refuse"):
             self._await("rollback request answered")
         self._moments.reach("end")
@@ -132,6 +135,23 @@ def soak(case: dict[str, Any]) -> None:
             with one._judged():
                 one._transact(client, connection)
             report.write(told=[name, one.outcome])
+
+
+def returns(case: dict[str, Any]) -> None:
+    """A few transactions, and a kill right after the last has returned, or a moment later."""
+    place = Place(*case["place"])
+    client = tallystick.Client(case["url"], group=case["group"], check_after=case["check_after"])
+    done: set[str] = set()
+    with opened(place) as connection:
+        for name in case["names"]:
+            one = _Producer({**case, "id": name, "prepare": "late"}, place, Moments())
+            while name not in done:
+                with contextlib.suppress(sqlite3.OperationalError):  # others have locked it for longer than it waits
+                    one._transact(client, connection)
+                    done.add(name)
+        if case["later"]:
+            time.sleep(case["later"])
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def naive(case: dict[str, Any]) -> None:

@@ -30,6 +30,13 @@ class Variant(NamedTuple):
     """Whether the service names the transaction itself."""
     refused: bool = False
     """Whether the block raises after its change."""
+    wait: bool = True
+    """Whether the block stays for the broker after its local commit."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether all moments are of one thread. What a block does not wait for comes from another."""
+        return self.wait and not self.refused
 
 
 # The first block of a process learns a way into its database, and begins to answer for it. Before it makes a gid it
@@ -39,12 +46,16 @@ _LATE = [*_BEGIN, *_CHANGE, *_PROOF, *_LEARN, *_BROKER, *_STORE, *_PREPARE, *_ST
 # Which database it is can be asked only in a transaction, which is given up before the broker is told.
 _EARLY = ["message added", *_BEGIN, *_WHERE, *_LEARN, *_ROLLBACK, *_BROKER, *_STORE, *_PREPARE]
 _EARLY += [*_BEGIN, *_STATEMENT, "business change"]
+# The block has returned, and the broker is told behind its back.
+_RETURNED = [*_BROKER, "commit request in flight", "commit request answered", "end"]
 _FILL = [*_PROOF, *_LEARN, *_BROKER]
 _OUTBOX = [*_COMMIT, *_SEND, *_DELETE, "end"]
 
 VARIANTS = {
     "late": Variant("check-back", "late", False, _LATE),
     "late-async": Variant("check-back", "late", True, _LATE),
+    "returned": Variant("check-back", "late", False, [*_LATE[: -len(_RETURNED)], *_RETURNED], wait=False),
+    "returned-async": Variant("check-back", "late", True, [*_LATE[: -len(_RETURNED)], *_RETURNED], wait=False),
     "early": Variant("check-back", "early", False, [*_EARLY, *_PROOF, *_COMMIT, *_TELL, "end"]),
     # The barrier is asked what became of the mark, which is no moment of the broker's but on its loop. The broker is
     # told of the rollback in the background: the order of the last moments is not fixed.
@@ -52,6 +63,9 @@ VARIANTS = {
         "check-back", "early", False, [*_EARLY, *_ROLLBACK, *_BROKER, *_BROKER, *_REQUEST_ROLLBACK, "end"], refused=True
     ),
     "outbox": Variant("outbox", "late", False, [*_BEGIN, *_CHANGE, *_FILL, *_STORE, *_STATEMENT, *_OUTBOX]),
+    "outbox-returned": Variant(
+        "outbox", "late", False, [*_BEGIN, *_CHANGE, *_FILL, *_STORE, *_STATEMENT, *_OUTBOX], wait=False
+    ),
     "outbox-gid": Variant(
         "outbox",
         "late",

@@ -30,9 +30,10 @@ class AsyncClient(Operations, Subscriptions):
     """Transactions, messages and consumers, on the event loop that it is used on.
 
     `urls` is one address, several with commas between them, or a list. `group` is the producer group, whose members
-    answer check-backs for each other. `timeout` bounds every call; `commit_wait` how long a block stays for the
-    broker's word after its local commit. `check` and `check_after` say how and when the broker asks for the outcome of
-    a transaction. `database` opens a connection to the service's own database: with it the client answers check-backs
+    answer check-backs for each other. `timeout` bounds every call. A block returns once its local commit is durable,
+    and its messages become visible about a millisecond later; with `wait` it stays until they are, for at most
+    `commit_wait` seconds. `check` and `check_after` say how and when the broker asks for the outcome of a transaction.
+    `database` opens a connection to the service's own database: with it the client answers check-backs
     and re-drives the outbox from the start, and not only after its first transaction. `deciders` answer check-backs of
     transactions that were prepared with `source=` their name.
     """
@@ -46,6 +47,7 @@ class AsyncClient(Operations, Subscriptions):
         group: str | None = None,
         member: str | None = None,
         timeout: float = 10.0,
+        wait: bool = False,
         commit_wait: float = 2.0,
         check: CheckBack | None = None,
         check_after: float | None = None,
@@ -59,6 +61,7 @@ class AsyncClient(Operations, Subscriptions):
             group=group,
             member=member,
             timeout=timeout,
+            wait=wait,
             commit_wait=commit_wait,
             check=check or CheckBack(),
             check_after=check_after,
@@ -97,15 +100,15 @@ class AsyncClient(Operations, Subscriptions):
         prepare: PrepareOrder = "late",
         check: CheckBack | None = None,
         gid: str | None = None,
-        wait: bool = True,
+        wait: bool | None = None,
         call_options: CallOptions | None = None,
     ) -> AsyncTransaction:
         """A block whose local transaction and messages happen together or not at all.
 
         `mode` is `check-back` (half messages wait in the broker), `outbox` (messages wait in the database) or
         `consumer-dedup` (messages go to the consumer, which waits for their outcome). With `prepare="early"` the block
-        calls `await tx.prepare()` after its sends and before its changes. With `wait=False` it does not stay for the
-        broker's word after the local commit. `call_options` says how the calls of the block are made.
+        calls `await tx.prepare()` after its sends and before its changes. With `wait=True` it stays until its
+        messages are visible (default: what the client was told). `call_options` says how its calls are made.
         """
         adapter = adapt(connection)
         block = new_block(

@@ -9,6 +9,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from multiprocessing.util import Finalize, register_after_fork
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -56,9 +57,10 @@ class Client(Subscriptions):
     """Transactions, messages and consumers, for any number of threads and in prefork servers.
 
     `urls` is one address, several with commas between them, or a list. `group` is the producer group, whose members
-    answer check-backs for each other. `timeout` bounds every call; `commit_wait` how long a block stays for the
-    broker's word after its local commit. `check` and `check_after` say how and when the broker asks for the outcome of
-    a transaction. `database` opens a connection to the service's own database: with it the client answers check-backs
+    answer check-backs for each other. `timeout` bounds every call. A block returns once its local commit is durable,
+    and its messages become visible about a millisecond later; with `wait` it stays until they are, for at most
+    `commit_wait` seconds. `check` and `check_after` say how and when the broker asks for the outcome of a transaction.
+    `database` opens a connection to the service's own database: with it the client answers check-backs
     and re-drives the outbox from the start, and not only after its first transaction. `deciders` answer check-backs of
     transactions that were prepared with `source=` their name.
 
@@ -74,6 +76,7 @@ class Client(Subscriptions):
         group: str | None = None,
         member: str | None = None,
         timeout: float = 10.0,
+        wait: bool = False,
         commit_wait: float = 2.0,
         check: CheckBack | None = None,
         check_after: float | None = None,
@@ -87,6 +90,7 @@ class Client(Subscriptions):
             group=group,
             member=member,
             timeout=timeout,
+            wait=wait,
             commit_wait=commit_wait,
             check=check,
             check_after=check_after,
@@ -170,15 +174,15 @@ class Client(Subscriptions):
         prepare: PrepareOrder = "late",
         check: CheckBack | None = None,
         gid: str | None = None,
-        wait: bool = True,
+        wait: bool | None = None,
         call_options: CallOptions | None = None,
     ) -> Transaction:
         """A block whose local transaction and messages happen together or not at all.
 
         `mode` is `check-back` (half messages wait in the broker), `outbox` (messages wait in the database) or
         `consumer-dedup` (messages go to the consumer, which waits for their outcome). With `prepare="early"` the block
-        calls `tx.prepare()` after its sends and before its changes. With `wait=False` it does not stay for the
-        broker's word after the local commit. `call_options` says how the calls of the block are made.
+        calls `tx.prepare()` after its sends and before its changes. With `wait=True` it stays until its
+        messages are visible (default: what the client was told). `call_options` says how its calls are made.
         """
         block = new_block(
             mode,
@@ -275,6 +279,15 @@ _open: weakref.WeakSet[Client] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Level 0 messages and late commits of a program that ends without closing its client."""
+    """Level 0 messages and the commits of last blocks, in a program that ends without closing its client."""
     for client in list(_open):
         client.close(AT_EXIT_SECONDS)
+
+
+def _close_all_in_worker(_: object = None) -> None:
+    """A process of multiprocessing may end without `atexit`, and forgets what its parent has registered."""
+    Finalize(None, _close_all, exitpriority=0)
+
+
+_close_all_in_worker()
+register_after_fork(_open, _close_all_in_worker)

@@ -46,7 +46,7 @@ class Play:
         self.kind = kind
         self.name = f"p{next(_plays)}-{uuid.uuid4().hex[:6]}"
         self.topic = f"out-{self.name}"
-        self.client = tallystick.Client(url, group=f"group-{self.name}")
+        self.client = tallystick.Client(url, group=f"group-{self.name}", wait=True)
         self.fates = Fates()
         self.attempts: list[Attempt] = []
         self.letters: list[Letter] = []

@@ -37,7 +37,7 @@ def test_a_transaction_that_a_deadlock_has_undone_is_not_joined(
     kind = kind_named("pymysql")
     topic = f"topic-{uuid.uuid4().hex}"
     conn, raw = opened(kind)
-    with closing(conn), tallystick.Client(broker.url, group=topic) as ts:
+    with closing(conn), tallystick.Client(broker.url, group=topic, wait=True) as ts:
         for note in ("fails", "works"):
             raw.begin()
             assert lose_a_deadlock(kind, Seat(raw, 0))

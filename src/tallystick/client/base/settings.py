@@ -80,6 +80,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     group: str | None = None
     member: str | None = None
     timeout: float = 10.0
+    wait: bool = False
     commit_wait: float = 2.0
     check: CheckBack = CheckBack()
     check_after: float | None = None

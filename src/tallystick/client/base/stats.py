@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 from msgspec import Struct
+
+_counting = threading.RLock()  # a signal handler may count while its own thread does
 
 
 class Stats(Struct):
@@ -30,3 +34,8 @@ class Stats(Struct):
     """Messages whose handler raised."""
     duplicates: int = 0
     """Messages that had their effect before and were only acknowledged."""
+
+    def count(self, what: str, many: int = 1) -> None:
+        """Add to what several threads count."""
+        with _counting:
+            setattr(self, what, getattr(self, what) + many)

@@ -13,6 +13,7 @@ import msgspec
 
 from tallystick.client.base.settings import Settings
 from tallystick.client.connection.coalescer import Coalescer, CoalescerLimits
+from tallystick.client.connection.combiner import Combiner
 from tallystick.client.connection.transport import Transport
 from tallystick.core.calls import check_branches
 from tallystick.core.errors import BrokerUnavailable, TallystickError
@@ -43,6 +44,7 @@ class BrokerPeer:
         self._timeout = settings.timeout
         self._probe: asyncio.Task[None] | None = None
         self.ops = self._coalescer(settings.max_in_flight)
+        self.threads = Combiner(self.ops, settings.timeout)
         # Level 0 messages keep their order because only one request of them is ever in flight, and none is retried.
         self.unconfirmed = self._coalescer(1)
 
@@ -122,6 +124,7 @@ class BrokerPeer:
     async def close(self, timeout: float) -> int:
         if self._probe is not None:
             self._probe.cancel()
+        await self.threads.close(timeout)
         given_up = await asyncio.gather(self.ops.close(timeout), self.unconfirmed.close(timeout))
         return sum(given_up)
 

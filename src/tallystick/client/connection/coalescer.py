@@ -93,7 +93,8 @@ class Coalescer:
         self._sweeper: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
         self._idle = asyncio.Event()
-        self._closed = False
+        self._closed = False  # nothing new is taken
+        self._ended = False  # and nothing is sent any more
 
     # What callers use
 
@@ -112,7 +113,13 @@ class Coalescer:
     async def tell(
         self, op: ClientOp, timeout: float, *, stay: float, done: Callable[[BaseException | None], None]
     ) -> None:
-        """Hand in an operation in any case, and wait for its answer for `stay` seconds. `done` hears of it."""
+        """Hand in an operation that is to be heard in any case, and wait for its answer for `stay` seconds.
+
+        `done` hears of it; also if it was not taken, because the client is closed or too much waits already.
+        """
+        if self.full:
+            done(self.too_much())
+            return
         try:
             future = self.submit(op, timeout)
         except BrokerUnavailable as closed:
@@ -132,12 +139,38 @@ class Coalescer:
             self._pump()
         else:
             self._schedule_pump()
-        if self._sweeper is None:
-            self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._keep_sweeping()
+
+    def take_over(self, ops: list[WaitingOp], error: TallystickError | None = None) -> None:
+        """Go on with what a thread has put down, or has sent in vain: `error` is what came of it."""
+        if self._ended or (self._closed and error is None):
+            for op in ops:
+                op.fail(error or op.given_up())
+            return
+        if error is not None:
+            self._request_failed(ops, error)
+        else:
+            self._waiting.extend(ops)
+            self._waiting_bytes += sum(len(op.frame) for op in ops)
+        self._schedule_pump()
+        self._keep_sweeping()
+
+    def answered(self, batch: list[WaitingOp], results: list[OpResult | None]) -> None:
+        """Tell those whose operations a thread has sent, and who were refused."""
+        self._tell(batch, results)
+        self._keep_sweeping()
+
+    @property
+    def flowing(self) -> bool:
+        """Whether the last request was answered, as far as anybody knows."""
+        return self._failures == 0 and not self._closed
 
     @property
     def full(self) -> bool:
         return len(self._waiting) >= self._limits.waiting_ops or self._waiting_bytes >= self._limits.waiting_bytes
+
+    def too_much(self) -> Busy:
+        return Busy(f"{len(self._waiting)} operations wait for {self.address} already; this one was not sent")
 
     async def close(self, timeout: float) -> int:
         """Send what waits, for at most `timeout` seconds; the number of operations that were given up."""
@@ -146,6 +179,7 @@ class Coalescer:
             self._idle.clear()
             with contextlib.suppress(TimeoutError):  # what is left then is counted and failed below
                 await asyncio.wait_for(self._idle.wait(), timeout)
+        self._ended = True
         left = [entry for entry in self._all() if not entry.receiver.done()]
         tasks = list(self._in_flight)
         for task in tasks:
@@ -331,6 +365,10 @@ class Coalescer:
             self._waiting_bytes = sum(len(entry.frame) for entry in self._waiting)
             self._room.set()
         if self._busy():
+            self._keep_sweeping()
+
+    def _keep_sweeping(self) -> None:
+        if self._sweeper is None:
             self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def _fail_overdue(self, entries: Iterable[WaitingOp], now: float, *, sent: bool) -> bool:
@@ -348,9 +386,7 @@ class Coalescer:
             try:
                 await asyncio.wait_for(self._room.wait(), deadline - self._loop.time())
             except TimeoutError:
-                raise Busy(
-                    f"{len(self._waiting)} operations wait for {self.address} already; this one was not sent"
-                ) from None
+                raise self.too_much() from None
         return deadline - self._loop.time()
 
     def _busy(self) -> bool:

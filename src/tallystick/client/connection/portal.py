@@ -9,20 +9,20 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar, cast
 
-from tallystick.client.connection.coalescer import Coalescer
+from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.connection.waiting import encode_op
-from tallystick.core.errors import BrokerUnavailable, TallystickError
+from tallystick.core.errors import TallystickError
 from tallystick.core.ops import ClientOp, OpResult
 
 log = logging.getLogger("tallystick.client")
 
 T = TypeVar("T")
 
-LOOP_GONE_SECONDS = 5.0
-"""How long after its time an answer is waited for: the loop tells everybody in time, unless it has ended."""
-
 
 def new_loop() -> asyncio.AbstractEventLoop:
+    # Under gevent a thread is a greenlet: it must wait by what gevent has patched, or everybody waits with it.
+    if threading.get_ident.__module__.startswith("gevent"):
+        return asyncio.new_event_loop()
     try:
         import uvloop
     except ImportError:
@@ -33,22 +33,13 @@ def new_loop() -> asyncio.AbstractEventLoop:
 class _Waited:
     """What a thread waits for, on a plain lock: a block waits twice, and futures would cost more."""
 
-    def __init__(self, done: Callable[[BaseException | None], None] | None = None) -> None:
-        self._on_done = done
+    def __init__(self) -> None:
         self._result: Any = None
         self._failure: BaseException | None = None
-        self._is_settled = False
         self._settled = threading.Lock()
         self._settled.acquire()
 
     # On the loop
-
-    def enter(self, ops: Coalescer, frame: bytes, timeout: float, retry: bool) -> None:
-        """Have an operation sent, and be told its answer."""
-        try:
-            ops.add(frame, self, timeout, retry)
-        except BrokerUnavailable as closed:
-            self.set_exception(closed)
 
     async def run(self, function: Callable[[], Awaitable[Any]]) -> None:
         try:
@@ -59,12 +50,6 @@ class _Waited:
         except BaseException as failure:
             self.set_exception(failure)  # raised where it is waited for: on the loop, some of them would end it
 
-    def done(self) -> bool:
-        return self._is_settled
-
-    def cancelled(self) -> bool:
-        return False
-
     def set_result(self, result: Any) -> None:
         self._result = result
         self._settle()
@@ -74,12 +59,6 @@ class _Waited:
         self._settle()
 
     def _settle(self) -> None:
-        self._is_settled = True
-        if self._on_done is not None:
-            try:
-                self._on_done(self._failure)
-            except Exception:
-                log.exception("what follows an answer failed")  # and must not keep others from theirs
         self._settled.release()
 
     # On the thread
@@ -118,34 +97,25 @@ class FromThreads:
             raise
         return cast(T, waited.outcome())
 
-    def ask(self, ops: Coalescer, op: ClientOp, timeout: float, *, retry: bool = True) -> OpResult | None:
+    def ask(self, broker: BrokerPeer, op: ClientOp, timeout: float, *, retry: bool = True) -> OpResult | None:
         """Send an operation and wait for its answer. Whoever is interrupted meanwhile does not unsend it."""
-        if ops.full:
-            return self.call(lambda: ops.run(op, timeout, retry=retry))
         self._refuse_own_thread()
-        waited = _Waited()
-        self._enter(waited, ops, op, timeout, retry)
-        if not waited.wait(timeout + LOOP_GONE_SECONDS):
-            raise BrokerUnavailable(f"no answer from {ops.address} in time, it may have acted: the client was closed")
-        return cast(OpResult | None, waited.outcome())
+        return broker.threads.ask(encode_op(op), timeout, retry)
 
     def tell(
-        self, ops: Coalescer, op: ClientOp, timeout: float, *, stay: float, done: Callable[[BaseException | None], None]
+        self,
+        broker: BrokerPeer,
+        op: ClientOp,
+        timeout: float,
+        *,
+        stay: float,
+        done: Callable[[BaseException | None], None],
     ) -> None:
-        """Send an operation in any case, and wait for its answer for `stay` seconds. `done` hears of it, on the loop.
+        """Send an operation in any case, and wait for its answer for `stay` seconds; `done` hears of it, on any thread.
 
         Never raises, not even when the client is closed.
         """
-        waited = _Waited(done)
-        self._enter(waited, ops, op, timeout, retry=True)
-        if stay:
-            waited.wait(stay)
-
-    def _enter(self, waited: _Waited, ops: Coalescer, op: ClientOp, timeout: float, retry: bool) -> None:
-        try:
-            self.loop.call_soon_threadsafe(waited.enter, ops, encode_op(op), timeout, retry)
-        except RuntimeError:  # the loop is closed
-            waited.set_exception(BrokerUnavailable("the client is closed; nothing was sent"))
+        broker.threads.tell(encode_op(op), timeout, stay=stay, done=done)
 
     def _refuse_own_thread(self) -> None:
         if threading.current_thread() is self._thread:
@@ -167,6 +137,7 @@ class Portal(FromThreads):
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+            self.loop.run_until_complete(asyncio.sleep(0))  # those who came in the last moment are told, too
         finally:
             self.loop.close()
 

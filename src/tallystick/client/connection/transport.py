@@ -78,7 +78,7 @@ class Transport:
                 content = await answer.read()
                 if answer.status < 300:
                     return content
-                raise _refusal(answer, content)
+                raise refusal(self.address, answer.status, answer.headers.get("Retry-After", ""), content)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
             raise BrokerUnreachable(
                 f"{self.address} cannot be reached ({failure}); is the broker running there?"
@@ -90,15 +90,14 @@ class Transport:
             raise BrokerUnavailable(f"the connection to {self.address} broke: {detail}") from failure
 
 
-def _refusal(answer: aiohttp.ClientResponse, content: bytes) -> TallystickError:
+def refusal(address: str, status: int, retry_after: str, content: bytes) -> TallystickError:
     """The error of an answer that is not 2xx, also from a proxy that does not speak problem+json."""
     try:
         problem = _problem.decode(content)
     except msgspec.MsgspecError:
         text = content[:200].decode("utf-8", "replace")
-        return BrokerUnavailable(f"{answer.url} answered {answer.status} without a reason: {text!r}")
+        return BrokerUnavailable(f"{address} answered {status} without a reason: {text!r}")
     error = error_from_code(problem.code, problem.detail, problem.field)
-    retry_after = answer.headers.get("Retry-After", "")
     if retry_after.isdigit():
         error.extra["retry_after"] = float(retry_after)
     return error

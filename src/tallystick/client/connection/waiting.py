@@ -88,6 +88,12 @@ class WaitingOp:
             return BrokerUnavailable(f"no answer from {address} in time, it may have acted{reason}")
         return BrokerUnreachable(f"{address} did not take the operation in time, it has not acted{reason}")
 
+    def given_up(self) -> TallystickError:
+        """The error for the caller of a client that is closed."""
+        return BrokerUnavailable(
+            f"the client is closed; {'it may have acted on this' if self.uncertain else 'nothing was sent'}"
+        )
+
     def _was_refused(self, last: TallystickError) -> bool:
         """Whether the broker's own word is the whole truth: not if an answer before it was lost, unless that word
         says itself that it may have acted."""

@@ -71,10 +71,12 @@ class Transaction(TransactionBase):
     def commit(self, *, wait: bool | float = False) -> None:
         """Commit now, locally and at the broker; leaving the block adds nothing.
 
-        With `wait` (True: 60 s, or seconds) stay until each call was answered once. `CallsNotFinished` if not all are
-        done then: the transaction is committed all the same, and the broker goes on with them.
+        With `wait` (True: 60 s, or seconds) stay until the messages are visible and each call was answered once.
+        `CallsNotFinished` if not all calls are done then: the transaction is committed all the same, and the broker
+        goes on with them.
         """
         seconds = wait_seconds(wait)
+        self._block.wait = self._block.wait or seconds > 0
         play_sync(self._block.commit(), self._block.adapter, self._way)
         if seconds:
             self._way().call(lambda: self._block.wait_for_calls(seconds))
@@ -108,10 +110,12 @@ class AsyncTransaction(TransactionBase):
     async def commit(self, *, wait: bool | float = False) -> None:
         """Commit now, locally and at the broker; leaving the block adds nothing.
 
-        With `wait` (True: 60 s, or seconds) stay until each call was answered once. `CallsNotFinished` if not all are
-        done then: the transaction is committed all the same, and the broker goes on with them.
+        With `wait` (True: 60 s, or seconds) stay until the messages are visible and each call was answered once.
+        `CallsNotFinished` if not all calls are done then: the transaction is committed all the same, and the broker
+        goes on with them.
         """
         seconds = wait_seconds(wait)
+        self._block.wait = self._block.wait or seconds > 0
         try:
             await play_async(self._block.commit(), self._block.adapter)
         finally:

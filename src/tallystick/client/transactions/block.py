@@ -53,7 +53,7 @@ class Block(ABC):
         prepare: PrepareOrder = "late",
         check: CheckBack | None = None,
         gid: str | None = None,
-        wait: bool = True,
+        wait: bool | None = None,
         call_options: CallOptions | None = None,
     ) -> None:
         self.settings = settings
@@ -63,7 +63,7 @@ class Block(ABC):
         self.calls: list[OutgoingCall] = []
         self.call_options = None if call_options is None else call_options.on_the_wire()
         self.pinned: Pinned | None = None
-        self.wait = wait
+        self.wait = settings.wait if wait is None else wait
         self.own_gid = gid is not None
         self.known_gid = None if gid is None else check_gid(gid)
         self.check = check or settings.check

@@ -187,7 +187,7 @@ class ConsumerDedupBlock(OutboxBlock):
     def before_commit(self) -> Script[None]:
         pinned = yield from self._choose()
         half = Send(prepared(self.messages, pinned.gid), pinned.gid)
-        yield Ask(pinned.broker.ops, half, self.settings.timeout)
+        yield Ask(pinned.broker, half, self.settings.timeout)
         commit = self._outcome(pinned, "commit")
         yield InDatabase(outbox_put(str(commit.gid), pinned.broker.address, encode_row(commit, pinned.broker.limits)))
 

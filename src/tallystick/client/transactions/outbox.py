@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 import msgspec
@@ -29,7 +29,8 @@ log = logging.getLogger("tallystick.client")
 CLAIM_ROWS = 200
 # Rows that the process which wrote them has had time to send and delete itself.
 LEFT_BEHIND_SECONDS = 5.0
-DELETE_SOON_SECONDS = 0.02
+# A delete is a durable write, for which blocks wait: one for many rows, long before these count as left behind.
+DELETE_SOON_SECONDS = 0.1
 # A row this close to the end of the broker's memory of gids is as good as too old.
 RETENTION_MARGIN_MS = 60_000
 WARNED_ROWS = 10_000
@@ -47,7 +48,7 @@ class Outbox:
         self._stats = connection.stats
         self._tasks = Tasks()
         self._driven: set[Door] = set()
-        self._confirmed: defaultdict[Door, list[str]] = defaultdict(list)
+        self._confirmed: deque[tuple[Door, str]] = deque()
         self._deleting = False
         self._warned: set[str] = set()
 
@@ -61,15 +62,19 @@ class Outbox:
             if error is not None:
                 log.warning("outbox row %s is left to the re-driver: %s", gid, error)
                 return
-            self._stats.outbox_sent += 1
+            self._stats.count("outbox_sent")
             if door is not None:
                 self._delete_soon(door, gid)
 
         return done
 
     def _delete_soon(self, door: Door, gid: str) -> None:
-        # Off the block's way and many at once: a delete is a durable write in the service's database.
-        self._confirmed[door].append(gid)
+        # Off the block's way, and many at once.
+        self._confirmed.append((door, gid))
+        if not self._deleting:
+            self._connection.loop.call_soon_threadsafe(self._start_deleting)
+
+    def _start_deleting(self) -> None:
         if not self._deleting:
             self._deleting = True
             self._tasks.start(self._delete_confirmed(DELETE_SOON_SECONDS))
@@ -77,8 +82,11 @@ class Outbox:
     async def _delete_confirmed(self, pause: float) -> None:
         await asyncio.sleep(pause)
         self._deleting = False
-        confirmed, self._confirmed = self._confirmed, defaultdict(list)
-        for door, gids in confirmed.items():
+        by_door: defaultdict[Door, list[str]] = defaultdict(list)
+        for _ in range(len(self._confirmed)):
+            door, gid = self._confirmed.popleft()
+            by_door[door].append(gid)
+        for door, gids in by_door.items():
             try:
                 await run_on_new(self._connection.workers, door, outbox_delete(gids))
             except Exception as failure:
@@ -121,7 +129,7 @@ class Outbox:
         claim = outbox_claim(older_than=LEFT_BEHIND_SECONDS, limit=CLAIM_ROWS)
         sent = await self._send_rows(await run_on_new(self._connection.workers, door, claim))
         if sent:
-            self._stats.outbox_sent += len(sent)
+            self._stats.count("outbox_sent", len(sent))
             await run_on_new(self._connection.workers, door, outbox_delete(sent))
         return len(sent)
 

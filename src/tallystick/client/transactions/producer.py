@@ -78,7 +78,7 @@ class Producer:
             return (yield from self._begin_at_any(first_op, candidates))
         pinned = yield from self.pin(gid) if gid is not None else self._new_at(candidates[0], self._timeout)
         try:
-            yield Ask(pinned.broker.ops, first_op(pinned.gid), self._timeout)
+            yield Ask(pinned.broker, first_op(pinned.gid), self._timeout)
         except BaseException as error:
             if gid is None:
                 yield from self._forget(pinned, error)
@@ -92,7 +92,7 @@ class Producer:
             pinned = None
             try:
                 pinned = yield from self._new_in_store(broker, attempt)
-                yield Ask(broker.ops, first_op(pinned.gid), attempt, retry=False)
+                yield Ask(broker, first_op(pinned.gid), attempt, retry=False)
                 return pinned
             except BaseException as error:
                 if pinned is not None:
@@ -121,7 +121,7 @@ class Producer:
         def done(error: BaseException | None) -> None:
             if error is None:
                 return
-            self.connection.stats.commits_left_to_check += 1
+            self.connection.stats.count("commits_left_to_check")
             if isinstance(error, TallystickError) and error.retryable:
                 log.warning("commit of %s is left to the check-back: %s", pinned.gid, error)
             else:
@@ -133,7 +133,7 @@ class Producer:
         """Tell the broker of a commit that an earlier attempt may not have told it. Never raises."""
         try:
             pinned = yield from self.pin(gid)
-            yield Ask(pinned.broker.ops, Commit(gid), self.connection.settings.commit_wait)
+            yield Ask(pinned.broker, Commit(gid), self.connection.settings.commit_wait)
         except NotFound as unknown:
             log.debug("nothing to finish: %s", unknown)  # told long ago, and forgotten since
         except TallystickError as error:
@@ -165,7 +165,7 @@ class Producer:
         self, pinned: Pinned, op: ClientOp, done: Callable[[BaseException | None], None], wait: bool = False
     ) -> Tell:
         stay = self.connection.settings.commit_wait if wait else 0.0
-        return Tell(pinned.broker.ops, op, self._timeout, done, stay)
+        return Tell(pinned.broker, op, self._timeout, done, stay)
 
 
 def _none_takes(failures: list[TallystickError]) -> TallystickError:

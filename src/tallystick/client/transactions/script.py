@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from tallystick.barrier.adapters.base import Adapter, SyncAdapter
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
-from tallystick.client.connection.coalescer import Coalescer
+from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.connection.portal import FromThreads
 from tallystick.core.ops import ClientOp
 
@@ -32,7 +32,7 @@ FindWay = Callable[[], FromThreads]
 class Ask:
     """An operation for one broker; its answer is waited for."""
 
-    ops: Coalescer
+    broker: BrokerPeer
     op: ClientOp
     timeout: float
     retry: bool = True
@@ -45,7 +45,7 @@ class Tell:
     The script stays for the answer for `stay` seconds; `done` is called with the failure, or None, whenever it comes.
     """
 
-    ops: Coalescer
+    broker: BrokerPeer
     op: ClientOp
     timeout: float
     done: Callable[[BaseException | None], None]
@@ -126,9 +126,9 @@ def _do_sync(step: Step, adapter: SyncAdapter, way: FindWay) -> Any:
     if isinstance(step, InDatabase):
         return run_sync(adapter, step.operation)
     if isinstance(step, Ask):
-        return way().ask(step.ops, step.op, step.timeout, retry=step.retry)
+        return way().ask(step.broker, step.op, step.timeout, retry=step.retry)
     if isinstance(step, Tell):
-        return way().tell(step.ops, step.op, step.timeout, stay=step.stay, done=step.done)
+        return way().tell(step.broker, step.op, step.timeout, stay=step.stay, done=step.done)
     if isinstance(step, OnLoop):
         return way().call(step.call)
     if isinstance(step, UserCode):
@@ -142,9 +142,9 @@ async def _do_async(step: Step, adapter: Adapter) -> Any:
             return await run_async(adapter, step.operation)
         return run_sync(adapter, step.operation)
     if isinstance(step, Ask):
-        return await step.ops.run(step.op, step.timeout, retry=step.retry)
+        return await step.broker.ops.run(step.op, step.timeout, retry=step.retry)
     if isinstance(step, Tell):
-        return await step.ops.tell(step.op, step.timeout, stay=step.stay, done=step.done)
+        return await step.broker.ops.tell(step.op, step.timeout, stay=step.stay, done=step.done)
     if isinstance(step, OnLoop):
         return await step.call()
     result = step.call() if isinstance(step, UserCode) else getattr(adapter, step.value)()

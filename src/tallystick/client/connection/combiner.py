@@ -1,0 +1,296 @@
+"""Threads that send by themselves: the first to find the connection free takes along what the others have put down.
+
+There is one baton. Whoever gets it sends everything that waits as one request, hands each its answer, and passes the
+baton to one of those who came meanwhile. With one thread there is no other thread at all. What nobody waits for (the
+second half of a block) travels with the next request of anybody, or by the event loop, if there is none for a moment.
+
+Only what goes well is dealt with here. Whatever else may come of a request (a broken connection, a refusal that may
+pass, one bad operation among many) is the coalescer's: it gets the operations, and their owners go on waiting.
+
+A thread can be interrupted between any two steps (Ctrl-C, a signal handler that begins a block of its own), so the
+baton can be lost. It saves requests and protects nothing: a connection belongs to one sender at a time anyway, and
+every operation may be sent twice. So whoever has waited for a second in vain goes on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from tallystick.client.base import forks
+from tallystick.client.connection.awaited import Awaited, Done, Told
+from tallystick.client.connection.coalescer import Coalescer
+from tallystick.client.connection.waiting import WaitingOp, request_body, results_of
+from tallystick.client.connection.wire import Wire
+from tallystick.core.errors import BrokerUnavailable, TallystickError
+from tallystick.core.limits import MIB
+from tallystick.core.ops import OpResult
+
+log = logging.getLogger("tallystick.client")
+
+REQUEST_OPS = 192
+REQUEST_BYTES = MIB
+WAITING_OPS = 10_000
+"""How much of what nobody waits for is kept for a broker that does not answer; the rest is found by its check-back, or
+in the outbox."""
+TICK_SECONDS = 0.001
+"""How long what nobody waits for is left for somebody else's request."""
+BUSY_TICKS = 250
+QUIET_TICKS = 100
+LOOK_SECONDS = 0.5
+"""How often a thread that waits looks whether anybody sends for it."""
+LEAST_SECONDS = 0.25
+"""What a request gets at least, however little time its sender has left: it carries others' operations, too."""
+LOOP_GONE_SECONDS = 5.0
+"""How long after its time an answer is waited for: the loop tells everybody in time, unless it has ended."""
+LEADER_LOOK_SECONDS = 0.002
+MARGIN_SECONDS = 1.0
+
+
+class _Request:
+    """What a thread is sending, and until when at the latest."""
+
+    __slots__ = ("_until", "batch")
+
+    def __init__(self, batch: list[WaitingOp], seconds: float) -> None:
+        self.batch = batch
+        self._until = time.monotonic() + seconds + MARGIN_SECONDS
+
+    def over(self) -> bool:
+        return time.monotonic() > self._until
+
+
+class Combiner:
+    """The way of threads to one broker. Made on the event loop of its coalescer."""
+
+    def __init__(self, ops: Coalescer, request_timeout: float) -> None:
+        self.requests = 0  # how many were sent, for tests and measurements
+        self._ops = ops
+        self._loop = asyncio.get_running_loop()
+        self._wire = Wire(ops.address)
+        self._request_timeout = request_timeout
+        self._waiting: deque[WaitingOp] = deque()
+        self._baton = threading.Lock()
+        self._sending: dict[int, _Request] = {}  # by thread
+        self._closed = False
+        self._inherited = False
+        self._ticking = False
+        self._ticks = 0  # for how long what is first in line, or that nobody is, has been so
+        self._first: WaitingOp | None = None
+        forks.watch(self)
+
+    # What threads use
+
+    def ask(self, frame: bytes, timeout: float, retry: bool) -> OpResult | None:
+        """Send an operation and wait for its answer. Whoever is interrupted meanwhile does not unsend it."""
+        awaited = Awaited()
+        op = WaitingOp(frame, awaited, time.monotonic() + timeout, retry)
+        self._put_and_wait(op, awaited, op.deadline)
+        if not awaited.done():
+            sent = any(op in request.batch for request in tuple(self._sending.values()))
+            if not sent and op not in self._waiting:
+                awaited.wait(LOOP_GONE_SECONDS)  # the coalescer has it, and knows best what to say
+            if not awaited.done():
+                op.uncertain = op.uncertain or sent
+                raise op.overdue(self._ops.address, None)
+        return awaited.outcome()
+
+    def tell(self, frame: bytes, timeout: float, *, stay: float, done: Done) -> None:
+        """Send an operation in any case, and wait for its answer for `stay` seconds.
+
+        `done` hears of it, on any thread.
+        """
+        now = time.monotonic()
+        if stay:
+            awaited = Awaited(done)
+            self._put_and_wait(WaitingOp(frame, awaited, now + timeout, retry=True), awaited, now + stay)
+            return
+        op = WaitingOp(frame, Told(done), now + timeout, retry=True)
+        if self._ops.full or len(self._waiting) >= WAITING_OPS:
+            op.fail(self._ops.too_much())
+        elif self._goes_by_loop():
+            self._hand_over([op])
+        else:
+            self._waiting.append(op)
+            self._rouse()
+
+    def _put_and_wait(self, op: WaitingOp, awaited: Awaited, until: float) -> None:
+        try:
+            if self._goes_by_loop():
+                self._hand_over([op])
+            else:
+                self._waiting.append(op)
+                if self._baton.acquire(blocking=False):
+                    self._lead(until)
+            self._wait(op, awaited, until)
+        except BaseException:
+            self._rouse()  # nobody unsends what is left here
+            raise
+        finally:
+            if not awaited.leave() and not awaited.led:
+                self._pass_on()
+
+    def _goes_by_loop(self) -> bool:
+        """In trouble, which the coalescer deals with; or in a signal handler that has interrupted its own thread's
+        request, and must not wait for it."""
+        thread = threading.get_ident()
+        if thread in self._sending and self._sending[thread].over():
+            self._sending.pop(thread, None)  # it was interrupted at the very end of a request
+        return thread in self._sending or not self._ops.flowing
+
+    def _wait(self, op: WaitingOp, awaited: Awaited, until: float) -> None:
+        """Wait for the answer, and send when it is this thread's turn, or nobody's for a while."""
+        looks = 0
+        while not awaited.done() and (left := until - time.monotonic()) > 0:
+            if awaited.wait(min(left, LOOK_SECONDS)):
+                if not awaited.done():
+                    awaited.led = True
+                    self._lead(until)
+                continue
+            if self._inherited:
+                raise BrokerUnavailable("the process was forked in the middle of a request, which is the parent's")
+            looks = looks + 1 if op in self._waiting else 0
+            if looks > 1:
+                self._lead(until)
+
+    # With the baton
+
+    def _lead(self, until: float) -> None:
+        """Send what waits as one request, then pass the baton on."""
+        thread = threading.get_ident()
+        batch: list[WaitingOp] = []
+        try:
+            # To a tenth of a second: a socket need not be told of another time for each request.
+            seconds = min(self._request_timeout, max(round(until - time.monotonic() + 0.05, 1), LEAST_SECONDS))
+            self._sending[thread] = _Request(batch, seconds)
+            self._take(batch)
+            if batch:
+                self._exchange(batch, seconds)
+        except BaseException:
+            # Interrupted: what was sent is in doubt, and sent again; all operations are idempotent.
+            for op in batch:
+                op.uncertain = True
+            self._hand_over(batch)
+            raise
+        finally:
+            self._sending.pop(thread, None)
+            self._pass_on()
+
+    def _take(self, batch: list[WaitingOp]) -> None:
+        """Fill a request with those that have waited longest; a large one may fill it alone."""
+        size = 0
+        waiting = self._waiting
+        try:
+            while len(batch) < REQUEST_OPS:
+                op = waiting[0]
+                size += len(op.frame)
+                if batch and size > REQUEST_BYTES:
+                    break
+                batch.append(op)  # before it is taken: who is interrupted here has it sent twice rather than never
+                taken = waiting.popleft()
+                if taken is not op:
+                    batch.append(taken)
+        except IndexError:  # the last one was taken, by this thread or another
+            pass
+        now = time.monotonic()
+        for late in [op for op in batch if not op.worth_sending(now)]:
+            batch.remove(late)
+            late.fail(late.overdue(self._ops.address, None))
+
+    def _exchange(self, batch: list[WaitingOp], seconds: float) -> None:
+        self.requests += 1
+        try:
+            results = results_of(self._wire.post(request_body(batch), seconds), len(batch))
+        except TallystickError as error:
+            self._hand_over(batch, error)
+            return
+        refused = False
+        for op, result in zip(batch, results, strict=True):
+            if result is None or result.error is None:
+                op.succeed(result)
+            else:
+                refused = True
+        if refused:
+            self._on_loop(self._ops.answered, batch, results)
+
+    def _pass_on(self) -> None:
+        if self._closed:
+            self._wire.close()
+        while True:
+            seen = tuple(self._waiting)
+            for op in seen:
+                if isinstance(op.receiver, Awaited) and op.receiver.offer():
+                    return
+            with contextlib.suppress(RuntimeError):  # somebody has gone on without it, and is back
+                self._baton.release()
+            # Who came after that look, and found the baton taken, must not wait for nobody.
+            if tuple(self._waiting)[-1:] == seen[-1:] or not self._baton.acquire(blocking=False):
+                return
+
+    # By the event loop
+
+    def _hand_over(self, ops: list[WaitingOp], error: TallystickError | None = None) -> None:
+        if ops and not self._on_loop(self._ops.take_over, ops, error):
+            for op in ops:
+                op.fail(error or op.given_up())
+
+    def _on_loop(self, function: Callable[..., None], *args: object) -> bool:
+        if self._inherited:
+            return False
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:  # it is closed
+            return False
+        return True
+
+    def _rouse(self) -> None:
+        if not self._ticking:
+            self._on_loop(self._start_ticking)
+
+    def _start_ticking(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._tick()
+
+    def _tick(self) -> None:
+        """Send what has waited for a tick and nobody has taken along; a thread that is sending gets a while for it."""
+        first = next(iter(tuple(self._waiting)), None)
+        self._ticks = self._ticks + 1 if first is self._first else 0
+        if first is not None and self._ticks >= (BUSY_TICKS if self._sending else 1):
+            self._leave_to_coalescer()
+            first = None
+        self._first = first
+        if first is not None or self._ticks < QUIET_TICKS:
+            self._loop.call_later(TICK_SECONDS, self._tick)
+            return
+        self._ticks = 0
+        self._ticking = False
+        if self._waiting:  # who has come since found it ticking
+            self._rouse()
+
+    def _leave_to_coalescer(self) -> None:
+        while self._waiting:
+            batch: list[WaitingOp] = []
+            self._take(batch)
+            self._ops.take_over(batch, None)
+
+    async def close(self, timeout: float) -> None:
+        """Leave what waits to the coalescer, once the thread that is sending has its answer."""
+        self._closed = True
+        self._leave_to_coalescer()
+        deadline = self._loop.time() + timeout
+        while self._sending and self._loop.time() < deadline:  # noqa: ASYNC110 - threads know of no event of the loop's
+            await asyncio.sleep(LEADER_LOOK_SECONDS)
+        self._leave_to_coalescer()
+        self._wire.close()
+        self._wire.interrupt()  # whoever has had no answer until now hears of the end
+
+    def after_fork(self) -> None:
+        """In a forked child: whoever was sending is the parent's, and so are the sockets and the event loop."""
+        self._inherited = True
+        self._wire.after_fork()

@@ -1,0 +1,207 @@
+"""HTTP to one broker from threads: sockets that block, kept open, one request at a time on each.
+
+A thread that sends by itself waits for nobody's event loop. What a general client does for each request would be paid
+under Python's lock, by all threads together: here it is one write, one read and a parser in C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import select
+import socket
+import ssl
+import time
+from typing import NamedTuple
+
+import httptools
+from yarl import URL
+
+from tallystick.client.connection.transport import (
+    CONNECT_SECONDS,
+    IDLE_SECONDS,
+    BrokerUnreachable,
+    refusal,
+)
+from tallystick.core.errors import BrokerUnavailable
+from tallystick.core.wire import MSGPACK
+
+RECEIVE_BYTES = 256 * 1024
+KEPT = 2
+"""How many connections are kept for the next request: one is in use, unless a request takes very long."""
+
+_RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d+)", re.IGNORECASE | re.MULTILINE)
+
+
+class Wire:
+    """Connections to one broker, made when there is none. Whoever sends has one for itself until the answer is there:
+    whatever else goes wrong, an answer reaches only whom it is for."""
+
+    def __init__(self, address: str) -> None:
+        url = URL(f"{address}/v1/batch")
+        self.address = address
+        self.connections = 0  # how many were made, for tests and measurements
+        self._place = (url.host or "", url.port or 80)
+        self._is_secure = url.scheme == "https"
+        self._head = (
+            f"POST {url.raw_path} HTTP/1.1\r\nHost: {url.authority}\r\n"
+            f"Content-Type: {MSGPACK}\r\nAccept: {MSGPACK}\r\nContent-Length: "
+        ).encode()
+        self._free: list[WireConnection] = []
+        self._in_use: set[WireConnection] = set()
+
+    def post(self, body: bytes, seconds: float) -> bytes:
+        """The body of a 2xx answer; anything else is raised as the error it stands for."""
+        connection = self._take() or self._connect(min(CONNECT_SECONDS, seconds))
+        self._in_use.add(connection)
+        try:
+            answer = connection.exchange(b"%b%d\r\n\r\n%b" % (self._head, len(body), body), seconds)
+        except TimeoutError as failure:
+            connection.close()
+            raise BrokerUnavailable(f"{self.address} did not answer within {seconds:.1f} s") from failure
+        except (OSError, httptools.HttpParserError) as failure:
+            connection.close()
+            raise BrokerUnavailable(f"the connection to {self.address} broke: {failure}") from failure
+        except BaseException:  # interrupted: an answer that comes now would be taken for that of the next request
+            connection.close()
+            raise
+        finally:
+            self._in_use.discard(connection)
+        if answer.keeps_alive and len(self._free) < KEPT:
+            self._free.append(connection)
+        else:
+            connection.close()
+        if answer.status < 300:
+            return answer.body
+        raise refusal(self.address, answer.status, answer.retry_after, answer.body)
+
+    def close(self) -> None:
+        """Close what nobody uses."""
+        while self._free:
+            with contextlib.suppress(IndexError):
+                self._free.pop().close()
+
+    def interrupt(self) -> None:
+        """Cut off the requests that are under way."""
+        for connection in tuple(self._in_use):
+            connection.interrupt()
+
+    def after_fork(self) -> None:
+        """In a forked child: who has forked in the middle of a request must not read the parent's answer."""
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for connection in self._in_use:
+            connection.cut_off(nowhere)
+        os.close(nowhere)
+
+    def _take(self) -> WireConnection | None:
+        try:
+            while True:
+                connection = self._free.pop()
+                if not connection.is_stale():
+                    return connection
+                connection.close()
+        except IndexError:
+            return None
+
+    def _connect(self, seconds: float) -> WireConnection:
+        try:
+            plain = socket.create_connection(self._place, seconds)
+            self.connections += 1
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._is_secure:
+                plain = self._tls.wrap_socket(plain, server_hostname=self._place[0])
+            return WireConnection(plain)
+        except OSError as failure:
+            raise BrokerUnreachable(
+                f"{self.address} cannot be reached ({failure}); is the broker running there?"
+            ) from failure
+
+    @functools.cached_property
+    def _tls(self) -> ssl.SSLContext:
+        """Made when it is needed: it reads every certificate of the system."""
+        return ssl.create_default_context()
+
+
+class WireConnection:
+    """One socket, the answer that comes over it as the parser finds it, and when it was last of use."""
+
+    def __init__(self, plain: socket.socket) -> None:
+        self._socket = plain
+        self._seconds = -1.0
+        self._poll = select.poll()
+        self._poll.register(plain, select.POLLIN)
+        self._parser = httptools.HttpResponseParser(self)
+        self._body: list[bytes] = []
+        self._complete = self._keeps_alive = False
+        self._status = 0
+        self._used_at = 0.0
+
+    def exchange(self, request: bytes, seconds: float) -> Answer:
+        deadline = time.monotonic() + seconds
+        self.send(request, seconds)
+        return self.receive(deadline)
+
+    def send(self, request: bytes, seconds: float) -> None:
+        if seconds != self._seconds:
+            self._socket.settimeout(seconds)
+            self._seconds = seconds
+        self._socket.sendall(request)
+
+    def receive(self, deadline: float) -> Answer:
+        self._complete = False
+        self._body.clear()
+        head = b""
+        while not self._complete:
+            data = self._socket.recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectionError("it was closed")
+            self._parse(data)
+            head = head or data
+            if not self._complete and time.monotonic() > deadline:
+                raise TimeoutError
+        self._used_at = time.monotonic()
+        return Answer(self._status, self._keeps_alive, head, b"".join(self._body))
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError as failure:
+            raise failure.__context__ or failure from None  # what interrupted us there, and no fault of the broker's
+
+    def on_body(self, piece: bytes) -> None:
+        self._body.append(piece)
+
+    def on_message_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+        self._complete = self._status >= 200  # 1xx: the real one follows
+        self._keeps_alive = self._parser.should_keep_alive()  # known here, and not afterwards
+
+    def is_stale(self) -> bool:
+        """Whether the other side has closed it, or is about to. Nothing is to be read before a request."""
+        return time.monotonic() - self._used_at > IDLE_SECONDS or bool(self._poll.poll(0))
+
+    def cut_off(self, nowhere: int) -> None:
+        """Have it lead nowhere, and leave the parent's end as it is."""
+        with contextlib.suppress(OSError):
+            os.dup2(nowhere, self._socket.fileno(), inheritable=False)
+
+    def interrupt(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Answer(NamedTuple):
+    status: int
+    keeps_alive: bool
+    head: bytes
+    body: bytes
+
+    @property
+    def retry_after(self) -> str:
+        found = _RETRY_AFTER.search(self.head)
+        return found.group(1).decode() if found else ""
