@@ -116,7 +116,8 @@ def test_an_operation_of_a_dead_broker_fails_rather_than_going_elsewhere(
     assert values_in(second.url, topic) == []
 
 
-def test_an_uncertain_prepare_starts_over_elsewhere_under_another_gid(bank: Bank, topic: str, group: str) -> None:
+def test_an_uncertain_prepare_starts_over_elsewhere_under_another_gid(any_bank: Bank, topic: str, group: str) -> None:
+    bank = any_bank
     with running_broker(**QUICK) as one, running_broker(**QUICK) as other:
         proxies: list[LossyProxy] = []
         with lossy_proxy(one.port) as first, lossy_proxy(other.port) as second:
@@ -129,6 +130,10 @@ def test_an_uncertain_prepare_starts_over_elsewhere_under_another_gid(bank: Bank
                 assert lossy.cut == 1
                 left, right = values_in(one.url, topic), values_in(other.url, topic)
                 assert sorted([left, right]) == [[], [1]]
+                # The mark went along: a check-back of what was left behind finds nothing that was committed.
+                (message,) = [*messages_in(one.url, topic), *messages_in(other.url, topic)]
+                marks = bank.rows("select gid from tallystick_barrier where op = 'msg' and reason = 'msg'")
+                assert marks == [(message.gid,)]
                 # What was left behind is rolled back, and does not wait for a check-back.
                 eventually(lambda: ts.info(broker=lossy.url).oldest_pending_at is None)
     assert bank.notes() == ["paid"]

@@ -36,7 +36,13 @@ _TURNS_TO_SEND = 5
 
 
 # What belongs to every transaction, whatever it is for.
-_STATEMENTS = {"tie": "tie", "require_tied": "proof", "require_tied_here": "proof", "whereabouts": "whereabouts"}
+_STATEMENTS = {
+    "begin_tied": "local begin",
+    "require_tied": "proof",
+    "mark_committed_here": "mark",
+    "outbox_put_here": "put",
+    "whereabouts": "whereabouts",
+}
 
 
 class Moments:

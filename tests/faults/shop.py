@@ -15,7 +15,7 @@ from fork_server import Child, ForkServer
 INVISIBLE = 1.0
 """Seconds: the shortest lease that a subscription may ask for."""
 
-_BEGIN = ["before local begin", "after local begin", "before tie", "after tie"]
+_BEGIN = ["before local begin", "after local begin"]
 _STATEMENT = ["before statement", "after statement"]
 _HANDLER = ["before handler", "after handler"]
 _COMMIT = ["before proof", "after proof", "before local commit", "local commit in flight", "after local commit"]

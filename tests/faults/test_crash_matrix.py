@@ -24,16 +24,16 @@ TRIES = 20
 PATIENCE = 10.0
 # Moments of each variant on a database server; SQLite has one less.
 COUNTS = {
-    "late": 28,
-    "late-async": 28,
-    "returned": 28,
-    "returned-async": 28,
-    "early": 36,
-    "refused": 35,
-    "outbox": 26,
-    "outbox-returned": 26,
-    "outbox-gid": 28,
-    "consumer-dedup": 30,
+    "late": 24,
+    "late-async": 24,
+    "returned": 24,
+    "returned-async": 24,
+    "early": 32,
+    "refused": 31,
+    "outbox": 22,
+    "outbox-returned": 22,
+    "outbox-gid": 24,
+    "consumer-dedup": 26,
 }
 
 

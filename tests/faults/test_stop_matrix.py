@@ -170,7 +170,8 @@ def expected(case: Case) -> Ended:
     moments, at = case.moments, case.at - 1
     # From here on the check-back's insert has to wait: SQLite locks the whole database, the others the row.
     locks_all = case.place.engine == "sqlite"
-    held = last_index(moments, "after local begin" if locks_all else "after statement")
+    marked = "after mark" if "after mark" in moments else "after statement"
+    held = last_index(moments, "after local begin" if locks_all else marked)
     if at < moments.index("prepare request in flight"):
         return Ended(None, "ok")
     if at < held:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_BEGIN = ["before local begin", "after local begin", "before tie", "after tie"]
+_BEGIN = ["before local begin", "after local begin"]
+_MARK = ["before mark", "after mark"]
+_PUT = ["before put", "after put"]
 _PROOF = ["before proof", "after proof"]
 _WHERE = ["before whereabouts", "after whereabouts"]
 _ROLLBACK = ["before local rollback", "after local rollback"]
@@ -42,13 +44,13 @@ class Variant(NamedTuple):
 # The first block of a process learns a way into its database, and begins to answer for it. Before it makes a gid it
 # learns what the broker's store is called.
 _LEARN = _STORE = _BROKER
-_LATE = [*_BEGIN, *_CHANGE, *_PROOF, *_LEARN, *_BROKER, *_STORE, *_PREPARE, *_STATEMENT, *_COMMIT, *_TELL, "end"]
+_LATE = [*_BEGIN, *_CHANGE, *_STORE, *_MARK, *_LEARN, *_BROKER, *_PREPARE, *_COMMIT, *_TELL, "end"]
 # Which database it is can be asked only in a transaction, which is given up before the broker is told.
 _EARLY = ["message added", *_BEGIN, *_WHERE, *_LEARN, *_ROLLBACK, *_BROKER, *_STORE, *_PREPARE]
 _EARLY += [*_BEGIN, *_STATEMENT, "business change"]
 # The block has returned, and the broker is told behind its back.
 _RETURNED = [*_BROKER, "commit request in flight", "commit request answered", "end"]
-_FILL = [*_PROOF, *_LEARN, *_BROKER]
+_DRIVE = [*_LEARN, *_BROKER]
 _OUTBOX = [*_COMMIT, *_SEND, *_DELETE, "end"]
 
 VARIANTS = {
@@ -62,22 +64,22 @@ VARIANTS = {
     "refused": Variant(
         "check-back", "early", False, [*_EARLY, *_ROLLBACK, *_BROKER, *_BROKER, *_REQUEST_ROLLBACK, "end"], refused=True
     ),
-    "outbox": Variant("outbox", "late", False, [*_BEGIN, *_CHANGE, *_FILL, *_STORE, *_STATEMENT, *_OUTBOX]),
+    "outbox": Variant("outbox", "late", False, [*_BEGIN, *_CHANGE, *_STORE, *_PUT, *_DRIVE, *_OUTBOX]),
     "outbox-returned": Variant(
-        "outbox", "late", False, [*_BEGIN, *_CHANGE, *_FILL, *_STORE, *_STATEMENT, *_OUTBOX], wait=False
+        "outbox", "late", False, [*_BEGIN, *_CHANGE, *_STORE, *_PUT, *_DRIVE, *_OUTBOX], wait=False
     ),
     "outbox-gid": Variant(
         "outbox",
         "late",
         False,
-        [*_BEGIN, *_STATEMENT, *_CHANGE, *_FILL, *_STATEMENT, *_STATEMENT, *_OUTBOX],
+        [*_BEGIN, *_STATEMENT, *_CHANGE, *_MARK, *_STATEMENT, *_DRIVE, *_OUTBOX],
         own_gid=True,
     ),
     "consumer-dedup": Variant(
         "consumer-dedup",
         "late",
         False,
-        [*_BEGIN, *_CHANGE, *_FILL, *_STORE, *_SEND, *_STATEMENT, *_OUTBOX],
+        [*_BEGIN, *_CHANGE, *_STORE, *_PUT, *_DRIVE, *_SEND, *_OUTBOX],
     ),
 }
 
@@ -87,9 +89,9 @@ def moments_of(variant: str, engine: str, *, named: bool = False) -> list[str]:
     service's own the barrier is asked first what an earlier attempt has come to, and no gid is made."""
     found = VARIANTS[variant].moments
     if named and VARIANTS[variant].mode == "check-back":
-        tied = found.index("after tie") + 1
-        store = found.index("prepare request in flight") - 1
-        found = [*found[:tied], *_STATEMENT, *found[tied : store - len(_STORE)], *found[store:]]
+        begun = found.index("after local begin") + 1
+        gid = found.index("before mark") if "before mark" in found else found.index("prepare request in flight") - 1
+        found = [*found[:begun], *_STATEMENT, *found[begun : gid - len(_STORE)], *found[gid:]]
     return [name for name in found if name != "local commit in flight"] if engine == "sqlite" else found
 
 

@@ -7,6 +7,8 @@ The barrier's constants are dtm's: a two-phase message is the row (gid, '00', 'm
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.names import checked_table
@@ -26,40 +28,74 @@ def _any_of(name: str, values: Sequence[str]) -> tuple[str, dict[str, str]]:
     return ", ".join(f":{key}" for key in params), params
 
 
+# Inserts
+
+
+class Row(NamedTuple):
+    """An insert of one row that leaves an existing one alone: what differs between tables, as SQL text."""
+
+    table: str
+    columns: str
+    values: str
+    key: str
+
+
+@lru_cache(maxsize=256)
+def insert_text(sql: Dialect, row: Row) -> str:
+    return f"insert into {row.table} ({row.columns}) values ({row.values}) {sql.unless_taken(row.key)}"
+
+
+@lru_cache(maxsize=256)
+def telling_insert_text(sql: Dialect, row: Row, barrier: str) -> str:
+    """The same where an insert can tell: one row, the whereabouts of the barrier. Nothing is inserted, and nothing
+    told, if the row is there, or if the transaction is not that of `:token`."""
+    tied = f"select {row.values} where {sql.tether} = :token" if sql.tether else f"values ({row.values})"
+    whereabouts = _whereabouts(sql, barrier)
+    return f"insert into {row.table} ({row.columns}) {tied} {sql.unless_taken(row.key)} returning {whereabouts}"
+
+
 # Barrier
 
+_OUTCOME = "trans_type, gid, branch_id, op, barrier_id, reason, create_time, update_time"
+_OUTCOME_KEY = "gid, branch_id, op, barrier_id"
 
-def insert_outcome(sql: Dialect, table: str, gid: str, reason: str) -> Statement:
-    return _insert_outcomes(sql, table, f"values {_outcome_row(sql, ':gid')}", {"gid": gid, "reason": reason})
+
+@lru_cache(maxsize=256)
+def outcome_row(sql: Dialect, table: str) -> Row:
+    """An outcome by its `:gid` and `:reason`."""
+    return Row(checked_table(table), _OUTCOME, _outcome_values(sql, ":gid"), _OUTCOME_KEY)
+
+
+def _outcome_values(sql: Dialect, gid: str) -> str:
+    return f"'msg', {gid}, '00', 'msg', '01', :reason, {sql.barrier_now}, {sql.barrier_now}"
 
 
 def insert_outcomes(sql: Dialect, table: str, gids: Sequence[str], reason: str) -> Statement:
     """One statement for all of them: it inserts those without a row, or fails as a whole."""
+    params: dict[str, object]
     if sql.arrays:
-        rows = f"select {_outcome_row(sql, 'one')[1:-1]} from unnest(cast(:gids as text[])) as one"
-        return _insert_outcomes(sql, table, rows, {"gids": list(gids), "reason": reason})
-    _, params = _any_of("gid", gids)
-    rows = "values " + ", ".join(_outcome_row(sql, f":{name}") for name in params)
-    return _insert_outcomes(sql, table, rows, {**params, "reason": reason})
+        params = {"gids": list(gids)}
+        rows = f"select {_outcome_values(sql, 'one')} from unnest(cast(:gids as text[])) as one"
+    else:
+        _, named = _any_of("gid", gids)
+        params = {**named}
+        rows = "values " + ", ".join(f"({_outcome_values(sql, f':{name}')})" for name in params)
+    into = f"insert into {checked_table(table)} ({_OUTCOME})"
+    return Statement(f"{into} {rows} {sql.unless_taken(_OUTCOME_KEY)}", {**params, "reason": reason})
 
 
-def _outcome_row(sql: Dialect, gid: str) -> str:
-    return f"('msg', {gid}, '00', 'msg', '01', :reason, {sql.barrier_now}, {sql.barrier_now})"
-
-
-def _insert_outcomes(sql: Dialect, table: str, rows: str, params: dict[str, object]) -> Statement:
+def rename_outcome(table: str, gid: str, new: str) -> Statement:
+    """For an outcome that only the open transaction can see."""
     return Statement(
-        f"insert into {checked_table(table)} "
-        "(trans_type, gid, branch_id, op, barrier_id, reason, create_time, update_time) "
-        f"{rows} {sql.unless_taken('gid, branch_id, op, barrier_id')}",
-        params,
+        f"update {checked_table(table)} set gid = :new where gid = :gid and {_BARRIER_ROW}", {"gid": gid, "new": new}
     )
 
 
 def insert_branch(sql: Dialect, table: str, key: dict[str, str], op: str, reason: str) -> Statement:
     """The row of a branch; `key` is what all rows of one branch share: trans_type, gid, branch_id and barrier_id."""
-    row = f"(:trans_type, :gid, :branch_id, :op, :barrier_id, :reason, {sql.barrier_now}, {sql.barrier_now})"
-    return _insert_outcomes(sql, table, f"values {row}", {**key, "op": op, "reason": reason})
+    values = f":trans_type, :gid, :branch_id, :op, :barrier_id, :reason, {sql.barrier_now}, {sql.barrier_now}"
+    row = Row(checked_table(table), _OUTCOME, values, _OUTCOME_KEY)
+    return Statement(insert_text(sql, row), {**key, "op": op, "reason": reason})
 
 
 _IDENTITY_ROW = "gid = 'tallystick' and branch_id = '00' and op = 'identity' and barrier_id = '01'"
@@ -72,11 +108,14 @@ def insert_identity(sql: Dialect, table: str, identity: str) -> Statement:
 
 
 def select_whereabouts(sql: Dialect, table: str) -> Statement:
-    """One row: the table's identity, the schema it is found in, what makes the connection find it there, and the
-    tether, where that can be read."""
+    """One row."""
+    return Statement(f"select {_whereabouts(sql, table)}")
+
+
+def _whereabouts(sql: Dialect, table: str) -> str:
+    """The table's identity, the schema it is found in, and what makes the connection find it there."""
     schema = sql.schema_of.replace("{table}", checked_table(table))
-    tether = f", {sql.tether}" if sql.tether else ""
-    return Statement(f"select (select reason from {table} where {_IDENTITY_ROW}), {schema}, {sql.path}{tether}")
+    return f"(select reason from {table} where {_IDENTITY_ROW}), {schema}, {sql.path}"
 
 
 def select_identity(sql: Dialect, table: str) -> Statement:
@@ -152,12 +191,11 @@ def update_offset(sql: Dialect, table: str, place: dict[str, object], expected: 
 # Outbox
 
 
-def insert_outbox(sql: Dialect, table: str, gid: str, broker: str, payload: bytes, state: str) -> Statement:
-    return Statement(
-        f"insert into {checked_table(table)} (gid, broker, payload, state, attempts, created_at, touched_at) "
-        f"values (:gid, :broker, :payload, :state, 0, {sql.now}, {sql.now}) {sql.unless_taken('gid')}",
-        {"gid": gid, "broker": broker, "payload": payload, "state": state},
-    )
+@lru_cache(maxsize=256)
+def outbox_row(sql: Dialect, table: str) -> Row:
+    """What is to be sent, by its `:gid`, `:broker`, `:payload` and `:state`."""
+    columns = "gid, broker, payload, state, attempts, created_at, touched_at"
+    return Row(checked_table(table), columns, f":gid, :broker, :payload, :state, 0, {sql.now}, {sql.now}", "gid")
 
 
 def update_outbox_state(sql: Dialect, table: str, gid: str, expected: str, new: str) -> Statement:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
 from tallystick.barrier.errors import BarrierError, TablesMissing, TransactionOpen
 from tallystick.barrier.faults import Fault, driver_error
-from tallystick.barrier.statement import Operation, Result, Statement, Step, Steps
+from tallystick.barrier.statement import Begin, Operation, Result, Statement, Step, Steps
 
 T = TypeVar("T")
 
@@ -51,13 +51,15 @@ async def run_async(adapter: AsyncAdapter, operation: Operation[T]) -> T:
 def _start(adapter: Adapter, operation: Operation[T]) -> Steps[T]:
     if operation.own_transaction and adapter.in_transaction:
         raise TransactionOpen
-    return operation.start(adapter.dialect)
+    return operation.steps(adapter.dialect, *operation.args, **operation.options)
 
 
 def _perform(adapter: Adapter, step: Step) -> Any:
     if isinstance(step, Statement):
         return adapter.execute(step)
-    return getattr(adapter, step.value)()
+    if isinstance(step, Begin):
+        return adapter.begin(step.first)
+    return getattr(adapter, step._value_)()
 
 
 def _meaning(adapter: Adapter, error: BaseException) -> BaseException:

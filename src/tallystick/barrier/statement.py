@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from tallystick.barrier.dialects.base import Dialect
@@ -20,18 +21,16 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """SQL with `:name` placeholders, and their values. Values are always bound, never put into the text."""
 
     sql: str
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = {}
     returns_nothing: bool = False
     """Whether it has neither values to bind nor a result to read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """The rows a statement returned, and how many it touched."""
 
     rows: Sequence[tuple[Any, ...]] = ()
@@ -46,17 +45,27 @@ class Control(Enum):
     ROLLBACK = "rollback"
 
 
-Step = Statement | Control
+class Begin(Struct, frozen=True):
+    """Begin a transaction with its first statement: in one round trip where the driver can."""
+
+    first: Statement
+
+
+Step = Statement | Control | Begin
 Steps = Generator[Step, Result, T]
 
 
-@dataclass(frozen=True, slots=True)
-class Operation(Generic[T]):
+class Operation(Struct, Generic[T], frozen=True):
     """Something to do in a database; nothing happens until a runner is given it."""
 
-    start: Callable[[Dialect], Steps[T]]
+    steps: Callable[..., Steps[T]]
+    args: tuple[Any, ...]
+    options: dict[str, Any]
     own_transaction: bool
-    name: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.steps.__name__
 
 
 def operation(steps: Callable[Concatenate[Dialect, P], Steps[T]]) -> Callable[P, Operation[T]]:
@@ -74,7 +83,7 @@ def _described(
 ) -> Callable[P, Operation[T]]:
     @wraps(steps)
     def describe(*args: P.args, **kwargs: P.kwargs) -> Operation[T]:
-        return Operation(lambda dialect: steps(dialect, *args, **kwargs), own_transaction, steps.__name__)
+        return Operation(steps, args, kwargs, own_transaction)
 
     # For help() and editors: the dialect comes from the adapter, not from the caller.
     whole = inspect.signature(steps)

@@ -16,13 +16,15 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from brokers import BrokerProcess
 from tallystick.barrier.adapters import sqlalchemy
+from tallystick.barrier.dialects import Dialect
 from tallystick.barrier.errors import AlreadyDecided
-from tallystick.barrier.operations import barrier, identity
+from tallystick.barrier.operations import barrier, identity, outbox
+from tallystick.barrier.statement import Operation, Steps, operation
 from tallystick.client.base import databases
 from tallystick.client.transactions import local
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.local import LocalTransaction
-from tallystick.client.transactions.script import InDatabase, Script
+from tallystick.client.transactions.script import Script
 from tallystick.client.transactions.script import nothing as no_steps
 from tallystick.core.errors import TransactionFailed
 
@@ -32,9 +34,21 @@ def nothing(*_: Any, **__: Any) -> Script[None]:
     return no_steps()
 
 
-def untied_here(_: LocalTransaction, table: str) -> Script[Any]:
-    """Where the barrier is, whatever the transaction."""
-    return (yield InDatabase(identity.whereabouts(table=table)))
+@operation
+def untied(sql: Dialect, insert: Operation[None], table: str) -> Steps[identity.Whereabouts]:
+    """Into whatever transaction there is."""
+    yield from insert.steps(sql, *insert.args, **insert.options)
+    return (yield from identity.find_barrier(sql, table))
+
+
+def untied_mark(_: LocalTransaction, gid: str, table: str) -> Operation[identity.Whereabouts]:
+    return untied(barrier.mark_committed(gid, table=table), table)
+
+
+def untied_put(
+    _: LocalTransaction, gid: str, broker: str, payload: bytes, table: str
+) -> Operation[identity.Whereabouts]:
+    return untied(outbox.outbox_put(gid, broker, payload), table)
 
 
 def never_asked(_: Block) -> Script[str]:
@@ -69,7 +83,11 @@ TWICE = "does not know|effect 2 times"
 DROPPED = "is rolled_back at the broker, and committed in the barrier"
 LEFT = "^outbox row .* not settled"
 
-UNTIED = [(LocalTransaction, "require", nothing), (LocalTransaction, "require_here", untied_here)]
+UNTIED = [
+    (LocalTransaction, "require", nothing),
+    (LocalTransaction, "mark", untied_mark),
+    (LocalTransaction, "put", untied_put),
+]
 UNTIED_HANDLER = [(LocalTransaction, "end", LocalTransaction.commit)]
 
 QUICKEST = "the tether is not required (sqlite3)"

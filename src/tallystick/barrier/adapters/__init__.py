@@ -30,17 +30,28 @@ _KINDS: dict[tuple[str, str], tuple[str, str]] = {
 # Registries that stand for the session of the current thread or task; a call returns it.
 _REGISTRIES = {("sqlalchemy", "scoped_session"), ("sqlalchemy", "async_scoped_session")}
 
+_makers: dict[type, Callable[[Any], Adapter]] = {}
+
 
 def adapt(connection: Any) -> Adapter:
     """The adapter for a connection of any supported driver."""
+    kind = type(connection)
+    make = _makers.get(kind)
+    if make is None:
+        make = _makers[kind] = _maker(kind)
+    return make(connection)
+
+
+def _maker(connection: type) -> Callable[[Any], Adapter]:
+    """What makes an adapter of a connection of this type."""
     for kind in _kinds_of(connection):
         if kind in _REGISTRIES:
-            return adapt(connection())
+            return lambda registry: adapt(registry())
         if kind in _KINDS:
             module, name = _KINDS[kind]
-            adapter: Adapter = getattr(import_module(f"{_HERE}.{module}"), name)(connection)
+            adapter: Callable[[Any], Adapter] = getattr(import_module(f"{_HERE}.{module}"), name)
             return adapter
-    given = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    given = f"{connection.__module__}.{connection.__qualname__}"
     known = ", ".join(f"{package}.{name}" for package, name in _KINDS)
     raise UnsupportedConnection(f"{given} is not a supported database connection; supported are {known}")
 
@@ -68,11 +79,11 @@ def adapt_async(connection: Any) -> AsyncAdapter:
 def own_opener(open_connection: Callable[[], Any]) -> Callable[[], Any]:
     """The same way in without a pool of the service's own behind it, where that can be seen: `engine.connect`."""
     owner = getattr(open_connection, "__self__", None)
-    if not {("sqlalchemy", "Engine"), ("sqlalchemy", "AsyncEngine")} & set(_kinds_of(owner)):
+    if not {("sqlalchemy", "Engine"), ("sqlalchemy", "AsyncEngine")} & set(_kinds_of(type(owner))):
         return open_connection
     opener: Callable[[], Any] = import_module(f"{_HERE}.sqlalchemy").own_opener(owner, open_connection)
     return opener
 
 
-def _kinds_of(connection: Any) -> list[tuple[str, str]]:
-    return [(base.__module__.partition(".")[0], base.__name__) for base in type(connection).__mro__]
+def _kinds_of(connection: type) -> list[tuple[str, str]]:
+    return [(base.__module__.partition(".")[0], base.__name__) for base in connection.__mro__]

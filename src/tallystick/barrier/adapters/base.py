@@ -13,7 +13,7 @@ class SyncAdapter(Protocol):
     """A sync connection, made the same for every driver. It holds no state of its own between transactions."""
 
     is_async: Literal[False]
-    raw_at_once: bool  # whether `raw` is known before `begin` has run
+    raw_at_once: bool  # whether `raw` is known before `attach` or `begin` has run
     dialect: Dialect
 
     @property
@@ -26,10 +26,18 @@ class SyncAdapter(Protocol):
 
     @property
     def raw(self) -> Any:
-        """The driver's own connection, whatever is wrapped around it. Not before `begin`, unless `raw_at_once`."""
+        """The driver's own connection, whatever is wrapped around it. Not before `attach` or `begin`, unless
+        `raw_at_once`."""
 
-    def begin(self) -> None:
-        """Start a local transaction if none is open, also on a connection in autocommit mode."""
+    def attach(self) -> None:
+        """Have the driver's connection at hand, and send it nothing."""
+
+    def begin(self, first: Statement | None = None) -> None:
+        """Start a local transaction if none is open, also on a connection in autocommit mode.
+
+        `first` is a statement without values, run as the first one: in one round trip where the driver can. A
+        `BarrierError` means that the connection was refused, and left as it was.
+        """
 
     def commit(self) -> None:
         """Commit. Raises `TransactionLost` instead if the transaction is gone or aborted, or if it is open still."""
@@ -71,7 +79,9 @@ class AsyncAdapter(Protocol):
     @property
     def raw(self) -> Any: ...
 
-    async def begin(self) -> None: ...
+    async def attach(self) -> None: ...
+
+    async def begin(self, first: Statement | None = None) -> None: ...
 
     async def commit(self) -> None: ...
 

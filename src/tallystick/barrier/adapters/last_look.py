@@ -23,13 +23,11 @@ def just_before_commit(connection: Connection, look: Callable[[Connection], None
     two_phases = isinstance(connection.get_transaction(), TwoPhaseTransaction)
     moment = "prepare_twophase" if two_phases else "commit"
     _looks[connection] = look
-    listening = _listen_last(connection, moment)
+    _listen_last(connection, moment)
     try:
         yield
     finally:
         del _looks[connection]
-        if listening:
-            event.remove(connection, moment, _look)
 
 
 def _look(connection: Connection, *_: Any) -> None:
@@ -38,22 +36,29 @@ def _look(connection: Connection, *_: Any) -> None:
         look(connection)
 
 
-def _listen_last(connection: Connection, moment: str) -> bool:
-    """True if the connection itself has a listener now; that of an engine stays.
+def _listen_last(connection: Connection, moment: str) -> None:
+    """Have `_look` called once, and last. It stays: to listen costs as much as a statement.
 
     SQLAlchemy calls the listeners of a connection first, then those of its engine, each in the order of registration.
+    An engine without any is left without: with one, every statement of the service would look for more.
     """
     engine = getattr(connection.engine, "_proxied", connection.engine)  # what execution_options() made has its hooks
-    if not _is_last(engine, moment, empty=True):
-        if event.contains(engine, moment, _look):
-            event.remove(engine, moment, _look)
+    if _hooks(engine, moment)[-1:] not in ([], [_look]):
+        _stop_listening(engine, moment)
         event.listen(engine, moment, _look)
-    if _is_last(connection, moment, empty=False):
-        return False
-    event.listen(connection, moment, _look)
-    return True
+    hooks = _hooks(connection, moment)
+    if hooks[-1:] == [_look] and hooks.count(_look) == 1:
+        return
+    _stop_listening(connection, moment)
+    if _look not in _hooks(connection, moment):
+        event.listen(connection, moment, _look)
 
 
-def _is_last(target: Connection | Engine, moment: str, *, empty: bool) -> bool:
-    hooks = list(getattr(target.dispatch, moment))
-    return hooks[-1] is _look if hooks else empty
+def _hooks(target: Connection | Engine, moment: str) -> list[Any]:
+    """With those of its engine at the end, if it is a connection."""
+    return list(getattr(target.dispatch, moment))
+
+
+def _stop_listening(target: Connection | Engine, moment: str) -> None:
+    if event.contains(target, moment, _look):
+        event.remove(target, moment, _look)

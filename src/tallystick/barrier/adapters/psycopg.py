@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from functools import lru_cache
 from typing import Any, Generic, Literal, TypeVar
 
 import psycopg
+from psycopg import generators
+from psycopg.pq import ExecStatus
 from psycopg.rows import tuple_row
 
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited
@@ -18,6 +21,9 @@ from tallystick.barrier.statement import Result, Statement
 
 C = TypeVar("C", psycopg.Connection[Any], psycopg.AsyncConnection[Any])
 
+_STATE = PostgresState()
+_NOTHING = Result()
+
 
 class _PsycopgAdapter(Generic[C]):
     """What the two kinds have in common: everything that needs no I/O."""
@@ -26,12 +32,11 @@ class _PsycopgAdapter(Generic[C]):
 
     def __init__(self, connection: C) -> None:
         self._connection: C = connection
-        self._state = PostgresState()
-        self._ending = Ending(self.dialect, self._state)
+        self._ending = Ending(self.dialect, _STATE)
 
     @property
     def in_transaction(self) -> bool:
-        return self._state.open(self._connection)
+        return _STATE.open(self._connection)
 
     @property
     def address(self) -> str:
@@ -44,7 +49,7 @@ class _PsycopgAdapter(Generic[C]):
     def commit_failure_is_certain(self, error: BaseException) -> bool:
         return self._ending.failure_is_certain(error)
 
-    def _begin_statement(self) -> str | None:
+    def _refuse_strange(self) -> None:
         # Inside `conn.transaction()` psycopg allows neither commit nor rollback, so it would not be ours to end.
         if getattr(self._connection, "_num_transactions", 0):
             raise TransactionOpen(
@@ -58,7 +63,6 @@ class _PsycopgAdapter(Generic[C]):
             )
         self._refuse_unready()
         refuse_inherited(self._connection)
-        return self._state.begin(self._connection)
 
     def _refuse_unready(self) -> None:
         if self._connection.pgconn.pipeline_status:
@@ -66,15 +70,13 @@ class _PsycopgAdapter(Generic[C]):
                 "the connection is in psycopg's pipeline mode, in which a statement does not tell its result; leave "
                 "the pipeline before the block begins and before it ends"
             )
-        if self._busy:  # psycopg would wait for the end of it: for ever, if that is to come on this very thread
+        if _STATE.busy(
+            self._connection
+        ):  # psycopg would wait for the end of it: for ever, if that is to come on this very thread
             raise UnsupportedConnection(
                 "a statement is still under way on the connection: a cursor.stream() that was not read to its end, or "
                 "one of another thread; end it, or close its generator, before the block begins and before it ends"
             )
-
-    @property
-    def _busy(self) -> bool:
-        return self._state.busy(self._connection)
 
     def _parameters(self) -> dict[str, Any]:
         given: dict[str, Any] = dict(self._connection.info.get_parameters())
@@ -83,8 +85,37 @@ class _PsycopgAdapter(Generic[C]):
         return given
 
 
-def _arguments(statement: Statement) -> tuple[bytes, Any]:
-    return percent_style(statement.sql).encode(), statement.params or None
+def begin_command(connection: Any, first: Statement | None) -> bytes:
+    """What begins a transaction and runs its first statement, in one trip to the server; empty if there is nothing to
+    send, because psycopg will begin by itself. If one is open, `first` alone."""
+    sql = b"" if first is None else first.sql.encode()
+    if _STATE.open(connection) or not (sql or connection.autocommit):
+        return sql
+    begin: bytes = b"begin" if connection.autocommit else connection._get_tx_start_command()
+    return begin + b"; " + sql if sql else begin
+
+
+def run_command(connection: psycopg.Connection[Any], command: bytes) -> None:
+    with connection.lock:
+        connection.wait(_exchange(connection, command))
+
+
+async def run_command_async(connection: psycopg.AsyncConnection[Any], command: bytes) -> None:
+    async with connection.lock:
+        await connection.wait(_exchange(connection, command))
+
+
+def _exchange(connection: Any, command: bytes) -> Generator[Any, Any, None]:
+    """As psycopg sends its own BEGIN: without a cursor, which would have a BEGIN sent before it."""
+    connection.pgconn.send_query(command)
+    last = (yield from generators.execute(connection.pgconn))[-1]
+    if last.status != ExecStatus.COMMAND_OK:
+        raise psycopg.errors.error_from_result(last, encoding=connection.info.encoding)
+
+
+@lru_cache(maxsize=512)
+def _percent_style(sql: str) -> bytes:
+    return percent_style(sql).encode()
 
 
 class PsycopgAdapter(_PsycopgAdapter[psycopg.Connection[Any]]):
@@ -93,11 +124,15 @@ class PsycopgAdapter(_PsycopgAdapter[psycopg.Connection[Any]]):
     is_async: Literal[False] = False
     raw_at_once = True
 
-    def begin(self) -> None:
-        statement = self._begin_statement()
-        if statement:
-            self._connection.execute(statement.encode())
-        self._ending.begun(explicitly=bool(statement))
+    def attach(self) -> None:
+        """It is at hand."""
+
+    def begin(self, first: Statement | None = None) -> None:
+        self._refuse_strange()
+        command = begin_command(self._connection, first)
+        if command:
+            run_command(self._connection, command)
+        self._ending.begun(explicitly=bool(command))
 
     def commit(self) -> None:
         self._ending.before_commit(self._connection)
@@ -105,17 +140,20 @@ class PsycopgAdapter(_PsycopgAdapter[psycopg.Connection[Any]]):
         self._ending.after_commit(self._connection)
 
     def rollback(self) -> None:
-        if self._busy:
+        if _STATE.busy(self._connection):
             self._connection.close()  # the server rolls back, and nobody has to wait for the end of a stream
         else:
             self._connection.rollback()
 
     def execute(self, statement: Statement) -> Result:
         self._refuse_unready()
-        self._ending.used()
-        with self._connection.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(*_arguments(statement))
-            return Result(cursor.fetchall() if cursor.description else (), cursor.rowcount)
+        self._ending.used = True
+        if statement.returns_nothing:
+            run_command(self._connection, begin_command(self._connection, statement))
+            return _NOTHING
+        cursor = self._connection.cursor(row_factory=tuple_row)
+        cursor.execute(_percent_style(statement.sql), statement.params or None)
+        return Result(() if cursor.rownumber is None else cursor.fetchall(), cursor.rowcount)
 
     def opener(self) -> Callable[[], Any]:
         parameters = self._parameters()
@@ -131,11 +169,15 @@ class AsyncPsycopgAdapter(_PsycopgAdapter[psycopg.AsyncConnection[Any]]):
     is_async: Literal[True] = True
     raw_at_once = True
 
-    async def begin(self) -> None:
-        statement = self._begin_statement()
-        if statement:
-            await self._connection.execute(statement.encode())
-        self._ending.begun(explicitly=bool(statement))
+    async def attach(self) -> None:
+        """It is at hand."""
+
+    async def begin(self, first: Statement | None = None) -> None:
+        self._refuse_strange()
+        command = begin_command(self._connection, first)
+        if command:
+            await run_command_async(self._connection, command)
+        self._ending.begun(explicitly=bool(command))
 
     async def commit(self) -> None:
         self._ending.before_commit(self._connection)
@@ -143,17 +185,20 @@ class AsyncPsycopgAdapter(_PsycopgAdapter[psycopg.AsyncConnection[Any]]):
         self._ending.after_commit(self._connection)
 
     async def rollback(self) -> None:
-        if self._busy:
+        if _STATE.busy(self._connection):
             await self._connection.close()
         else:
             await self._connection.rollback()
 
     async def execute(self, statement: Statement) -> Result:
         self._refuse_unready()
-        self._ending.used()
-        async with self._connection.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(*_arguments(statement))
-            return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
+        self._ending.used = True
+        if statement.returns_nothing:
+            await run_command_async(self._connection, begin_command(self._connection, statement))
+            return _NOTHING
+        cursor = self._connection.cursor(row_factory=tuple_row)
+        await cursor.execute(_percent_style(statement.sql), statement.params or None)
+        return Result(() if cursor.rownumber is None else await cursor.fetchall(), cursor.rowcount)
 
     def opener(self) -> Callable[[], Awaitable[Any]]:
         parameters = self._parameters()

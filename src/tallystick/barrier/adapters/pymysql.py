@@ -19,6 +19,8 @@ from tallystick.barrier.statement import Result, Statement
 # What a new connection takes over from an existing one, besides the credentials.
 _SAME = ("host", "port", "user", "password", "unix_socket", "bind_address", "charset", "collation", "sql_mode")
 
+_STATE = MysqlState()
+
 
 class PyMySQLAdapter:
     """A `pymysql.Connection`, with or without autocommit."""
@@ -29,12 +31,11 @@ class PyMySQLAdapter:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._state = MysqlState()
-        self._ending = Ending(self.dialect, self._state)
+        self._ending = Ending(self.dialect, _STATE)
 
     @property
     def in_transaction(self) -> bool:
-        return bool(self._connection.open) and self._state.open(self._connection)
+        return bool(self._connection.open) and _STATE.open(self._connection)
 
     @property
     def address(self) -> str:
@@ -44,15 +45,20 @@ class PyMySQLAdapter:
     def raw(self) -> Any:
         return self._connection
 
-    def begin(self) -> None:
+    def attach(self) -> None:
+        """It is at hand."""
+
+    def begin(self, first: Statement | None = None) -> None:
         refuse_inherited(self._connection)
-        doubt = self._state.doubt(self._connection)
+        doubt = _STATE.doubt(self._connection)
         if doubt:
             self._connection.query(doubt)
-        statement = self._state.begin(self._connection)
+        statement = _STATE.begin(self._connection)
         if statement:
             self._connection.begin()
         self._ending.begun(explicitly=bool(statement))
+        if first is not None:
+            self.execute(first)
 
     def commit(self) -> None:
         self._ending.before_commit(self._connection)
@@ -63,13 +69,13 @@ class PyMySQLAdapter:
         self._connection.rollback()
 
     def execute(self, statement: Statement) -> Result:
-        self._ending.used()
+        self._ending.used = True
         if statement.returns_nothing:
             self._connection.query(statement.sql)  # a cursor would cost more than the statement
             return Result()
-        with self._connection.cursor(Cursor) as cursor:
-            rowcount = cursor.execute(percent_style(statement.sql), statement.params or None)
-            return Result(cursor.fetchall() if cursor.description else (), rowcount)
+        cursor = self._connection.cursor(Cursor)
+        rowcount = cursor.execute(percent_style(statement.sql), statement.params or None)
+        return Result(cursor.fetchall() if cursor.description else (), rowcount)
 
     def commit_failure_is_certain(self, error: BaseException) -> bool:
         return self._ending.failure_is_certain(error)

@@ -9,13 +9,15 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
+from sqlalchemy.util import await_only
 
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.last_look import just_before_commit
+from tallystick.barrier.adapters.placeholders import percent_style
 from tallystick.barrier.adapters.state import (
     DriverState,
     MysqlState,
@@ -58,6 +60,7 @@ class SqlAlchemyAdapter:
         self._engine = _engine_of(owner)
         self.dialect, self._state = _supported(self._engine)
         self._is_sqlite = self.dialect is SQLITE
+        self._is_psycopg = self._engine.dialect.driver == "psycopg"
         self._ending = Ending(self.dialect, self._state)
         self._begun: Connection | None = None
         self._path: str | None = None
@@ -78,23 +81,34 @@ class SqlAlchemyAdapter:
     def raw(self) -> Any:
         return _driver(self._connection())
 
-    def begin(self) -> None:
+    def attach(self) -> None:
         if isinstance(self._owner, Session):
             _refuse_joined(self._owner)
-        connection = self._begun = self._connection()
-        _refuse_deaf_commit(self.raw)
+        self._begun = self._connection()
+
+    def begin(self, first: Statement | None = None) -> None:
+        self.attach()
+        connection = self._connection()
+        raw = _driver(connection)
+        _refuse_deaf_commit(raw)
         # The pool knows when it opened the connection.
         opened_at = getattr(connection.connection._connection_record, "starttime", None)
-        refuse_inherited(None if self._is_sqlite else self.raw, opened_at)
-        doubt = self._state.doubt(self.raw)
+        refuse_inherited(None if self._is_sqlite else raw, opened_at)
+        if first is not None and self._is_psycopg:
+            _begin_psycopg(connection, raw, first)
+            self._ending.begun(explicitly=True)
+            return
+        doubt = self._state.doubt(raw)
         if doubt:
             connection.exec_driver_sql(doubt)
-        statement = self._state.begin(self.raw)
+        statement = self._state.begin(raw)
         if statement:
             connection.exec_driver_sql(statement)
         if self._is_sqlite and self._path is None:
             self._path = _sqlite_path(connection)
         self._ending.begun(explicitly=bool(statement))
+        if first is not None:
+            self.execute(first)
 
     def commit(self) -> None:
         if self._is_sqlite and self._owner.in_nested_transaction():
@@ -102,17 +116,18 @@ class SqlAlchemyAdapter:
             self._ending.before_commit(self.raw)
             self._owner.commit()
         else:
-            self._ending.before_hooks(self.raw)
-            with just_before_commit(self._connection(), lambda used: self._ending.before_commit(_driver(used))):
+            connection = self._connection()
+            self._ending.before_hooks(_driver(connection))
+            with just_before_commit(connection, lambda used: self._ending.before_commit(_driver(used))):
                 self._owner.commit()
         # A session that is joined to an outer transaction commits nothing. One with an engine of its own has given its
         # connection back to the pool, where it may be another thread's by now.
-        connection = self._begun
-        if connection is None or connection.closed:
+        begun = self._begun
+        if begun is None or begun.closed:
             return
-        if connection.in_transaction():
+        if begun.in_transaction():
             raise not_committed()
-        self._ending.after_commit(_driver(connection))
+        self._ending.after_commit(_driver(begun))
 
     def rollback(self) -> None:
         self._owner.rollback()
@@ -124,8 +139,10 @@ class SqlAlchemyAdapter:
             connection.connection.rollback()
 
     def execute(self, statement: Statement) -> Result:
-        self._ending.used()
-        result = self._connection().execute(text(statement.sql), dict(statement.params))
+        self._ending.used = True
+        # Not `text()`: it is made and compiled again for every use, at several times the price of the statement.
+        sql = statement.sql if self._is_sqlite else percent_style(statement.sql)
+        result = self._connection().exec_driver_sql(sql, dict(statement.params) or None)
         if not result.returns_rows:
             return Result((), result.rowcount)
         return Result([tuple(row) for row in result], result.rowcount)
@@ -146,7 +163,12 @@ class SqlAlchemyAdapter:
         self._owner.close()
 
     def _connection(self) -> Connection:
-        return self._owner.connection() if isinstance(self._owner, Session) else self._owner
+        owner = self._owner
+        if not isinstance(owner, Session):
+            return owner
+        # A session looks for its connection at some length; as long as it has not let go of it, it is the same.
+        known = self._begun
+        return owner.connection() if known is None or known.closed or not owner.in_transaction() else known
 
     def _file(self) -> str:
         if self._path is None:
@@ -177,8 +199,11 @@ class AsyncSqlAlchemyAdapter:
     def raw(self) -> Any:
         return self._sync.raw
 
-    async def begin(self) -> None:
-        await self._run(self._sync.begin)
+    async def attach(self) -> None:
+        await self._run(self._sync.attach)
+
+    async def begin(self, first: Statement | None = None) -> None:
+        await self._run(lambda: self._sync.begin(first))
 
     async def commit(self) -> None:
         await self._run(self._sync.commit)
@@ -248,8 +273,10 @@ def own_opener(owner: Engine | AsyncEngine, open_connection: Callable[[], Any]) 
 
 def _refuse_joined(session: Session) -> None:
     """A session on a connection that is in a transaction commits nothing, except in the mode that says so."""
+    if session.in_transaction():
+        return
     bind = session.get_bind()
-    if not isinstance(bind, Connection) or session.in_transaction() or not bind.in_transaction():
+    if not isinstance(bind, Connection) or not bind.in_transaction():
         return
     if session.join_transaction_mode != "control_fully":
         raise TransactionOpen(
@@ -274,6 +301,24 @@ def _refuse_deaf_commit(raw: Any) -> None:
             "without isolation_level='AUTOCOMMIT', as in engine.connect().execution_options("
             "isolation_level='READ COMMITTED'), or use postgresql+psycopg"
         )
+
+
+def _begin_psycopg(connection: Connection, raw: Any, first: Statement) -> None:
+    """In one trip to the server. SQLAlchemy has nothing to add to it but its errors: it leaves BEGIN to the driver."""
+    import psycopg
+
+    from tallystick.barrier.adapters.psycopg import begin_command, run_command, run_command_async
+
+    if not connection.in_transaction():
+        connection.begin()
+    command = begin_command(raw, first)
+    try:
+        if isinstance(raw, psycopg.AsyncConnection):
+            await_only(run_command_async(raw, command))
+        else:
+            run_command(raw, command)
+    except psycopg.Error as error:
+        connection._handle_dbapi_exception(error, first.sql, None, None, None)
 
 
 def _driver(connection: Connection) -> Any:

@@ -14,6 +14,8 @@ from tallystick.barrier.adapters.transaction_end import Ending
 from tallystick.barrier.dialects import SQLITE
 from tallystick.barrier.statement import Result, Statement
 
+_STATE = SqliteState()
+
 
 class SqliteAdapter:
     """A `sqlite3.Connection`, in any of its transaction modes."""
@@ -24,8 +26,7 @@ class SqliteAdapter:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._state = SqliteState()
-        self._ending = Ending(self.dialect, self._state)
+        self._ending = Ending(self.dialect, _STATE)
 
     @property
     def in_transaction(self) -> bool:
@@ -39,12 +40,17 @@ class SqliteAdapter:
     def raw(self) -> sqlite3.Connection:
         return self._connection
 
-    def begin(self) -> None:
+    def attach(self) -> None:
+        """It is at hand."""
+
+    def begin(self, first: Statement | None = None) -> None:
         refuse_inherited_file(self._connection)
-        statement = self._state.begin(self._connection)
+        statement = _STATE.begin(self._connection)
         if statement:
             self._connection.execute(statement)
         self._ending.begun(explicitly=bool(statement))
+        if first is not None:
+            self.execute(first)
 
     def commit(self) -> None:
         self._ending.before_commit(self._connection)
@@ -55,7 +61,7 @@ class SqliteAdapter:
         self._end("rollback")
 
     def execute(self, statement: Statement) -> Result:
-        self._ending.used()
+        self._ending.used = True
         cursor = self._connection.cursor()
         cursor.row_factory = None  # whatever the service likes to have for itself
         try:

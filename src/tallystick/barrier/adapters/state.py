@@ -6,6 +6,7 @@ One class per engine, used over the plain driver and over SQLAlchemy alike.
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
@@ -51,36 +52,42 @@ class SqliteState:
 
     def begin(self, raw: Any) -> str | None:
         # At once as a writer: a transaction that read first and then wants to write can be refused half way.
-        return None if self.open(raw) else "begin immediate"
+        return None if raw.in_transaction else "begin immediate"
 
     def lost(self, raw: Any) -> TransactionLost | None:
-        return None if self.open(raw) else ended()
+        return None if raw.in_transaction else ended()
 
 
 class PostgresState:
     """psycopg and psycopg2."""
 
     def open(self, raw: Any) -> bool:
-        return raw.info.transaction_status not in (_IDLE, _UNKNOWN)
+        return _libpq_status(raw) not in (_IDLE, _UNKNOWN)
 
     def doubt(self, raw: Any) -> str | None:
         return None
 
     def busy(self, raw: Any) -> bool:
         """Whether a statement is under way."""
-        return bool(raw.info.transaction_status == _ACTIVE)
+        return _libpq_status(raw) == _ACTIVE
 
     def begin(self, raw: Any) -> str | None:
         return "begin" if raw.autocommit and not self.open(raw) else None
 
     def lost(self, raw: Any) -> TransactionLost | None:
-        status = raw.info.transaction_status
+        status = _libpq_status(raw)
         if status == _IN_ERROR:
             # COMMIT would answer with ROLLBACK here, and the driver would call that a success.
             return TransactionLost(
                 "the local transaction was aborted by an earlier error, which was ignored", rolled_back=True
             )
         return ended() if status == _IDLE else None
+
+
+def _libpq_status(raw: Any) -> int:
+    # Asked several times in a transaction; psycopg's `info` makes two objects for each answer, libpq itself none.
+    status: int = raw.pgconn.transaction_status if hasattr(raw, "pgconn") else raw.info.transaction_status
+    return status
 
 
 class MysqlState:
@@ -102,6 +109,7 @@ class MysqlState:
         return ended() if raw.get_autocommit() and not self.open(raw) else None
 
 
+@lru_cache(maxsize=256)
 def sqlite_address(path: str) -> str:
     return f"sqlite:{os.path.realpath(path)}" if path else "sqlite::memory:"
 

@@ -24,17 +24,13 @@ class Ending:
     def __init__(self, dialect: Dialect, state: DriverState) -> None:
         self._dialect = dialect
         self._state = state
-        self._used = False
+        self.used = False  # whether a statement of ours is part of the transaction: it must be open at the commit
         self._asked = True
         self._was_open = False
 
     def begun(self, *, explicitly: bool) -> None:
         """A transaction was begun; `explicitly` if a statement was sent for it, so it must be open by now."""
-        self._used = explicitly
-
-    def used(self) -> None:
-        """A statement of ours is part of the transaction, so it must still be open at the commit."""
-        self._used = True
+        self.used = explicitly
 
     def before_hooks(self, raw: Any) -> None:
         """A commit begins that runs code of others first: until `before_commit` is called it fails for certain."""
@@ -47,7 +43,7 @@ class Ending:
         lost = self._state.lost(raw)
         if lost is None and self._was_open and not self._state.open(raw):
             lost = ended()
-        if lost is not None and (self._used or lost.rolled_back):
+        if lost is not None and (self.used or lost.rolled_back):
             raise lost
 
     def after_commit(self, raw: Any) -> None:

@@ -13,6 +13,9 @@ from typing import Any, ClassVar, Self
 from tallystick.barrier.faults import FaultKind
 from tallystick.barrier.statement import Statement, Step
 
+_TIE = Statement("savepoint tallystick_block", returns_nothing=True)
+_UNTIE = Statement("release savepoint tallystick_block", returns_nothing=True)
+
 
 class Dialect(ABC):
     """One engine's SQL and the meaning of its errors."""
@@ -43,6 +46,8 @@ class Dialect(ABC):
     path: ClassVar[str] = "''"
     # What `tie` left, where that can be read in passing; empty where only `untie` tells.
     tether: ClassVar[str] = ""
+    # True where an insert can tell what it has found (`returning`).
+    insert_tells: ClassVar[bool] = False
     # What makes the transactions of our own operations find it there; empty where that is the connection's own way.
     led_to: str = ""
 
@@ -58,11 +63,12 @@ class Dialect(ABC):
 
     def tie(self, token: str) -> Statement:
         """The first statement of a local transaction: what it leaves is gone when that transaction is."""
-        return Statement(f"savepoint tallystick_{token}", returns_nothing=True)
+        # One name for all: sqlite3 would keep a text of each block's own in the place of one that is used again.
+        return _TIE
 
     def untie(self, token: str) -> Statement:
         """Asked before the commit; fails, or returns something else than the token, if what `tie` left is gone."""
-        return Statement(f"release savepoint tallystick_{token}", returns_nothing=True)
+        return _UNTIE
 
     @abstractmethod
     def age(self, seconds: float) -> object:

@@ -51,6 +51,7 @@ class PostgreSQL(Dialect):
     )
     path = "current_setting('search_path')"
     tether = "current_setting('tallystick.block', true)"
+    insert_tells = True
     # While a table is small or not analyzed, a list of gids costs a scan of all of it, however short the list is.
     at_once = 2_000
 
@@ -62,7 +63,7 @@ class PostgreSQL(Dialect):
 
     def tie(self, token: str) -> Statement:
         # Not a savepoint: it costs a transaction id, and `set transaction` is refused after it.
-        return Statement(f"set local tallystick.block = '{token}'")
+        return Statement(f"set local tallystick.block = '{token}'", returns_nothing=True)
 
     def untie(self, token: str) -> Statement:
         return Statement(f"select {self.tether}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ class Sqlite(Dialect):
     barrier_now = now
     barrier_ago = ago
     single_writer = True
+    insert_tells = sqlite3.sqlite_version_info >= (3, 35)
     # A temporary table hides one of the same name, and no other connection has it.
     schema_of = "(select max('temp') from sqlite_temp_master where lower(name) = lower('{table}'))"
 

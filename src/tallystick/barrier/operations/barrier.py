@@ -20,7 +20,8 @@ from tallystick.barrier.errors import AlreadyDecided, DatabaseReadOnly
 from tallystick.barrier.faults import Contention, Duplicate
 from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.barrier.operations.common import DEFAULT_WAIT, as_text, chunks, insert_once, own_transaction, writing
-from tallystick.barrier.operations.identity import require_source
+from tallystick.barrier.operations.identity import Whereabouts, require_source
+from tallystick.barrier.operations.tether import insert_tied, lost
 from tallystick.barrier.statement import Control, Statement, Steps, operation, own_operation
 from tallystick.core.names import check_gid
 from tallystick.core.ops import Outcome
@@ -37,9 +38,28 @@ def mark_committed(sql: Dialect, gid: str, *, table: str = BARRIER_TABLE) -> Ste
 
     Raises `AlreadyDecided` if the gid has an outcome; the local transaction must then be rolled back.
     """
-    new = yield from insert_once(queries.insert_outcome(sql, table, check_gid(gid), queries.COMMITTED))
+    text = queries.insert_text(sql, queries.outcome_row(sql, table))
+    new = yield from insert_once(Statement(text, {"gid": check_gid(gid), "reason": queries.COMMITTED}))
     if not new:
         raise AlreadyDecided(gid, (yield from _outcome_in_the_way(sql, table, gid)))
+
+
+@operation
+def mark_committed_here(sql: Dialect, gid: str, token: str, *, table: str = BARRIER_TABLE) -> Steps[Whereabouts]:
+    """The same, and where the transaction finds the barrier; `TransactionLost` unless it is the one that `tie` marked
+    with the token. To be asked once."""
+    params: dict[str, object] = {"gid": check_gid(gid), "reason": queries.COMMITTED}
+    here = yield from insert_tied(sql, token, queries.outcome_row(sql, table), params, table)
+    if here is None:
+        raise AlreadyDecided(gid, (yield from _outcome_in_the_way(sql, table, gid)))
+    return here
+
+
+@operation
+def rename_mark(sql: Dialect, gid: str, new: str, *, table: str = BARRIER_TABLE) -> Steps[None]:
+    """Give the mark of the open transaction another gid: of the old one nothing remains in the barrier."""
+    if (yield queries.rename_outcome(table, gid, check_gid(new))).rowcount != 1:
+        raise lost()
 
 
 @own_operation

@@ -7,9 +7,10 @@ for everybody. An answer from the wrong barrier is always "rolled back", so it i
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
@@ -21,8 +22,7 @@ from tallystick.barrier.statement import Control, Steps, operation, own_operatio
 _WAIT = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Whereabouts:
+class Whereabouts(Struct, frozen=True):
     """Where a connection finds the barrier table now. `path` is what makes it find it there (a search path)."""
 
     identity: str
@@ -31,7 +31,7 @@ class Whereabouts:
 
     @property
     def name(self) -> str:
-        return f"{quote(self.schema, safe='')}/{self.identity}"
+        return _name(self.schema, self.identity)
 
     def source(self, address: str) -> str:
         """The name of the database on the wire: how it is reached, and which one it is."""
@@ -106,7 +106,13 @@ def find_barrier(sql: Dialect, table: str) -> Steps[Whereabouts]:
     return as_whereabouts((yield queries.select_whereabouts(sql, table)).rows[0], table)
 
 
-def as_whereabouts(row: tuple[Any, ...], table: str) -> Whereabouts:
-    identity, schema, path = (as_text(value or "") for value in row[:3])
+@lru_cache(maxsize=1024)
+def _name(schema: str, identity: str) -> str:
+    return f"{quote(schema, safe='')}/{identity}"
+
+
+@lru_cache(maxsize=1024)
+def as_whereabouts(row: tuple[str | bytes | None, ...], table: str) -> Whereabouts:
+    identity, schema, path = (as_text(value or "") for value in row)
     # A table that is named with its schema is there, whatever the connection would find without it.
     return Whereabouts(identity, table.rpartition(".")[0] or schema, path)

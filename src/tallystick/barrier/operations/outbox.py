@@ -20,9 +20,11 @@ from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.faults import UnknownSyntax
-from tallystick.barrier.names import OUTBOX_TABLE, checked_text
+from tallystick.barrier.names import BARRIER_TABLE, OUTBOX_TABLE, checked_text
 from tallystick.barrier.operations.common import as_text, chunks, insert_once, writing
-from tallystick.barrier.statement import Result, Steps, operation, own_operation
+from tallystick.barrier.operations.identity import Whereabouts
+from tallystick.barrier.operations.tether import insert_tied
+from tallystick.barrier.statement import Result, Statement, Steps, operation, own_operation
 from tallystick.core.names import check_gid
 
 OutboxState = Literal["prepare", "commit", "rollback"]
@@ -50,10 +52,34 @@ def outbox_put(
     table: str = OUTBOX_TABLE,
 ) -> Steps[None]:
     """Keep messages as part of the local transaction. Raises `AlreadyDecided` if the gid is in the outbox."""
-    check_gid(gid)
-    checked_text(broker, "broker", 255)
-    if not (yield from insert_once(queries.insert_outbox(sql, table, gid, broker, payload, state))):
+    text = queries.insert_text(sql, queries.outbox_row(sql, table))
+    if not (yield from insert_once(Statement(text, _params(gid, broker, payload, state)))):
         raise AlreadyDecided(gid, None)
+
+
+@operation
+def outbox_put_here(
+    sql: Dialect,
+    gid: str,
+    broker: str,
+    payload: bytes,
+    token: str,
+    *,
+    barrier: str = BARRIER_TABLE,
+    table: str = OUTBOX_TABLE,
+) -> Steps[Whereabouts]:
+    """The same, and where the transaction finds the barrier; `TransactionLost` unless it is the one that `tie` marked
+    with the token. To be asked once."""
+    params = _params(gid, broker, payload, "commit")
+    here = yield from insert_tied(sql, token, queries.outbox_row(sql, table), params, barrier)
+    if here is None:
+        raise AlreadyDecided(gid, None)
+    return here
+
+
+def _params(gid: str, broker: str, payload: bytes, state: OutboxState) -> dict[str, object]:
+    checked_text(broker, "broker", 255)
+    return {"gid": check_gid(gid), "broker": broker, "payload": payload, "state": state}
 
 
 @operation

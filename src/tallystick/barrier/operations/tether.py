@@ -7,16 +7,19 @@ the rest. So the first statement of the transaction leaves something that is gon
 
 from __future__ import annotations
 
-from typing import Any
-
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.errors import TransactionLost
 from tallystick.barrier.faults import Aborted, NoSavepoint
-from tallystick.barrier.names import BARRIER_TABLE
-from tallystick.barrier.operations.common import as_text
+from tallystick.barrier.operations.common import as_text, insert_once
 from tallystick.barrier.operations.identity import Whereabouts, as_whereabouts, find_barrier
-from tallystick.barrier.statement import Statement, Steps, operation
+from tallystick.barrier.statement import Begin, Result, Statement, Steps, operation
+
+
+@operation
+def begin_tied(sql: Dialect, token: str) -> Steps[None]:
+    """Begin a transaction, or join the one that is open, and mark it."""
+    yield Begin(sql.tie(token))
 
 
 @operation
@@ -28,35 +31,47 @@ def tie(sql: Dialect, token: str) -> Steps[None]:
 @operation
 def require_tied(sql: Dialect, token: str) -> Steps[None]:
     """Raise `TransactionLost` unless the transaction is the one that `tie` marked. To be asked once."""
-    yield from _require(sql, sql.untie(token), token)
+    yield from _require(sql, token)
 
 
-@operation
-def require_tied_here(sql: Dialect, token: str, *, table: str = BARRIER_TABLE) -> Steps[Whereabouts]:
-    """The same, and where the transaction finds the barrier: in one statement where the engine can."""
+def insert_tied(
+    sql: Dialect, token: str, row: queries.Row, params: dict[str, object], barrier: str
+) -> Steps[Whereabouts | None]:
+    """Insert, if the transaction is the one that `tie` marked, and tell where it finds the barrier; None if the row is
+    there already. To be asked once; one statement does it all where the engine can."""
     if not sql.tether:
-        yield from _require(sql, sql.untie(token), token)
-        return (yield from find_barrier(sql, table))
-    found = yield from _require(sql, queries.select_whereabouts(sql, table), token)
-    return as_whereabouts(found, table)
+        yield from _require(sql, token)
+    if not sql.insert_tells:
+        here = yield from find_barrier(sql, barrier)
+        return here if (yield from insert_once(Statement(queries.insert_text(sql, row), params))) else None
+    text = queries.telling_insert_text(sql, row, barrier)
+    found = yield from _unless_lost(Statement(text, {**params, "token": token} if sql.tether else params))
+    if found.rows:
+        return as_whereabouts(found.rows[0], barrier)
+    if sql.tether:
+        yield from _require(sql, token)
+    return None
 
 
-def _require(sql: Dialect, statement: Statement, token: str) -> Steps[tuple[Any, ...]]:
+def _require(sql: Dialect, token: str) -> Steps[None]:
+    found = yield from _unless_lost(sql.untie(token))
+    if sql.tether and as_text(found.rows[0][0] or "") != token:
+        raise lost()
+
+
+def _unless_lost(statement: Statement) -> Steps[Result]:
     try:
-        found = yield statement
+        return (yield statement)
     except NoSavepoint:
-        raise _lost() from None
+        raise lost() from None
     except Aborted:
         raise TransactionLost(
             "the local transaction was aborted by an earlier error, which was ignored", rolled_back=True
         ) from None
-    row = found.rows[0] if found.rows else ()
-    if sql.tether and as_text(row[-1] or "") != token:
-        raise _lost()
-    return row
 
 
-def _lost() -> TransactionLost:
+def lost() -> TransactionLost:
+    """The transaction that was begun is not the one that is open, if any is."""
     return TransactionLost(
         "the local transaction that was begun here has been ended before its commit: by a commit or rollback in "
         "between (of a session, of `with conn:`, of another block), by a statement that commits by itself, or by the "

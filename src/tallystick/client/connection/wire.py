@@ -22,10 +22,9 @@ from yarl import URL
 from tallystick.client.connection.transport import (
     CONNECT_SECONDS,
     IDLE_SECONDS,
-    BrokerUnreachable,
     refusal,
 )
-from tallystick.core.errors import BrokerUnavailable
+from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
 from tallystick.core.wire import MSGPACK
 
 RECEIVE_BYTES = 256 * 1024

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import AlreadyDecided
-from tallystick.barrier.operations.barrier import Decision, decide, mark_committed, outcome_of
+from tallystick.barrier.operations.barrier import Decision, decide, outcome_of
 from tallystick.barrier.operations.identity import Whereabouts, has_identity, whereabouts
 from tallystick.client.base.calls import CallOptions, outgoing_call
 from tallystick.client.base.databases import Door
@@ -69,7 +69,7 @@ class Block(ABC):
         self.check = check or settings.check
         self.marked_early = False
         self.local = LocalTransaction(adapter)
-        self._here: Whereabouts | None = None
+        self.here: Whereabouts | None = None
         self._found = ""  # the database that the connection was last seen to lead to
         self._entered = False
         self._sealed = False
@@ -88,7 +88,8 @@ class Block(ABC):
 
     @abstractmethod
     def before_commit(self) -> Script[None]:
-        """Make sure that the messages will go out if, and only if, the local transaction is committed; set `pinned`."""
+        """Make sure that the transaction is still the one that was begun, and that the messages will go out if, and
+        only if, it is committed; set `here` and, once a broker may have heard of it, `pinned`."""
 
     @abstractmethod
     def after_commit(self, pinned: Pinned) -> Script[None]: ...
@@ -176,12 +177,11 @@ class Block(ABC):
         sends = bool(self.messages or self.calls)
         try:
             if sends and not self.marked_early:
-                self._here = yield from self.local.require_here(self.settings.barrier_table)
                 yield from self.before_commit()
+            elif self.own_gid and not sends:  # it is done once all the same, as the user gave it a name
+                yield InDatabase(self.local.mark(self.gid, self.settings.barrier_table))
             else:
                 yield from self.local.require()
-            if self.own_gid and not sends:  # it is done once all the same, as the user gave it a name
-                yield InDatabase(mark_committed(self.gid, table=self.settings.barrier_table))
         except AlreadyDecided as decided:
             yield from self._stop(decided)
         except BaseException:
@@ -223,7 +223,7 @@ class Block(ABC):
             yield from self.finish()
             raise AlreadyCommitted(decided.detail, field="gid") from decided
         if decided.outcome == "rolled_back":
-            yield from self.withdraw(self.pinned or (yield from self.producer().pin(self.gid)))
+            yield from self.withdraw(self.pinned or (yield from self.producer().pin(decided.gid)))
         raise TransactionFailed(decided.detail, field="gid") from decided
 
     def give_up(self) -> Script[None]:
@@ -276,7 +276,7 @@ class Block(ABC):
         """The name of the database that the connection leads to at this moment; "" if there is no other way into it."""
         adapter, table = self.adapter, self.settings.barrier_table
         connection = self.producer().connection
-        here = self._here or (yield InDatabase(whereabouts(table=table)))
+        here = self.here or (yield InDatabase(whereabouts(table=table)))
         source: str = here.source(adapter.address)
         if needs_door and not connection.databases.knows(source):
             door = Door.into(adapter, here)

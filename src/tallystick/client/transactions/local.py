@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import threading
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from tallystick.barrier.adapters.base import Adapter
-from tallystick.barrier.errors import TransactionLost, TransactionOpen, UnsupportedConnection
+from tallystick.barrier.errors import BarrierError, TransactionLost, TransactionOpen, UnsupportedConnection
+from tallystick.barrier.operations.barrier import mark_committed_here
 from tallystick.barrier.operations.identity import Whereabouts
-from tallystick.barrier.operations.tether import require_tied, require_tied_here, tie
+from tallystick.barrier.operations.outbox import outbox_put_here
+from tallystick.barrier.operations.tether import begin_tied, lost, require_tied, tie
+from tallystick.barrier.statement import Operation
 from tallystick.client.transactions.script import InDatabase, Local, Script
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
+class _Begun(Struct, frozen=True):
     """What is known of a transaction that was begun, also after the block that began it was dropped without an end."""
 
     owner: weakref.ref[LocalTransaction]
@@ -28,6 +32,9 @@ class _Begun:
 _open: dict[int, _Begun] = {}
 """By the driver's connection, until the transaction is ended. (Not weak: sqlite3's cannot be.) A stale entry does no
 harm: the database is asked whether the transaction of that token is the one that is open."""
+
+_TOKENS = secrets.token_hex(4)
+_number = itertools.count()
 
 
 class LocalTransaction:
@@ -41,26 +48,24 @@ class LocalTransaction:
 
     def begin(self) -> Script[None]:
         """Begin, or join what the user has begun, and tie it."""
-        token = secrets.token_hex(8)
+        token = f"{_TOKENS}{next(_number):x}"
         mine = _Begun(weakref.ref(self), token, threading.current_thread())
-        # Claimed first, in one step: of two threads that begin at the same moment, one has not touched the connection.
-        if self._adapter.raw_at_once:
-            self._raw = self._adapter.raw
-            other = _open.setdefault(id(self._raw), mine)
-            if other is not mine and _is_at_work_elsewhere(other):
-                raise _second()
-        try:
-            yield Local.BEGIN
-        except BaseException:
-            self._forget()
-            raise
+        if not self._adapter.raw_at_once:
+            yield Local.ATTACH
         self._raw = self._adapter.raw
+        # Claimed first, in one step: of two threads that begin at the same moment, one has not touched the connection.
         other = _open.setdefault(id(self._raw), mine)
         if other is not mine:
             yield from _refuse_second(other)
             _open[id(self._raw)] = mine
         self._token, self._process = token, os.getpid()
-        yield InDatabase(tie(token))
+        try:
+            yield InDatabase(begin_tied(token))
+        except BaseException as failure:
+            self._forget()
+            if isinstance(failure, BarrierError):  # the connection was refused: it is not ours to roll back
+                self._token = ""
+            raise
 
     @property
     def begun(self) -> bool:
@@ -68,21 +73,28 @@ class LocalTransaction:
 
     def require(self) -> Script[None]:
         """`TransactionLost` unless this is still the transaction that was begun. Nothing of the user's may follow."""
-        self._refuse_in_child()
+        self._refuse_others()
         yield InDatabase(require_tied(self._token))
 
-    def require_here(self, table: str) -> Script[Whereabouts]:
-        """The same, and where it finds the barrier table."""
-        self._refuse_in_child()
-        here: Whereabouts = yield InDatabase(require_tied_here(self._token, table=table))
-        return here
+    def mark(self, gid: str, table: str) -> Operation[Whereabouts]:
+        """Does the same, and puts the mark of the gid there; where it finds the barrier table."""
+        self._refuse_others()
+        return mark_committed_here(gid, self._token, table=table)
 
-    def _refuse_in_child(self) -> None:
+    def put(self, gid: str, broker: str, payload: bytes, table: str) -> Operation[Whereabouts]:
+        """Does the same, and puts a row of the outbox there."""
+        self._refuse_others()
+        return outbox_put_here(gid, broker, payload, self._token, barrier=table)
+
+    def _refuse_others(self) -> None:
         if self._process != os.getpid():
             raise UnsupportedConnection(
                 "the process was forked inside the block: the block, its transaction and its connection are the "
                 "parent's, which ends them. Fork before the block, or leave the child with os._exit()"
             )
+        found = _open.get(id(self._raw))
+        if found is None or found.token != self._token:  # another block has begun since, in another transaction
+            raise lost()
 
     def end(self) -> Script[None]:
         """Make sure, and commit."""
@@ -111,7 +123,10 @@ class LocalTransaction:
 
 def _refuse_second(other: _Begun) -> Script[None]:
     """Two on one connection have one transaction between them: the first to commit would commit the other's half."""
-    if _is_at_work_elsewhere(other) or (yield from _is_open(other.token)):
+    if _is_at_work_elsewhere(other):
+        raise _second()
+    yield Local.BEGIN
+    if (yield from _is_open(other.token)):
         raise _second()
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from tallystick.barrier.errors import AlreadyDecided
-from tallystick.barrier.operations.barrier import mark_committed
+from tallystick.barrier.operations.barrier import mark_committed, rename_mark
 from tallystick.barrier.operations.outbox import outbox_put
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.outbox import encode_row
 from tallystick.client.transactions.prepared import Sign, outcome, outcome_gid, prepared
-from tallystick.client.transactions.producer import Pinned
+from tallystick.client.transactions.producer import FirstOp, Pinned
 from tallystick.client.transactions.script import Ask, InDatabase, Local, OnLoop, Script, nothing
-from tallystick.core.errors import AlreadyResolved, Conflict, InvalidRequest, TransactionFailed
-from tallystick.core.ops import Check, Prepare, Send
+from tallystick.core.errors import AlreadyResolved, Conflict, InvalidRequest, TallystickError, TransactionFailed
+from tallystick.core.ops import Check, ClientOp, Prepare, Send
 
 ModeName = Literal["check-back", "outbox", "consumer-dedup"]
 
@@ -30,10 +30,23 @@ class CheckBackBlock(Block):
     finished_by = "the check-back"
     orders = ("late", "early")
     _asked: Check | None = None
+    _marked: str | None = None
 
     def before_commit(self) -> Script[None]:
-        refused = yield from self._prepare()
-        yield from self._mark(refused)
+        refused = yield from self._prepare(self._mark_and_prepare)
+        if refused is not None:
+            raise _not_again(refused)
+
+    def _mark_and_prepare(self, gid: str) -> Script[ClientOp]:
+        """The mark first: one statement makes sure of the transaction, finds out which database it is in, and waits for
+        whoever else uses the gid. The broker is asked while the mark can still be undone."""
+        table = self.settings.barrier_table
+        if self._marked is None:
+            self.here = yield InDatabase(self.local.mark(gid, table))
+        else:  # another broker, under another gid: the mark of the first must not outlive it
+            yield InDatabase(rename_mark(self._marked, gid, table=table))
+        self._marked = gid
+        return (yield from self._first_op(gid))
 
     def prepare_early(self) -> Script[None]:
         """Half messages first, then the local transaction with its mark: a check-back that comes now waits for it."""
@@ -46,12 +59,12 @@ class CheckBackBlock(Block):
         sends = self.messages or self.calls
         if sends:
             yield from self._describe_check()
-            refused = yield from self._prepare()
+            refused = yield from self._prepare(self._first_op)
         if not self.local.begun:
             yield from self.local.begin()
         if sends:
             try:
-                yield from self._mark(refused)
+                yield from self._mark_early(refused)
             except AlreadyDecided as decided:
                 yield from self._stop(decided)
             self.marked_early = True
@@ -67,25 +80,24 @@ class CheckBackBlock(Block):
             yield from self.local.give_up()
             self.local = LocalTransaction(self.adapter)
 
-    def _prepare(self) -> Script[Conflict | None]:
+    def _prepare(self, first_op: FirstOp) -> Script[Conflict | None]:
         """Make the half messages durable at a broker. A conflict under a gid of the user's own is handed back."""
-        group = self.settings.needs_group("a transaction in check-back mode")
-        check = yield from self._check_back()
-        producer = self.producer()
-        if check.via == "group" and not producer.answering:
-            yield OnLoop(producer.start_answering)
-        member = producer.connection.member
-
-        def first_op(gid: str) -> Prepare:
-            return Prepare(gid, group, self.messages, check, member, self.calls, self.call_options)
-
+        self.settings.needs_group("a transaction in check-back mode")
         try:
-            self.pinned = yield from producer.begin(first_op, self.known_gid)
+            self.pinned = yield from self.producer().begin(first_op, self.known_gid)
         except Conflict as conflict:
             if not self.own_gid:
                 raise
             return conflict
         return None
+
+    def _first_op(self, gid: str) -> Script[ClientOp]:
+        check = yield from self._check_back()
+        producer = self.producer()
+        if check.via == "group" and not producer.answering:
+            yield OnLoop(producer.start_answering)
+        group, member = str(self.settings.group), producer.connection.member
+        return Prepare(gid, group, self.messages, check, member, self.calls, self.call_options)
 
     def _check_back(self) -> Script[Check]:
         """How the broker may ask; refused here if nobody could answer. Found out once, in the local transaction."""
@@ -101,14 +113,12 @@ class CheckBackBlock(Block):
             self._asked = self.check.on_the_wire(source, self.settings.check_after)
         return self._asked
 
-    def _mark(self, refused: Conflict | None) -> Script[None]:
+    def _mark_early(self, refused: Conflict | None) -> Script[None]:
         """Say `committed` in the local transaction. What an earlier attempt has come to is told sooner than that the
         broker has no room for another one."""
         yield InDatabase(mark_committed(self.gid, table=self.settings.barrier_table))
-        if isinstance(refused, AlreadyResolved):
-            raise TransactionFailed(refused.detail, field="gid") from refused
         if refused is not None:
-            raise refused
+            raise _not_again(refused)
 
     def after_commit(self, pinned: Pinned) -> Script[None]:
         yield self.producer().commit(pinned, wait=self.wait)
@@ -128,22 +138,29 @@ class OutboxBlock(Block):
     _source = ""
 
     def before_commit(self) -> Script[None]:
-        pinned = yield from self._choose()
-        op = pinned.broker.check(self._send(pinned))
+        pinned = yield from self.producer().choose(self.known_gid)
+        yield from self._put(pinned, self._send(pinned))
+        self.pinned = pinned
+
+    def _put(self, pinned: Pinned, op: Send) -> Script[None]:
+        """Keep what is to be sent after the commit. Its re-driver runs before that: a commit may be cut off."""
+        gid, address, payload = (
+            str(op.gid),
+            pinned.broker.address,
+            encode_row(pinned.broker.check(op), pinned.broker.limits),
+        )
+        table = self.settings.barrier_table
         if self.own_gid:
             # The outbox forgets a gid once its messages are sent, and the broker would then drop those of a second
             # use without a word. The barrier does not forget.
-            yield InDatabase(mark_committed(pinned.gid, table=self.settings.barrier_table))
-        yield InDatabase(outbox_put(pinned.gid, pinned.broker.address, encode_row(op, pinned.broker.limits)))
-
-    def _choose(self) -> Script[Pinned]:
-        """Where the row is to be sent. Its re-driver runs before it is there: a commit may be cut off."""
+            self.here = yield InDatabase(self.local.mark(gid, table))
+            yield InDatabase(outbox_put(gid, address, payload))
+        else:
+            self.here = yield InDatabase(self.local.put(gid, address, payload, table))
         self._source = source = yield from self._outbox_source()
-        producer = self.producer()
-        if not producer.outbox.drives(source):
-            yield OnLoop(lambda: producer.outbox.drive_source(source))
-        self.pinned = yield from producer.choose(self.known_gid)
-        return self.pinned
+        outbox = self.producer().outbox
+        if not outbox.drives(source):
+            yield OnLoop(lambda: outbox.drive_source(source))
 
     def _outbox_source(self) -> Script[str]:
         """The database whose outbox this process re-drives; refused here if it could not."""
@@ -185,11 +202,11 @@ class ConsumerDedupBlock(OutboxBlock):
     takes_calls = False
 
     def before_commit(self) -> Script[None]:
-        pinned = yield from self._choose()
+        pinned = yield from self.producer().choose(self.known_gid)
         half = Send(prepared(self.messages, pinned.gid), pinned.gid)
+        yield from self._put(pinned, self._outcome(pinned, "commit"))
+        self.pinned = pinned
         yield Ask(pinned.broker, half, self.settings.timeout)
-        commit = self._outcome(pinned, "commit")
-        yield InDatabase(outbox_put(str(commit.gid), pinned.broker.address, encode_row(commit, pinned.broker.limits)))
 
     def after_commit(self, pinned: Pinned) -> Script[None]:
         yield self.producer().send_row(self._source, pinned, self._outcome(pinned, "commit"), wait=self.wait)
@@ -203,6 +220,15 @@ class ConsumerDedupBlock(OutboxBlock):
 
     def _outcome(self, pinned: Pinned, sign: Sign) -> Send:
         return Send(outcome(self.messages, pinned.gid, sign), outcome_gid(pinned.gid, sign))
+
+
+def _not_again(refused: Conflict) -> TallystickError:
+    """What a conflict at the broker means to the user of a gid, when the barrier knows of no other attempt."""
+    if not isinstance(refused, AlreadyResolved):
+        return refused
+    failed = TransactionFailed(refused.detail, field="gid")
+    failed.__cause__ = refused
+    return failed
 
 
 _BLOCKS: dict[str, type[Block]] = {block.mode: block for block in (CheckBackBlock, OutboxBlock, ConsumerDedupBlock)}

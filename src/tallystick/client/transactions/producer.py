@@ -27,6 +27,10 @@ class Pinned(Struct, frozen=True):
     gid: str
 
 
+FirstOp = Callable[[str], Script[ClientOp]]
+"""Makes all ready for a gid that no broker has heard of yet, and then the operation by which it hears of it."""
+
+
 class Producer:
     """Prepares, commits and rolls back on the right broker. Belongs to one connection, and so to one event loop."""
 
@@ -67,32 +71,38 @@ class Producer:
                 log.debug("no name of the store yet: %s", error)
         return Pinned(broker, new_gid(broker.store or ""))
 
-    def begin(self, first_op: Callable[[str], ClientOp], gid: str | None) -> Script[Pinned]:
+    def begin(self, first_op: FirstOp, gid: str | None) -> Script[Pinned]:
         """Have a broker take the first operation of a new transaction.
 
         With a gid that somebody knows, only its own broker is asked. Otherwise another broker may be tried, under
         another gid: nothing local is committed yet, so the gid left behind can only end as rolled back.
         """
-        candidates = self.connection.brokers.for_new()
-        if gid is None and len(candidates) > 1:
-            return (yield from self._begin_at_any(first_op, candidates))
-        pinned = yield from self.pin(gid) if gid is not None else self._new_at(candidates[0], self._timeout)
+        brokers = self.connection.brokers
+        if gid is not None:
+            pinned = yield from self.pin(gid)
+        elif brokers.only is not None:
+            pinned = yield from self._new_at(brokers.only, self._timeout)
+        else:
+            return (yield from self._begin_at_any(first_op, brokers.for_new()))
+        op = yield from first_op(pinned.gid)
         try:
-            yield Ask(pinned.broker, first_op(pinned.gid), self._timeout)
+            yield Ask(pinned.broker, op, self._timeout)
         except BaseException as error:
             if gid is None:
                 yield from self._forget(pinned, error)
             raise
         return pinned
 
-    def _begin_at_any(self, first_op: Callable[[str], ClientOp], candidates: list[BrokerPeer]) -> Script[Pinned]:
+    def _begin_at_any(self, first_op: FirstOp, candidates: list[BrokerPeer]) -> Script[Pinned]:
         attempt = max(LEAST_ATTEMPT_SECONDS, self._timeout / len(candidates))
         failures: list[TallystickError] = []
         for broker in candidates:
             pinned = None
             try:
-                pinned = yield from self._new_in_store(broker, attempt)
-                yield Ask(broker, first_op(pinned.gid), attempt, retry=False)
+                new = yield from self._new_in_store(broker, attempt)
+                op = yield from first_op(new.gid)
+                pinned = new
+                yield Ask(broker, op, attempt, retry=False)
                 return pinned
             except BaseException as error:
                 if pinned is not None:

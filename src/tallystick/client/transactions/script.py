@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from tallystick.barrier.adapters.base import Adapter, SyncAdapter
+from msgspec import Struct
+
+from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
 from tallystick.client.connection.brokers import BrokerPeer
@@ -28,8 +29,7 @@ FindWay = Callable[[], FromThreads]
 """Finds the way from a thread onto the client's event loop, when a step needs it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """An operation for one broker; its answer is waited for."""
 
     broker: BrokerPeer
@@ -38,8 +38,7 @@ class Ask:
     retry: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(Struct, frozen=True):
     """An operation that one broker is to hear in any case: it is retried in the background, and never raises.
 
     The script stays for the answer for `stay` seconds; `done` is called with the failure, or None, whenever it comes.
@@ -52,22 +51,19 @@ class Tell:
     stay: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class OnLoop:
+class OnLoop(Struct, frozen=True):
     """A coroutine function of the client; it runs on the client's event loop."""
 
     call: Callable[[], Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class InDatabase:
+class InDatabase(Struct, frozen=True):
     """An operation of the barrier package, in the local transaction or in one of its own."""
 
     operation: Operation[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class UserCode:
+class UserCode(Struct, frozen=True):
     """A handler; with an asynchronous client it may return an awaitable."""
 
     call: Callable[[], Any]
@@ -76,6 +72,7 @@ class UserCode:
 class Local(Enum):
     """The ends of the local transaction; the value is the adapter's method."""
 
+    ATTACH = "attach"
     BEGIN = "begin"
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -87,23 +84,21 @@ Script = Generator[Step, Any, T]
 
 def play_sync(script: Script[T], adapter: Adapter | None, way: FindWay) -> T:
     """Play a script on the caller's thread. Without an adapter it must not touch a database."""
-    database = cast(SyncAdapter, adapter)
     try:
         step = next(script)
         while True:
             try:
-                result = _do_sync(step, database, way)
+                result = _do_sync(step, adapter, way)
             except BaseException as failure:
                 step = script.throw(failure)
             else:
                 step = script.send(result)
     except StopIteration as end:
-        return cast(T, end.value)
+        return end.value  # type: ignore[no-any-return]
 
 
-async def play_async(script: Script[T], given: Adapter | None) -> T:
+async def play_async(script: Script[T], adapter: Adapter | None) -> T:
     """Play a script on the event loop. A synchronous connection is used right there, and blocks meanwhile."""
-    adapter = cast(Adapter, given)
     try:
         step = next(script)
         while True:
@@ -114,7 +109,7 @@ async def play_async(script: Script[T], given: Adapter | None) -> T:
             else:
                 step = script.send(result)
     except StopIteration as end:
-        return cast(T, end.value)
+        return end.value  # type: ignore[no-any-return]
 
 
 def nothing() -> Script[None]:
@@ -122,7 +117,7 @@ def nothing() -> Script[None]:
     yield from ()
 
 
-def _do_sync(step: Step, adapter: SyncAdapter, way: FindWay) -> Any:
+def _do_sync(step: Step, adapter: Any, way: FindWay) -> Any:
     if isinstance(step, InDatabase):
         return run_sync(adapter, step.operation)
     if isinstance(step, Ask):
@@ -133,10 +128,10 @@ def _do_sync(step: Step, adapter: SyncAdapter, way: FindWay) -> Any:
         return way().call(step.call)
     if isinstance(step, UserCode):
         return step.call()
-    return getattr(adapter, step.value)()
+    return getattr(adapter, step._value_)()
 
 
-async def _do_async(step: Step, adapter: Adapter) -> Any:
+async def _do_async(step: Step, adapter: Any) -> Any:
     if isinstance(step, InDatabase):
         if adapter.is_async:
             return await run_async(adapter, step.operation)
@@ -147,5 +142,5 @@ async def _do_async(step: Step, adapter: Adapter) -> Any:
         return await step.broker.ops.tell(step.op, step.timeout, stay=step.stay, done=step.done)
     if isinstance(step, OnLoop):
         return await step.call()
-    result = step.call() if isinstance(step, UserCode) else getattr(adapter, step.value)()
+    result = step.call() if isinstance(step, UserCode) else getattr(adapter, step._value_)()
     return await result if inspect.isawaitable(result) else result
