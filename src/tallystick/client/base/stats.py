@@ -30,3 +30,5 @@ class Stats(Struct):
     """Messages whose handler raised."""
     duplicates: int = 0
     """Messages that had their effect before and were only acknowledged."""
+    batches_undone: int = 0
+    """Batches that failed as a whole; their messages were handled one by one."""

@@ -1,7 +1,11 @@
-"""What happens to one message: its effect, and what makes the effect happen once.
+"""What happens to messages: their effects, and what makes each effect happen once.
 
-Everything between the begin and the commit is one local transaction in the consumer's own database. A crash anywhere
-leaves either all of it or nothing, and the message comes again.
+Everything between the begin and the commit is one local transaction in the consumer's own database, of one message or
+of several. A crash anywhere leaves either all of it or nothing, and the messages come again.
+
+The row of a message (or the offset) stands in the transaction before its handler runs, and that of no other message
+whose handler has not run: should a handler commit by itself, what is committed is as true as before. Where the database
+can be made to refuse such a commit, the rows of all are written at once.
 """
 
 from __future__ import annotations
@@ -15,7 +19,16 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.barrier.adapters.base import Adapter
-from tallystick.barrier.operations.inbox import advance_offset, first_time, keep_digest, read_offset
+from tallystick.barrier.errors import TransactionLost
+from tallystick.barrier.operations.inbox import (
+    advance_offset,
+    allow_commit,
+    first_time,
+    first_times,
+    forbid_commit,
+    keep_digest,
+    read_offset,
+)
 from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
 from tallystick.client.base.message import Message
 from tallystick.client.consumers.subscription import Subscription
@@ -25,7 +38,7 @@ from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.modes import new_block
 from tallystick.client.transactions.prepared import ID, SIGN, SIGNS
 from tallystick.client.transactions.producer import Producer
-from tallystick.client.transactions.script import InDatabase, Script, UserCode
+from tallystick.client.transactions.script import InDatabase, Local, Script, UserCode
 from tallystick.core.errors import InvalidRequest, OffsetMoved, OutcomeUnknown, TallystickError
 
 log = logging.getLogger("tallystick.client")
@@ -80,44 +93,79 @@ class ConnectionLost(TallystickError):
     code = "connection_lost"
 
 
-def handle_plainly(subscription: Subscription, message: Message) -> Script[Handling]:
+def handle_plainly(subscription: Subscription, messages: Sequence[Message]) -> Script[list[Handling]]:
     """Without a database of the consumer's: the effect may happen again if the acknowledgement is lost."""
-    if message.header(SIGN) in SIGNS:
+    (message,) = messages  # nothing is gained by a batch
+    if _is_signed(message):
         raise InvalidRequest(
             f"message {message.id} waits for its outcome, which only a subscription with exactly_once= can follow"
         )
     yield UserCode(lambda: subscription.handler(message))
-    return Handling.HANDLED
+    return [Handling.HANDLED]
 
 
-def handle_by_inbox(subscription: Subscription, message: Message, desk: Desk, producer: Producer) -> Script[Handling]:
-    """One local transaction: the inbox row, the effect, and what the handler sends."""
+def handle_by_inbox(
+    subscription: Subscription, messages: Sequence[Message], desk: Desk, producer: Producer
+) -> Script[list[Handling]]:
+    """One local transaction: the inbox rows, the effects, and what the handler sends."""
+    group = subscription.group
 
-    def body(call: Call) -> Script[Handling]:
-        if message.header(SIGN) in SIGNS:
-            return (yield from _signed_effect(subscription, message, call))
-        if not (yield InDatabase(first_time(subscription.group, message.id))):
-            return Handling.DUPLICATE
-        yield from _digest(subscription, message.id, message)
-        yield UserCode(lambda: call(message))
-        return Handling.HANDLED
+    def body(call: Call) -> Script[list[Handling]]:
+        ahead = yield from _may_write_ahead(messages)
+        plain = [message.id for message in messages if not _is_signed(message)] if ahead else []
+        new: set[str] = (yield InDatabase(first_times(group, plain))) if plain else set()
+
+        def is_first(message: Message) -> Script[bool]:
+            if not ahead:
+                return (yield InDatabase(first_time(group, message.id)))  # type: ignore[no-any-return]
+            if message.id not in new:
+                return False
+            new.remove(message.id)  # it may be there a second time
+            return True
+
+        def handle(message: Message) -> Script[Handling]:
+            if _is_signed(message):
+                return (yield from _signed_effect(subscription, message, call))
+            if not (yield from is_first(message)):
+                return Handling.DUPLICATE
+            return (yield from _effect(subscription, message.id, message, call))
+
+        return (yield from _one_after_another(messages, desk, handle, ahead=ahead))
 
     return _with_handler(subscription, desk, producer, body)
 
 
 def handle_by_offset(
-    subscription: Subscription, message: Message, desk: Desk, producer: Producer, place: GroupQueue, stored: int | None
-) -> Script[Handling]:
-    """One local transaction: the group's offset moves past the message, the effect, and what the handler sends."""
+    subscription: Subscription,
+    messages: Sequence[Message],
+    desk: Desk,
+    producer: Producer,
+    place: GroupQueue,
+    stored: int | None,
+) -> Script[list[Handling]]:
+    """One local transaction: the group's offset moves past the messages, their effects, and what the handler sends."""
 
-    def body(call: Call) -> Script[Handling]:
+    def body(call: Call) -> Script[list[Handling]]:
+        ahead = yield from _may_write_ahead(messages)
+        at = stored
+
+        def move(to: int) -> Script[None]:
+            nonlocal at
+            yield from _move(place, at, to)
+            at = to
+
         # First, because it locks the row: another consumer of this queue waits here and then finds it moved.
-        yield from _move(place, stored, message.offset + 1)
-        if message.header(SIGN) in SIGNS:
-            return (yield from _signed_effect(subscription, message, call))
-        yield from _digest(subscription, message.id, message)
-        yield UserCode(lambda: call(message))
-        return Handling.HANDLED
+        if ahead:
+            yield from move(messages[-1].offset + 1)
+
+        def handle(message: Message) -> Script[Handling]:
+            if not ahead:
+                yield from move(message.offset + 1)
+            if _is_signed(message):
+                return (yield from _signed_effect(subscription, message, call))
+            return (yield from _effect(subscription, message.id, message, call))
+
+        return (yield from _one_after_another(messages, desk, handle, ahead=ahead))
 
     return _with_handler(subscription, desk, producer, body)
 
@@ -160,9 +208,32 @@ def _move(place: GroupQueue, stored: int | None, to: int) -> Script[None]:
         raise OffsetMoved(f"{place.topic}/{place.queue}: another consumer moved the offset from {stored}")
 
 
+def _may_write_ahead(messages: Sequence[Message]) -> Script[bool]:
+    """Whether rows may be written ahead of their effects. One message has nothing to gain."""
+    return len(messages) > 1 and (yield InDatabase(forbid_commit()))
+
+
+def _one_after_another(
+    messages: Sequence[Message], desk: Desk, handle: Callable[[Message], Script[Handling]], *, ahead: bool
+) -> Script[list[Handling]]:
+    """Each message in its turn, as long as the transaction is open."""
+    verdicts: list[Handling] = []
+    for message in messages:
+        if verdicts:
+            if not desk.adapter.in_transaction:
+                raise TransactionLost("a handler has ended the transaction of its batch", rolled_back=False)
+            # In autocommit mode a driver may not know that the transaction is gone. Then this begins another one, in
+            # which row and effect are one, and at the end it is found out.
+            yield Local.BEGIN
+        verdicts.append((yield from handle(message)))
+    if ahead:
+        yield InDatabase(allow_commit())
+    return verdicts
+
+
 def _with_handler(
-    subscription: Subscription, desk: Desk, producer: Producer, body: Callable[[Call], Script[Handling]]
-) -> Script[Handling]:
+    subscription: Subscription, desk: Desk, producer: Producer, body: Callable[[Call], Script[T]]
+) -> Script[T]:
     """A handler of (message, conn, tx) runs in a block of its own, so what it sends is committed with the rest."""
     handler, connection = subscription.handler, desk.connection
     if subscription.sends:
@@ -214,15 +285,19 @@ def _signed_effect(subscription: Subscription, message: Message, call: Call) -> 
     if payload is None:
         raise NotPreparedYet(f"the outcome of {identity} is here, the message itself is not")
     prepared = _restored(_decode(payload), message)
-    yield from _digest(subscription, identity, prepared)
-    yield UserCode(lambda: call(prepared))
+    return (yield from _effect(subscription, identity, prepared, call))
+
+
+def _effect(subscription: Subscription, identity: str, message: Message, call: Call) -> Script[Handling]:
+    # What the handler is given is kept before it runs, so that it cannot have changed it.
+    if subscription.digest:
+        yield InDatabase(keep_digest(subscription.group, identity, message.value))
+    yield UserCode(lambda: call(message))
     return Handling.HANDLED
 
 
-def _digest(subscription: Subscription, identity: str, message: Message) -> Script[None]:
-    """Keep what the handler is given, if that was asked for: before it runs, so that it cannot have changed it."""
-    if subscription.digest:
-        yield InDatabase(keep_digest(subscription.group, identity, message.value))
+def _is_signed(message: Message) -> bool:
+    return message.headers is not None and message.header(SIGN) in SIGNS
 
 
 def _restored(prepared: Message, outcome: Message) -> Message:
