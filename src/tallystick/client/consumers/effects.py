@@ -2,10 +2,6 @@
 
 Everything between the begin and the commit is one local transaction in the consumer's own database, of one message or
 of several. A crash anywhere leaves either all of it or nothing, and the messages come again.
-
-The row of a message (or the offset) stands in the transaction before its handler runs, and that of no other message
-whose handler has not run: should a handler commit by itself, what is committed is as true as before. Where the database
-can be made to refuse such a commit, the rows of all are written at once.
 """
 
 from __future__ import annotations
@@ -16,30 +12,22 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import TransactionLost
-from tallystick.barrier.operations.inbox import (
-    advance_offset,
-    allow_commit,
-    first_time,
-    first_times,
-    forbid_commit,
-    keep_digest,
-    read_offset,
-)
+from tallystick.barrier.operations.inbox import allow_commit, first_time, forbid_commit, keep_digest, read_offset
 from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
 from tallystick.client.base.message import Message
+from tallystick.client.consumers.marks import GroupQueue, Marks, OffsetRow, is_signed
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions import TransactionBase
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.modes import new_block
-from tallystick.client.transactions.prepared import ID, SIGN, SIGNS
+from tallystick.client.transactions.prepared import ID, SIGN
 from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import InDatabase, Local, Script, UserCode
-from tallystick.core.errors import InvalidRequest, OffsetMoved, OutcomeUnknown, TallystickError
+from tallystick.core.errors import InvalidRequest, OutcomeUnknown, TallystickError
 
 log = logging.getLogger("tallystick.client")
 
@@ -47,15 +35,6 @@ T = TypeVar("T")
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode
-
-
-class GroupQueue(Struct, frozen=True):
-    """A queue as one consumer group reads it. Each store numbers the offsets of its queues for itself."""
-
-    group: str
-    store: str
-    topic: str
-    queue: int
 
 
 class Desk(NamedTuple):
@@ -96,7 +75,7 @@ class ConnectionLost(TallystickError):
 def handle_plainly(subscription: Subscription, messages: Sequence[Message]) -> Script[list[Handling]]:
     """Without a database of the consumer's: the effect may happen again if the acknowledgement is lost."""
     (message,) = messages  # nothing is gained by a batch
-    if _is_signed(message):
+    if is_signed(message):
         raise InvalidRequest(
             f"message {message.id} waits for its outcome, which only a subscription with exactly_once= can follow"
         )
@@ -104,75 +83,37 @@ def handle_plainly(subscription: Subscription, messages: Sequence[Message]) -> S
     return [Handling.HANDLED]
 
 
-def handle_by_inbox(
-    subscription: Subscription, messages: Sequence[Message], desk: Desk, producer: Producer
+def handle_once(
+    subscription: Subscription, messages: Sequence[Message], desk: Desk, producer: Producer, marks: Marks
 ) -> Script[list[Handling]]:
-    """One local transaction: the inbox rows, the effects, and what the handler sends."""
-    group = subscription.group
+    """One local transaction: the marks, the effects, and what the handler sends."""
 
     def body(call: Call) -> Script[list[Handling]]:
-        ahead = yield from _may_write_ahead(messages)
-        plain = [message.id for message in messages if not _is_signed(message)] if ahead else []
-        new: set[str] = (yield InDatabase(first_times(group, plain))) if plain else set()
-
-        def is_first(message: Message) -> Script[bool]:
-            if not ahead:
-                return (yield InDatabase(first_time(group, message.id)))  # type: ignore[no-any-return]
-            if message.id not in new:
-                return False
-            new.remove(message.id)  # it may be there a second time
-            return True
-
-        def handle(message: Message) -> Script[Handling]:
-            if _is_signed(message):
-                return (yield from _signed_effect(subscription, message, call))
-            if not (yield from is_first(message)):
-                return Handling.DUPLICATE
-            return (yield from _effect(subscription, message.id, message, call))
-
-        return (yield from _one_after_another(messages, desk, handle, ahead=ahead))
-
-    return _with_handler(subscription, desk, producer, body)
-
-
-def handle_by_offset(
-    subscription: Subscription,
-    messages: Sequence[Message],
-    desk: Desk,
-    producer: Producer,
-    place: GroupQueue,
-    stored: int | None,
-) -> Script[list[Handling]]:
-    """One local transaction: the group's offset moves past the messages, their effects, and what the handler sends."""
-
-    def body(call: Call) -> Script[list[Handling]]:
-        ahead = yield from _may_write_ahead(messages)
-        at = stored
-
-        def move(to: int) -> Script[None]:
-            nonlocal at
-            yield from _move(place, at, to)
-            at = to
-
-        # First, because it locks the row: another consumer of this queue waits here and then finds it moved.
+        # One message has nothing to gain by it.
+        ahead = len(messages) > 1 and (yield InDatabase(forbid_commit()))
         if ahead:
-            yield from move(messages[-1].offset + 1)
-
-        def handle(message: Message) -> Script[Handling]:
-            if not ahead:
-                yield from move(message.offset + 1)
-            if _is_signed(message):
-                return (yield from _signed_effect(subscription, message, call))
-            return (yield from _effect(subscription, message.id, message, call))
-
-        return (yield from _one_after_another(messages, desk, handle, ahead=ahead))
+            yield from marks.write_all(messages)
+        verdicts: list[Handling] = []
+        for message in messages:
+            if verdicts:
+                yield from _go_on(desk, verdicts[-1], ahead)
+            if not (marks.is_new(message) if ahead else (yield from marks.write(message))):
+                verdicts.append(Handling.DUPLICATE)
+            elif is_signed(message):
+                verdicts.append((yield from _signed_effect(subscription, message, call)))
+            else:
+                yield from _effect(subscription, message, call)
+                verdicts.append(Handling.HANDLED)
+        if ahead:
+            yield InDatabase(allow_commit())
+        return verdicts
 
     return _with_handler(subscription, desk, producer, body)
 
 
 def move_offset(desk: Desk, place: GroupQueue, stored: int | None, to: int) -> Script[None]:
     """One local transaction: the group's offset moves, nothing else happens."""
-    return _in_transaction(LocalTransaction(desk.adapter), lambda: _move(place, stored, to))
+    return _in_transaction(LocalTransaction(desk.adapter), lambda: OffsetRow(place, stored).move(to))
 
 
 def stored_offset(desk: Desk, place: GroupQueue) -> Script[int | None]:
@@ -196,39 +137,22 @@ def begin_at_ends(desk: Desk, place: GroupQueue, ends: Sequence[int]) -> Script[
             if stored is not None:
                 return stored if one == place else None
         for one, end in zip(queues, ends, strict=True):
-            yield from _move(one, None, end)
+            yield from OffsetRow(one, None).move(end)
         return ends[place.queue]
 
     return _in_transaction(LocalTransaction(desk.adapter), body)
 
 
-def _move(place: GroupQueue, stored: int | None, to: int) -> Script[None]:
-    moved = yield InDatabase(advance_offset(*msgspec.structs.astuple(place), expected=stored, new=to))
-    if not moved:
-        raise OffsetMoved(f"{place.topic}/{place.queue}: another consumer moved the offset from {stored}")
-
-
-def _may_write_ahead(messages: Sequence[Message]) -> Script[bool]:
-    """Whether rows may be written ahead of their effects. One message has nothing to gain."""
-    return len(messages) > 1 and (yield InDatabase(forbid_commit()))
-
-
-def _one_after_another(
-    messages: Sequence[Message], desk: Desk, handle: Callable[[Message], Script[Handling]], *, ahead: bool
-) -> Script[list[Handling]]:
-    """Each message in its turn, as long as the transaction is open."""
-    verdicts: list[Handling] = []
-    for message in messages:
-        if verdicts:
-            if not desk.adapter.in_transaction:
-                raise TransactionLost("a handler has ended the transaction of its batch", rolled_back=False)
-            # In autocommit mode a driver may not know that the transaction is gone. Then this begins another one, in
-            # which row and effect are one, and at the end it is found out.
-            yield Local.BEGIN
-        verdicts.append((yield from handle(message)))
-    if ahead:
-        yield InDatabase(allow_commit())
-    return verdicts
+def _go_on(desk: Desk, last: Handling, ahead: bool) -> Script[None]:
+    """To the next message of a batch, if the transaction is open still."""
+    # After a duplicate there is nothing to ask: no handler can have ended it. (And without a row of ours PyMySQL does
+    # not know yet that one is open.)
+    if last is not Handling.DUPLICATE and not desk.adapter.in_transaction:
+        raise TransactionLost("a handler has ended the transaction of its batch", rolled_back=False)
+    if not ahead:
+        # In autocommit mode PyMySQL may not know that it is gone. Then this begins another one, in which mark and
+        # effect are one; the end finds it out.
+        yield Local.BEGIN
 
 
 def _with_handler(
@@ -284,20 +208,15 @@ def _signed_effect(subscription: Subscription, message: Message, call: Call) -> 
         return Handling.NOTED
     if payload is None:
         raise NotPreparedYet(f"the outcome of {identity} is here, the message itself is not")
-    prepared = _restored(_decode(payload), message)
-    return (yield from _effect(subscription, identity, prepared, call))
-
-
-def _effect(subscription: Subscription, identity: str, message: Message, call: Call) -> Script[Handling]:
-    # What the handler is given is kept before it runs, so that it cannot have changed it.
-    if subscription.digest:
-        yield InDatabase(keep_digest(subscription.group, identity, message.value))
-    yield UserCode(lambda: call(message))
+    yield from _effect(subscription, _restored(_decode(payload), message), call, identity)
     return Handling.HANDLED
 
 
-def _is_signed(message: Message) -> bool:
-    return message.headers is not None and message.header(SIGN) in SIGNS
+def _effect(subscription: Subscription, message: Message, call: Call, identity: str | None = None) -> Script[None]:
+    # What the handler is given is kept before it runs, so that it cannot have changed it.
+    if subscription.digest:
+        yield InDatabase(keep_digest(subscription.group, identity or message.id, message.value))
+    yield UserCode(lambda: call(message))
 
 
 def _restored(prepared: Message, outcome: Message) -> Message:

@@ -17,8 +17,9 @@ from tallystick.client.base.message import Message
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, handle_by_inbox, handle_plainly
+from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, handle_once, handle_plainly
 from tallystick.client.consumers.lanes import lane_for
+from tallystick.client.consumers.marks import InboxRows
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import Script
@@ -155,14 +156,24 @@ class LeaseConsumer:
     async def _handle(self, batch: list[_Held]) -> None:
         try:
             settlements = await self._settlements(batch)
-            # From here on the leases are of no use: a renewal could only come after the ack, and find nothing.
-            for held in batch:
-                held.settling = True
+        except BaseException:
+            self._let_go(batch)
+            raise
+        # From here on the leases are of no use: a renewal could only come after the ack, and find nothing.
+        for held in batch:
+            held.settling = True
+        self._handling.start(self._settle(batch, settlements))  # meanwhile the next batch is handled
+
+    async def _settle(self, batch: list[_Held], settlements: list[_Settlement]) -> None:
+        try:
             await asyncio.gather(*(self._tell(broker, op) for broker, op in settlements))
         finally:
-            for held in batch:
-                del self._held[held.message.receipt]
-            self._freed.set()
+            self._let_go(batch)
+
+    def _let_go(self, batch: list[_Held]) -> None:
+        for held in batch:
+            del self._held[held.message.receipt]
+        self._freed.set()
 
     async def _settlements(self, batch: list[_Held]) -> list[_Settlement]:
         """Handle the messages; how the brokers are to settle them."""
@@ -215,7 +226,8 @@ class LeaseConsumer:
             raise _Stopped
         if self._subscription.exactly_once is None:
             return handle_plainly(self._subscription, messages)
-        return handle_by_inbox(self._subscription, messages, desk, self._producer)
+        marks = InboxRows(self._subscription.group)
+        return handle_once(self._subscription, messages, desk, self._producer, marks)
 
     def _failed(self, message: Message, failure: Exception) -> Nack:
         subscription = self._subscription

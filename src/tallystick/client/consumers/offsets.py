@@ -14,15 +14,9 @@ from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.connection.questions import Fetched
 from tallystick.client.connection.waiting import Answered
-from tallystick.client.consumers.effects import (
-    GroupQueue,
-    Handling,
-    begin_at_ends,
-    handle_by_offset,
-    move_offset,
-    stored_offset,
-)
+from tallystick.client.consumers.effects import Handling, begin_at_ends, handle_once, move_offset, stored_offset
 from tallystick.client.consumers.lanes import lane_for
+from tallystick.client.consumers.marks import GroupQueue, OffsetRow
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions.producer import Producer
 from tallystick.core.errors import NotFound, OffsetMoved, OffsetOutOfRange
@@ -35,7 +29,7 @@ T = TypeVar("T")
 WAIT_SECONDS = 20.0
 LOOK_FOR_QUEUES_SECONDS = 30.0
 NO_TOPIC_SECONDS = 0.5
-FETCH_MESSAGES = 200
+FETCH_MESSAGES, FETCH_BATCHES = 200, 5
 # After losing a race for a message, the loser lets the winner go ahead instead of racing for the next one at once.
 STEP_BACK_SECONDS = 0.2
 
@@ -130,7 +124,7 @@ class _Reader:
         self._broker = broker
         self._queue = queue
         self._attempt = attempt
-        self._at_once = max(FETCH_MESSAGES, self._subscription.batch)
+        self._at_once = max(FETCH_MESSAGES, FETCH_BATCHES * self._subscription.batch)
         self._stored: int | None = None
         self.progress = False
 
@@ -224,7 +218,7 @@ class _Reader:
             message.attempt = self._attempt
         stored = self._stored
         verdicts = await self._lane.play(
-            lambda desk: handle_by_offset(self._subscription, batch, desk, self._producer, place, stored)
+            lambda desk: handle_once(self._subscription, batch, desk, self._producer, OffsetRow(place, stored))
         )
         self._stored = batch[-1].offset + 1
         self._attempt, self.progress = 1, True

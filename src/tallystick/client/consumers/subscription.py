@@ -60,8 +60,9 @@ class Subscription(Struct, frozen=True, kw_only=True):
 
     @property
     def in_hand(self) -> int:
-        """How many messages are held under lease at most: those in handlers, and those that wait for one."""
-        waiting = max(DEFAULT_PREFETCH, self.batch) if self.prefetch is None else self.prefetch
+        """How many messages are held under lease at most: those in handlers, and those before and after them."""
+        # One batch that waits, and one that the broker has not settled yet.
+        waiting = max(DEFAULT_PREFETCH, 2 * self.batch) if self.prefetch is None else self.prefetch
         return self.concurrency * self.batch + waiting
 
 
@@ -162,7 +163,7 @@ class Subscriptions:
         With `batch` that transaction holds the effects of up to so many messages, one call of the handler each, and is
         committed once. If one fails all are undone and handled one by one, so the handler may be called again for a
         message that has not failed: only effects in its own database are there once.
-        `concurrency` handlers (or batches) run at a time; `prefetch` messages wait for one, by default 32 or a batch.
+        `concurrency` handlers (or batches) run at a time; `prefetch` messages wait, by default 32 or two batches.
         With `digest` a SHA-256 of each value is kept beside the effect, for `tallystick spark reconcile --digests`.
         """
 
