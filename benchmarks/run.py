@@ -256,9 +256,9 @@ SECTIONS: dict[str, Section] = {
     "transactions": transactions,
     "reading": reading,
     "blocks": local_transactions,
-    "consumers": consumers,
     "calls": calls,
     "recovery": recovery,
+    "consumers": consumers,
     "pending": pending,
     "growth": growth,
 }

@@ -73,11 +73,12 @@ class PostgreSQL(Dialect):
         why = "a handler of several messages must not commit; it was rolled back at "
         return Statement(
             "declare tallystick_batch no scroll cursor with hold for "
-            f"select cast(concat('{why}', clock_timestamp()) as integer)"
+            f"select cast(concat('{why}', clock_timestamp()) as integer)",
+            returns_nothing=True,
         )
 
     def allow_commit(self) -> Statement:
-        return Statement("close tallystick_batch")
+        return Statement("close tallystick_batch", returns_nothing=True)
 
     def age(self, seconds: float) -> object:
         return float(seconds)

@@ -28,7 +28,7 @@ class Stats(Struct):
     """Messages whose handler came to its end."""
     handler_failures: int = 0
     """Messages whose handler raised."""
-    duplicates: int = 0
-    """Messages that had their effect before and were only acknowledged."""
     batches_undone: int = 0
     """Batches that failed as a whole; their messages were handled one by one."""
+    duplicates: int = 0
+    """Messages that had their effect before and were only acknowledged."""

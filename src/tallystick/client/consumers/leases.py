@@ -193,6 +193,8 @@ class LeaseConsumer:
             return batch
         try:
             await self._play(batch, done)
+        except _Stopped:
+            return batch
         except Exception as failure:
             # Nothing of it is committed, or what is has its rows. Which message it was is found by the way.
             self._stats.batches_undone += 1
