@@ -19,7 +19,7 @@ from fork_server import ForkServer
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(300)]
 
 BATCH = 3
-AT_A_TIME = 10
+AT_A_TIME = 5
 FAILS = "-1"
 """The end of the name of a message that fails: the second one of a batch."""
 
@@ -144,7 +144,8 @@ def test_a_consumer_that_sleeps_past_its_leases_has_no_second_effect(new_shop: N
         second.kill()
         assert shop.effects() == messages
 
-    inside = [at for at, step in enumerate(steps, 1) if step.startswith(("after", "ack"))]
+    changes = ("after statement", "after handler", "after local commit", "ack")
+    inside = [at for at, step in enumerate(steps, 1) if step.startswith(changes)]
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         list(pool.map(sleeps, inside))
 
