@@ -96,7 +96,7 @@ def handle_once(
         verdicts: list[Handling] = []
         for message in messages:
             if verdicts:
-                yield from _go_on(desk, verdicts[-1], ahead)
+                yield from _go_on(desk, verdicts[-1])
             if not (marks.is_new(message) if ahead else (yield from marks.write(message))):
                 verdicts.append(Handling.DUPLICATE)
             elif is_signed(message):
@@ -143,16 +143,15 @@ def begin_at_ends(desk: Desk, place: GroupQueue, ends: Sequence[int]) -> Script[
     return _in_transaction(LocalTransaction(desk.adapter), body)
 
 
-def _go_on(desk: Desk, last: Handling, ahead: bool) -> Script[None]:
+def _go_on(desk: Desk, last: Handling) -> Script[None]:
     """To the next message of a batch, if the transaction is open still."""
     # After a duplicate there is nothing to ask: no handler can have ended it. (And without a row of ours PyMySQL does
     # not know yet that one is open.)
     if last is not Handling.DUPLICATE and not desk.adapter.in_transaction:
         raise TransactionLost("a handler has ended the transaction of its batch", rolled_back=False)
-    if not ahead:
-        # In autocommit mode PyMySQL may not know that it is gone. Then this begins another one, in which mark and
-        # effect are one; the end finds it out.
-        yield Local.BEGIN
+    # In autocommit mode PyMySQL and SQLAlchemy may not know that it is gone; each effect would be committed by itself.
+    # Then this begins another one, which the end finds out.
+    yield Local.BEGIN
 
 
 def _with_handler(
