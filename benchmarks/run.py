@@ -14,6 +14,7 @@ from rich.console import Console
 
 from benchmarks import blocks, loads
 from benchmarks.calls import calls, recovery
+from benchmarks.consumers import consumers
 from benchmarks.report import Figure, Report
 from tallystick import AsyncClient, Client
 from tallystick.cli.doctor.disk import bare_fdatasync
@@ -257,6 +258,7 @@ SECTIONS: dict[str, Section] = {
     "blocks": local_transactions,
     "calls": calls,
     "recovery": recovery,
+    "consumers": consumers,
     "pending": pending,
     "growth": growth,
 }

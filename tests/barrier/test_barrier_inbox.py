@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from parties import Place
+from parties import DRIVER_ERRORS, Place
+from sqlalchemy.exc import DBAPIError
 
 from tallystick.barrier import advance_offset, first_time, read_offset
+from tallystick.barrier.operations.inbox import allow_commit, first_times, forbid_commit
 from tallystick.core.errors import InvalidRequest
 
 QUEUE = ("bank-b", "store1", "transfers", 3)
@@ -53,6 +55,31 @@ async def test_second_consumer_waits_for_the_first(place: Place, gid: str, end: 
     assert not waiting.done()
     await first.do(end)
     assert await waiting is new
+
+
+async def test_a_commit_is_refused_until_it_is_allowed_where_an_engine_can(place: Place, gid: str) -> None:
+    consumer = await place.open()
+    await consumer.begin()
+    if not await consumer.run(forbid_commit()):
+        assert consumer.adapter.dialect.name != "postgresql"
+        return
+    assert await consumer.run(first_times("bank-b", [f"{gid}/0", f"{gid}/1"])) == {f"{gid}/0", f"{gid}/1"}
+    with pytest.raises((*DRIVER_ERRORS, DBAPIError), match="must not commit"):
+        await consumer.commit()
+    await consumer.rollback()
+    await consumer.begin()
+    assert await consumer.run(forbid_commit())
+    assert await consumer.run(first_times("bank-b", [f"{gid}/1"])) == {f"{gid}/1"}
+    await consumer.run(allow_commit())
+    await consumer.commit()
+    await consumer.begin()
+    assert await consumer.run(forbid_commit())
+    assert await consumer.run(first_times("bank-b", [f"{gid}/0", f"{gid}/1", f"{gid}/0"])) == {f"{gid}/0"}
+    await consumer.rollback()
+    await consumer.begin()
+    with pytest.raises((*DRIVER_ERRORS, DBAPIError), match="tallystick_batch"):  # the transaction is another one
+        await consumer.run(allow_commit())
+    await consumer.rollback()
 
 
 async def test_message_id_that_does_not_fit_is_refused(place: Place) -> None:

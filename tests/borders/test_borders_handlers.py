@@ -54,32 +54,39 @@ def _swallow(connection: Any) -> None:
         return
 
 
-def consume(service: Service, by: Any, nasty: dict[str, Nasty]) -> None:
+def consume(service: Service, by: Any, nasty: dict[str, Nasty], batch: int) -> None:
     """A message for each; its handler misbehaves after its effect, once."""
     left = dict(nasty)
     service.ts.create_topic(service.topic, queues=1)
+    options: Any = {"exactly_once": service.bank.open, "by": by, "concurrency": 1, "batch": batch}
 
-    @service.ts.subscribe(service.topic, group=service.group, exactly_once=service.bank.open, by=by, concurrency=1)
+    @service.ts.subscribe(service.topic, group=service.group, **options)
     def handle(message: tallystick.Message, connection: Any) -> None:
         service.bank.note(connection, message.text)
         do = left.pop(message.text, None)
         if do is not None:
             do(connection)
 
-    for name in [*nasty, "last"]:
+    # Those beside it in a batch do no harm, and must suffer none.
+    names = [each for name in nasty for each in (f"before {name}", name, f"after {name}")]
+    for name in names:
         service.ts.send(service.topic, name)
     service.ts.start()
-    eventually(lambda: sorted(service.bank.notes()) == sorted([*nasty, "last"]), "each effect, once")
+    eventually(lambda: sorted(service.bank.notes()) == sorted(names), "each effect, once")
     service.ts.stop()
-    assert sorted(service.bank.notes()) == sorted([*nasty, "last"])
+    assert sorted(service.bank.notes()) == sorted(names)
     assert left == {}
 
 
+@pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("by", ["inbox", "offset"])
-def test_the_effect_of_a_handler_that_misbehaves_is_there_once(any_service: Service, by: str) -> None:
-    consume(any_service, by, ANY if any_service.bank.engine == "sqlite" else SERVERS)
+def test_the_effect_of_a_handler_that_misbehaves_is_there_once(any_service: Service, by: str, batch: int) -> None:
+    consume(any_service, by, ANY if any_service.bank.engine == "sqlite" else SERVERS, batch)
 
 
+@pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("by", ["inbox", "offset"])
-def test_the_effect_of_a_handler_that_breaks_its_transaction_is_there_once(postgres_service: Service, by: str) -> None:
-    consume(postgres_service, by, POSTGRES)
+def test_the_effect_of_a_handler_that_breaks_its_transaction_is_there_once(
+    postgres_service: Service, by: str, batch: int
+) -> None:
+    consume(postgres_service, by, POSTGRES, batch)

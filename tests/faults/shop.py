@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from broker_view import BrokerView
@@ -40,30 +41,36 @@ def effect_at(steps: list[str]) -> int:
 
 
 class Shop:
-    """`by` is the consumers' way to have each effect once."""
+    """`by` is the consumers' way to have each effect once, `batch` how many messages they handle together."""
 
-    def __init__(self, url: str, place: Place, crew: ForkServer, by: str) -> None:
-        self.url, self.place, self.by = url, place, by
+    def __init__(self, url: str, place: Place, crew: ForkServer, by: str, batch: int = 1) -> None:
+        self.url, self.place, self.by, self.batch = url, place, by, batch
         self.steps = steps_of(by, place.engine)
         self.view = BrokerView(url)
         self.topic = f"topic-{uuid.uuid4().hex[:8]}"
         self.group = f"{self.topic}-consumers"
         self._crew = crew
 
-    def fill(self, count: int) -> Counter[str]:
+    def fill(self, count: int, first: int = 0) -> Counter[str]:
         """Send messages; what the effects must be."""
-        names = [f"{self.topic}-message-{number}" for number in range(count)]
+        names = [f"{self.topic}-message-{number}" for number in range(first, first + count)]
         with tallystick.Client(self.url) as client:
             for name in names:
                 client.send(self.topic, name)
         return Counter(names)
 
     def consumer(self, name: str, at: int = 0, **more: Any) -> Child:
-        what = {"url": self.url, "topic": self.topic, "group": self.group, "place": self.place, "by": self.by}
-        return self._crew.start("consumer_main:main", name=name, at=at, invisible=INVISIBLE, **what, **more)
+        where = {"url": self.url, "topic": self.topic, "group": self.group, "place": self.place}
+        how = {"by": self.by, "batch": self.batch, "invisible": INVISIBLE}
+        return self._crew.start("consumer_main:main", name=name, at=at, **where, **how, **more)
 
     def effects(self) -> Counter[str]:
         return Counter(row[0] for row in self.place.rows("select id from effect where id like %s", f"{self.topic}-%"))
+
+    def doers(self, names: Iterable[str]) -> set[str]:
+        """The consumers that had the effects of these messages."""
+        rows = self.place.rows("select id, doer from effect where id like %s", f"{self.topic}-%")
+        return {doer for name, doer in rows if name in set(names)}
 
     def locked(self, at: int) -> bool:
         """Whether a consumer at a moment keeps the others out: it holds the database (SQLite), or the row it wrote."""

@@ -153,6 +153,16 @@ def insert_inbox(sql: Dialect, table: str, group: str, message_id: str) -> State
     )
 
 
+def insert_inboxes(sql: Dialect, table: str, group: str, message_ids: Sequence[str]) -> Statement:
+    """One statement for all of them, where an engine has arrays: it returns those that had no row."""
+    return Statement(
+        f"insert into {checked_table(table)} (consumer_group, message_id, created_at) "
+        f"select cast(:consumer_group as text), one, {sql.now} from unnest(cast(:message_ids as text[])) as one "
+        f"{sql.unless_taken('consumer_group, message_id')} returning message_id",
+        {"consumer_group": group, "message_ids": list(message_ids)},
+    )
+
+
 def upsert_digest(sql: Dialect, table: str, group: str, message_id: str, digest: str) -> Statement:
     return Statement(
         f"insert into {checked_table(table)} (consumer_group, message_id, digest, created_at) "

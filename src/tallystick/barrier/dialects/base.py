@@ -70,6 +70,14 @@ class Dialect(ABC):
         """Asked before the commit; fails, or returns something else than the token, if what `tie` left is gone."""
         return _UNTIE
 
+    def forbid_commit(self) -> Statement | None:
+        """Makes every commit of the transaction fail until `allow_commit`; None where the engine has no such thing."""
+        return None
+
+    def allow_commit(self) -> Statement:
+        """Takes it back. Fails if the transaction in which it was forbidden is gone."""
+        raise NotImplementedError
+
     @abstractmethod
     def age(self, seconds: float) -> object:
         """The value for `:age`."""

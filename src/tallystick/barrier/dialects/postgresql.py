@@ -68,6 +68,19 @@ class PostgreSQL(Dialect):
     def untie(self, token: str) -> Statement:
         return Statement(f"select {self.tether}")
 
+    def forbid_commit(self) -> Statement:
+        # A cursor that is to outlive its transaction is read when that commits: this one cannot be, and says why. The
+        # clock keeps the planner from reading it at once.
+        why = "a handler of several messages must not commit; it was rolled back at "
+        return Statement(
+            "declare tallystick_batch no scroll cursor with hold for "
+            f"select cast(concat('{why}', clock_timestamp()) as integer)",
+            returns_nothing=True,
+        )
+
+    def allow_commit(self) -> Statement:
+        return Statement("close tallystick_batch", returns_nothing=True)
+
     def age(self, seconds: float) -> object:
         return float(seconds)
 

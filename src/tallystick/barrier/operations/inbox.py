@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.names import DIGEST_TABLE, INBOX_TABLE, OFFSET_TABLE, checked_text
-from tallystick.barrier.operations.common import insert_once
+from tallystick.barrier.operations.common import as_text, insert_once
 from tallystick.barrier.statement import Steps, operation
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
@@ -23,6 +24,36 @@ def first_time(sql: Dialect, group: str, message_id: str, *, table: str = INBOX_
     check_name(group, "group")
     checked_text(message_id, "message_id", 255)
     return (yield from insert_once(queries.insert_inbox(sql, table, group, message_id)))
+
+
+@operation
+def forbid_commit(sql: Dialect) -> Steps[bool]:
+    """Have the database refuse every commit of this transaction until `allow_commit`; False where it cannot.
+
+    Only under it may rows be written ahead of their effects: else a handler that commits by itself would commit the
+    rows of messages that nobody has handled yet.
+    """
+    statement = sql.forbid_commit()
+    if statement is None:
+        return False
+    yield statement
+    return True
+
+
+@operation
+def allow_commit(sql: Dialect) -> Steps[None]:
+    """The effects of all rows are there."""
+    yield sql.allow_commit()
+
+
+@operation
+def first_times(sql: Dialect, group: str, message_ids: Collection[str], *, table: str = INBOX_TABLE) -> Steps[set[str]]:
+    """Which of these messages the group sees for the first time. Only after `forbid_commit` has said True."""
+    check_name(group, "group")
+    # In one order for all consumers: those that have messages in common wait for one another, never in a circle.
+    ordered = sorted({checked_text(one, "message_id", 255) for one in message_ids})
+    new = yield queries.insert_inboxes(sql, table, group, ordered)
+    return {as_text(row[0]) for row in new.rows}
 
 
 @operation

@@ -32,9 +32,11 @@ class Tasks:
             log.error("background work ended unexpectedly", exc_info=failure)
 
     async def wait(self, timeout: float) -> None:
-        """Give the tasks time to end by themselves."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=timeout)
+        """Give the tasks, and those that they start, time to end by themselves."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while self._tasks and (left := deadline - loop.time()) > 0:
+            await asyncio.wait(self._tasks, timeout=left)
 
     async def cancel(self) -> None:
         tasks = list(self._tasks)

@@ -1,7 +1,7 @@
-"""What happens to one message: its effect, and what makes the effect happen once.
+"""What happens to messages: their effects, and what makes each effect happen once.
 
-Everything between the begin and the commit is one local transaction in the consumer's own database. A crash anywhere
-leaves either all of it or nothing, and the message comes again.
+Everything between the begin and the commit is one local transaction in the consumer's own database, of one message or
+of several. A crash anywhere leaves either all of it or nothing, and the messages come again.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from tallystick.barrier.adapters.base import Adapter
-from tallystick.barrier.operations.inbox import advance_offset, first_time, keep_digest, read_offset
+from tallystick.barrier.errors import TransactionLost
+from tallystick.barrier.operations.inbox import allow_commit, first_time, forbid_commit, keep_digest, read_offset
 from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
 from tallystick.client.base.message import Message
+from tallystick.client.consumers.marks import GroupQueue, Marks, OffsetRow, is_signed
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions import TransactionBase
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.modes import new_block
-from tallystick.client.transactions.prepared import ID, SIGN, SIGNS
+from tallystick.client.transactions.prepared import ID, SIGN
 from tallystick.client.transactions.producer import Producer
-from tallystick.client.transactions.script import InDatabase, Script, UserCode
-from tallystick.core.errors import InvalidRequest, OffsetMoved, OutcomeUnknown, TallystickError
+from tallystick.client.transactions.script import InDatabase, Local, Script, UserCode
+from tallystick.core.errors import InvalidRequest, OutcomeUnknown, TallystickError
 
 log = logging.getLogger("tallystick.client")
 
@@ -34,15 +35,6 @@ T = TypeVar("T")
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode
-
-
-class GroupQueue(Struct, frozen=True):
-    """A queue as one consumer group reads it. Each store numbers the offsets of its queues for itself."""
-
-    group: str
-    store: str
-    topic: str
-    queue: int
 
 
 class Desk(NamedTuple):
@@ -80,51 +72,48 @@ class ConnectionLost(TallystickError):
     code = "connection_lost"
 
 
-def handle_plainly(subscription: Subscription, message: Message) -> Script[Handling]:
+def handle_plainly(subscription: Subscription, messages: Sequence[Message]) -> Script[list[Handling]]:
     """Without a database of the consumer's: the effect may happen again if the acknowledgement is lost."""
-    if message.header(SIGN) in SIGNS:
+    (message,) = messages  # nothing is gained by a batch
+    if is_signed(message):
         raise InvalidRequest(
             f"message {message.id} waits for its outcome, which only a subscription with exactly_once= can follow"
         )
     yield UserCode(lambda: subscription.handler(message))
-    return Handling.HANDLED
+    return [Handling.HANDLED]
 
 
-def handle_by_inbox(subscription: Subscription, message: Message, desk: Desk, producer: Producer) -> Script[Handling]:
-    """One local transaction: the inbox row, the effect, and what the handler sends."""
+def handle_once(
+    subscription: Subscription, messages: Sequence[Message], desk: Desk, producer: Producer, marks: Marks
+) -> Script[list[Handling]]:
+    """One local transaction: the marks, the effects, and what the handler sends."""
 
-    def body(call: Call) -> Script[Handling]:
-        if message.header(SIGN) in SIGNS:
-            return (yield from _signed_effect(subscription, message, call))
-        if not (yield InDatabase(first_time(subscription.group, message.id))):
-            return Handling.DUPLICATE
-        yield from _digest(subscription, message.id, message)
-        yield UserCode(lambda: call(message))
-        return Handling.HANDLED
-
-    return _with_handler(subscription, desk, producer, body)
-
-
-def handle_by_offset(
-    subscription: Subscription, message: Message, desk: Desk, producer: Producer, place: GroupQueue, stored: int | None
-) -> Script[Handling]:
-    """One local transaction: the group's offset moves past the message, the effect, and what the handler sends."""
-
-    def body(call: Call) -> Script[Handling]:
-        # First, because it locks the row: another consumer of this queue waits here and then finds it moved.
-        yield from _move(place, stored, message.offset + 1)
-        if message.header(SIGN) in SIGNS:
-            return (yield from _signed_effect(subscription, message, call))
-        yield from _digest(subscription, message.id, message)
-        yield UserCode(lambda: call(message))
-        return Handling.HANDLED
+    def body(call: Call) -> Script[list[Handling]]:
+        # One message has nothing to gain by it.
+        ahead = len(messages) > 1 and (yield InDatabase(forbid_commit()))
+        if ahead:
+            yield from marks.write_all(messages)
+        verdicts: list[Handling] = []
+        for message in messages:
+            if verdicts:
+                yield from _go_on(desk, verdicts[-1])
+            if not (marks.is_new(message) if ahead else (yield from marks.write(message))):
+                verdicts.append(Handling.DUPLICATE)
+            elif is_signed(message):
+                verdicts.append((yield from _signed_effect(subscription, message, call)))
+            else:
+                yield from _effect(subscription, message, call)
+                verdicts.append(Handling.HANDLED)
+        if ahead:
+            yield InDatabase(allow_commit())
+        return verdicts
 
     return _with_handler(subscription, desk, producer, body)
 
 
 def move_offset(desk: Desk, place: GroupQueue, stored: int | None, to: int) -> Script[None]:
     """One local transaction: the group's offset moves, nothing else happens."""
-    return _in_transaction(LocalTransaction(desk.adapter), lambda: _move(place, stored, to))
+    return _in_transaction(LocalTransaction(desk.adapter), lambda: OffsetRow(place, stored).move(to))
 
 
 def stored_offset(desk: Desk, place: GroupQueue) -> Script[int | None]:
@@ -148,21 +137,26 @@ def begin_at_ends(desk: Desk, place: GroupQueue, ends: Sequence[int]) -> Script[
             if stored is not None:
                 return stored if one == place else None
         for one, end in zip(queues, ends, strict=True):
-            yield from _move(one, None, end)
+            yield from OffsetRow(one, None).move(end)
         return ends[place.queue]
 
     return _in_transaction(LocalTransaction(desk.adapter), body)
 
 
-def _move(place: GroupQueue, stored: int | None, to: int) -> Script[None]:
-    moved = yield InDatabase(advance_offset(*msgspec.structs.astuple(place), expected=stored, new=to))
-    if not moved:
-        raise OffsetMoved(f"{place.topic}/{place.queue}: another consumer moved the offset from {stored}")
+def _go_on(desk: Desk, last: Handling) -> Script[None]:
+    """To the next message of a batch, if the transaction is open still."""
+    # After a duplicate there is nothing to ask: no handler can have ended it. (And without a row of ours PyMySQL does
+    # not know yet that one is open.)
+    if last is not Handling.DUPLICATE and not desk.adapter.in_transaction:
+        raise TransactionLost("a handler has ended the transaction of its batch", rolled_back=False)
+    # In autocommit mode PyMySQL and SQLAlchemy may not know that it is gone; each effect would be committed by itself.
+    # Then this begins another one, which the end finds out.
+    yield Local.BEGIN
 
 
 def _with_handler(
-    subscription: Subscription, desk: Desk, producer: Producer, body: Callable[[Call], Script[Handling]]
-) -> Script[Handling]:
+    subscription: Subscription, desk: Desk, producer: Producer, body: Callable[[Call], Script[T]]
+) -> Script[T]:
     """A handler of (message, conn, tx) runs in a block of its own, so what it sends is committed with the rest."""
     handler, connection = subscription.handler, desk.connection
     if subscription.sends:
@@ -213,16 +207,15 @@ def _signed_effect(subscription: Subscription, message: Message, call: Call) -> 
         return Handling.NOTED
     if payload is None:
         raise NotPreparedYet(f"the outcome of {identity} is here, the message itself is not")
-    prepared = _restored(_decode(payload), message)
-    yield from _digest(subscription, identity, prepared)
-    yield UserCode(lambda: call(prepared))
+    yield from _effect(subscription, _restored(_decode(payload), message), call, identity)
     return Handling.HANDLED
 
 
-def _digest(subscription: Subscription, identity: str, message: Message) -> Script[None]:
-    """Keep what the handler is given, if that was asked for: before it runs, so that it cannot have changed it."""
+def _effect(subscription: Subscription, message: Message, call: Call, identity: str | None = None) -> Script[None]:
+    # What the handler is given is kept before it runs, so that it cannot have changed it.
     if subscription.digest:
-        yield InDatabase(keep_digest(subscription.group, identity, message.value))
+        yield InDatabase(keep_digest(subscription.group, identity or message.id, message.value))
+    yield UserCode(lambda: call(message))
 
 
 def _restored(prepared: Message, outcome: Message) -> Message:

@@ -1,10 +1,15 @@
-"""Messages under lease: received, handled in parallel, acknowledged; given back when a handler fails."""
+"""Messages under lease: received, handled in parallel, acknowledged; given back when a handler fails.
+
+A handler's thread (or slot on the loop) that is free takes what is waiting, up to a batch. Nothing waits for a batch to
+become full.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
@@ -12,8 +17,9 @@ from tallystick.client.base.message import Message
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, handle_by_inbox, handle_plainly
+from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, handle_once, handle_plainly
 from tallystick.client.consumers.lanes import lane_for
+from tallystick.client.consumers.marks import InboxRows
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import Script
@@ -26,6 +32,8 @@ log = logging.getLogger("tallystick.client")
 WAIT_SECONDS = 20.0
 NOT_PREPARED_DELAY_MS = 500
 NO_TOPIC_SECONDS = 0.5
+MOST_RECEIVED = 1_000
+"""The most that a broker gives out at once."""
 
 
 class _Held(Struct):
@@ -35,6 +43,9 @@ class _Held(Struct):
     message: Message
     renew_at: float
     settling: bool = False
+
+
+_Settlement = tuple[BrokerPeer, ClientOp]
 
 
 class LeaseConsumer:
@@ -52,6 +63,8 @@ class LeaseConsumer:
         self._receiving = Tasks()
         self._handling = Tasks()
         self._held: dict[str, _Held] = {}
+        self._waiting: deque[_Held] = deque()  # of those, the ones that no handler has taken yet
+        self._free = subscription.concurrency
         self._freed = asyncio.Event()
         self._stopping = False
 
@@ -76,10 +89,10 @@ class LeaseConsumer:
 
     def _receive(self, broker: BrokerPeer) -> Callable[[], Awaitable[float]]:
         subscription = self._subscription
-        most = max(1, (subscription.concurrency + subscription.prefetch) // len(self._brokers))
+        most = max(1, subscription.in_hand // len(self._brokers))
         request = ReceiveRequest(
             subscription.topic,
-            most,
+            min(most, MOST_RECEIVED),
             round(WAIT_SECONDS * 1000),
             round(subscription.invisible * 1000),
             subscription.ordered,
@@ -89,14 +102,13 @@ class LeaseConsumer:
         )
 
         async def once() -> float:
-            request.max = await self._room(broker, most)
+            request.max = min(await self._room(broker, most), MOST_RECEIVED)
             asked_at = self._loop.time()
             try:
                 messages = await questions.receive(broker, subscription.group, request)
             except NotFound:
                 return NO_TOPIC_SECONDS  # it may come into being later
-            for message in messages:
-                self._take(broker, message, asked_at)
+            self._take(broker, messages, asked_at)
             return 0.0
 
         return once
@@ -110,45 +122,116 @@ class LeaseConsumer:
             self._freed.clear()
             await self._freed.wait()
 
-    def _take(self, broker: BrokerPeer, message: Message, asked_at: float) -> None:
-        self._held[message.receipt] = _Held(broker, message, asked_at + self._subscription.invisible / 2)
-        self._handling.start(self._handle(broker, message))
+    def _take(self, broker: BrokerPeer, messages: Sequence[Message], asked_at: float) -> None:
+        for message in messages:
+            held = _Held(broker, message, asked_at + self._subscription.invisible / 2)
+            self._held[message.receipt] = held
+            self._waiting.append(held)
+        for _ in range(min(self._free, len(self._waiting))):
+            self._free -= 1
+            self._handling.start(self._work())
 
     # Handling
 
-    async def _handle(self, broker: BrokerPeer, message: Message) -> None:
+    async def _work(self) -> None:
+        """Handle what is waiting, a batch at a time, until there is nothing more."""
         try:
-            op = await self._settlement(message)
-            # From here on the lease is of no use: a renewal could only come after the ack, and find nothing.
-            self._held[message.receipt].settling = True
-            await self._tell(broker, op)
+            while self._waiting:
+                try:
+                    await self._handle(self._next_batch())
+                except Exception as failure:  # those that wait must not wait for ever because of it
+                    log.error("%s: messages were not settled", self._subscription.name, exc_info=failure)
         finally:
-            del self._held[message.receipt]
-            self._freed.set()
+            self._free += 1
 
-    async def _settlement(self, message: Message) -> ClientOp:
-        """Handle the message; how the broker is to settle it."""
-        group, receipts = self._subscription.group, [message.receipt]
+    def _next_batch(self) -> list[_Held]:
+        """What is handled together. A message that comes again is handled by itself: it may be the one that failed."""
+        batch = [self._waiting.popleft()]
+        while self._waiting and len(batch) < self._subscription.batch:
+            if batch[0].message.attempt > 1 or self._waiting[0].message.attempt > 1:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    async def _handle(self, batch: list[_Held]) -> None:
         try:
-            verdict = await self._lane.play(lambda desk: self._script(message, desk))
+            settlements = await self._settlements(batch)
+        except BaseException:
+            self._let_go(batch)
+            raise
+        # From here on the leases are of no use: a renewal could only come after the ack, and find nothing.
+        for held in batch:
+            held.settling = True
+        self._handling.start(self._settle(batch, settlements))  # meanwhile the next batch is handled
+
+    async def _settle(self, batch: list[_Held], settlements: list[_Settlement]) -> None:
+        try:
+            await asyncio.gather(*(self._tell(broker, op) for broker, op in settlements))
+        finally:
+            self._let_go(batch)
+
+    def _let_go(self, batch: list[_Held]) -> None:
+        for held in batch:
+            del self._held[held.message.receipt]
+        self._freed.set()
+
+    async def _settlements(self, batch: list[_Held]) -> list[_Settlement]:
+        """Handle the messages; how the brokers are to settle them."""
+        settlements: list[_Settlement] = []
+        done: list[_Held] = []
+        for part in await self._as_one(batch, done):
+            if (nack := await self._try(part, done)) is not None:
+                settlements.append((part.broker, nack))
+        for broker in self._brokers:
+            if receipts := [held.message.receipt for held in done if held.broker is broker]:
+                settlements.append((broker, Ack(self._subscription.group, receipts)))
+        return settlements
+
+    async def _as_one(self, batch: list[_Held], done: list[_Held]) -> list[_Held]:
+        """Handle several messages in one transaction; those that have to be handled one by one, all of them or none."""
+        if len(batch) == 1 or self._stopping:
+            return batch
+        try:
+            await self._play(batch, done)
+        except _Stopped:
+            return batch
+        except Exception as failure:
+            # Nothing of it is committed, or what is has its rows. Which message it was is found by the way.
+            self._stats.batches_undone += 1
+            what = f"{self._subscription.name}: a batch of {len(batch)} messages"
+            log.info("%s was undone, they are handled one by one: %s", what, failure)
+            return batch
+        return []
+
+    async def _try(self, held: _Held, done: list[_Held]) -> Nack | None:
+        """Handle one message; if it was in vain, what the broker is to be told."""
+        group, receipts = self._subscription.group, [held.message.receipt]
+        try:
+            await self._play([held], done)
         except _Stopped:
             return Nack(group, receipts, delay_ms=0)
         except NotPreparedYet as early:
             return Nack(group, receipts, delay_ms=NOT_PREPARED_DELAY_MS, reason=str(early))
         except Exception as failure:
-            return self._failed(message, failure)
-        self._stats.handled += verdict is Handling.HANDLED
-        self._stats.duplicates += verdict is Handling.DUPLICATE
-        return Ack(group, receipts)
+            return self._failed(held.message, failure)
+        return None
 
-    def _script(self, message: Message, desk: Desk) -> Script[Handling]:
+    async def _play(self, batch: list[_Held], done: list[_Held]) -> None:
+        messages = [held.message for held in batch]
+        verdicts = await self._lane.play(lambda desk: self._script(messages, desk))
+        done += batch
+        self._stats.handled += verdicts.count(Handling.HANDLED)
+        self._stats.duplicates += verdicts.count(Handling.DUPLICATE)
+
+    def _script(self, messages: list[Message], desk: Desk) -> Script[list[Handling]]:
         if self._stopping:
             raise _Stopped
         if self._subscription.exactly_once is None:
-            return handle_plainly(self._subscription, message)
-        return handle_by_inbox(self._subscription, message, desk, self._producer)
+            return handle_plainly(self._subscription, messages)
+        marks = InboxRows(self._subscription.group)
+        return handle_once(self._subscription, messages, desk, self._producer, marks)
 
-    def _failed(self, message: Message, failure: Exception) -> ClientOp:
+    def _failed(self, message: Message, failure: Exception) -> Nack:
         subscription = self._subscription
         self._stats.handler_failures += 1
         most = subscription.max_attempts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from tallystick.client.base.message import Message
@@ -14,15 +14,9 @@ from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.connection.questions import Fetched
 from tallystick.client.connection.waiting import Answered
-from tallystick.client.consumers.effects import (
-    GroupQueue,
-    Handling,
-    begin_at_ends,
-    handle_by_offset,
-    move_offset,
-    stored_offset,
-)
+from tallystick.client.consumers.effects import Handling, begin_at_ends, handle_once, move_offset, stored_offset
 from tallystick.client.consumers.lanes import lane_for
+from tallystick.client.consumers.marks import GroupQueue, OffsetRow
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions.producer import Producer
 from tallystick.core.errors import NotFound, OffsetMoved, OffsetOutOfRange
@@ -35,7 +29,7 @@ T = TypeVar("T")
 WAIT_SECONDS = 20.0
 LOOK_FOR_QUEUES_SECONDS = 30.0
 NO_TOPIC_SECONDS = 0.5
-FETCH_MESSAGES = 200
+FETCH_MESSAGES, FETCH_BATCHES = 200, 5
 # After losing a race for a message, the loser lets the winner go ahead instead of racing for the next one at once.
 STEP_BACK_SECONDS = 0.2
 
@@ -130,6 +124,7 @@ class _Reader:
         self._broker = broker
         self._queue = queue
         self._attempt = attempt
+        self._at_once = max(FETCH_MESSAGES, FETCH_BATCHES * self._subscription.batch)
         self._stored: int | None = None
         self.progress = False
 
@@ -143,10 +138,10 @@ class _Reader:
             if fetched is None:
                 return
             _check_store(place, fetched.store)
-            for message in fetched.messages:
+            for batch in self._batches(fetched.messages):
                 if self._consumer._stopping.is_set():
                     return
-                await self._handle(place, message)
+                await self._handle(place, batch)
             if fetched.next > max(offset, self._stored or 0):
                 await self._move(place, fetched.next)  # past messages that the tags left out
             if fetched.messages:
@@ -164,7 +159,7 @@ class _Reader:
     async def _fetch(self, place: GroupQueue, offset: int) -> Fetched:
         try:
             return await questions.fetch(
-                self._broker, place.topic, place.queue, offset, FETCH_MESSAGES, WAIT_SECONDS, self._timeout
+                self._broker, place.topic, place.queue, offset, self._at_once, WAIT_SECONDS, self._timeout
             )
         except OffsetOutOfRange as lost:
             _check_store(place, (await self._broker.info()).store)  # then it is no offset of this store at all
@@ -178,25 +173,57 @@ class _Reader:
             log.error("%s: offsets %d to %d are lost, skipping them", self._subscription.name, offset, start - 1)
             return Fetched([], start, view.ends[place.queue], place.store)
 
-    async def _handle(self, place: GroupQueue, message: Message) -> None:
+    def _batches(self, fetched: list[Message]) -> Iterator[list[Message]]:
+        """What is handled together. A message that comes again is handled by itself: it may be the one that failed."""
         tags = self._subscription.tags
-        if tags is not None and message.tag not in tags:
-            return
-        message.attempt = self._attempt
-        stored = self._stored
+        wanted = [message for message in fetched if tags is None or message.tag in tags]
+        begin = 0
+        while begin < len(wanted):
+            end = begin + (self._subscription.batch if self._attempt == 1 else 1)
+            yield wanted[begin:end]
+            begin = end
+
+    async def _handle(self, place: GroupQueue, batch: list[Message]) -> None:
+        if len(batch) == 1 or not await self._as_one(place, batch):
+            for message in batch:
+                if self._consumer._stopping.is_set():
+                    return
+                await self._try(place, message)
+
+    async def _as_one(self, place: GroupQueue, batch: list[Message]) -> bool:
+        """Handle several messages in one transaction; False if they have to be handled one by one."""
         try:
-            verdict = await self._lane.play(
-                lambda desk: handle_by_offset(self._subscription, message, desk, self._producer, place, stored)
-            )
+            await self._play(place, batch)
+        except OffsetMoved:
+            raise
+        except Exception as failure:
+            # Nothing of it is committed, or what is has moved the offset. Which message it was is found by the way.
+            self._stats.batches_undone += 1
+            what = f"{self._subscription.name}: a batch of {len(batch)} messages"
+            log.info("%s was undone, they are handled one by one: %s", what, failure)
+            return False
+        return True
+
+    async def _try(self, place: GroupQueue, message: Message) -> None:
+        try:
+            await self._play(place, [message])
         except OffsetMoved:
             raise
         except Exception:
             self._stats.handler_failures += 1
             raise
-        self._stored = message.offset + 1
+
+    async def _play(self, place: GroupQueue, batch: list[Message]) -> None:
+        for message in batch:
+            message.attempt = self._attempt
+        stored = self._stored
+        verdicts = await self._lane.play(
+            lambda desk: handle_once(self._subscription, batch, desk, self._producer, OffsetRow(place, stored))
+        )
+        self._stored = batch[-1].offset + 1
         self._attempt, self.progress = 1, True
-        self._stats.handled += verdict is Handling.HANDLED
-        self._stats.duplicates += verdict is Handling.DUPLICATE
+        self._stats.handled += verdicts.count(Handling.HANDLED)
+        self._stats.duplicates += verdicts.count(Handling.DUPLICATE)
 
     async def _move(self, place: GroupQueue, to: int) -> None:
         stored = self._stored

@@ -22,6 +22,10 @@ Handler = Callable[..., Any]
 _WITH_TRANSACTION = 3
 By = Literal["inbox", "offset"]
 
+DEFAULT_PREFETCH = 32
+MOST_IN_A_BATCH = 500
+MOST_IN_HANDLERS = 5_000
+
 
 class Subscription(Struct, frozen=True, kw_only=True):
     """One `@ts.subscribe(...)`.
@@ -37,8 +41,9 @@ class Subscription(Struct, frozen=True, kw_only=True):
     handler: Handler
     exactly_once: OpenConnection | None = None
     by: By = "inbox"
+    batch: int = 1
     concurrency: int = 4
-    prefetch: int = 32
+    prefetch: int | None = None
     ordered: bool = False
     tags: Sequence[str] | None = None
     max_attempts: int | None = None
@@ -54,6 +59,13 @@ class Subscription(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return f"{self.group} on {self.topic}"
+
+    @property
+    def in_hand(self) -> int:
+        """How many messages are held under lease at most: those in handlers, and those before and after them."""
+        # One batch that waits, and one that the broker has not settled yet.
+        waiting = max(DEFAULT_PREFETCH, 2 * self.batch) if self.prefetch is None else self.prefetch
+        return self.concurrency * self.batch + waiting
 
 
 def checked_subscription(*, asynchronous: bool, **given: Any) -> Subscription:
@@ -83,7 +95,11 @@ def _places(handler: Handler) -> int:
 def _check_numbers(subscription: Subscription) -> None:
     if not 1 <= subscription.concurrency <= 256:
         raise InvalidRequest("concurrency: from 1 to 256", field="concurrency")
-    if not 0 <= subscription.prefetch <= 700:
+    if not 1 <= subscription.batch <= MOST_IN_A_BATCH:
+        raise InvalidRequest(f"batch: from 1 to {MOST_IN_A_BATCH}", field="batch")
+    if subscription.batch > 1 and subscription.concurrency * subscription.batch > MOST_IN_HANDLERS:
+        raise InvalidRequest(f"batch: times concurrency at most {MOST_IN_HANDLERS} messages", field="batch")
+    if subscription.prefetch is not None and not 0 <= subscription.prefetch <= 700:
         raise InvalidRequest("prefetch: from 0 to 700", field="prefetch")
     if subscription.max_attempts is not None and subscription.max_attempts < 1:
         raise InvalidRequest("max_attempts: at least 1", field="max_attempts")
@@ -96,6 +112,8 @@ def _check_delivery(subscription: Subscription) -> None:
         raise InvalidRequest(f"by: {subscription.by!r} is none of inbox, offset", field="by")
     if subscription.with_connection and subscription.exactly_once is None:
         raise InvalidRequest("a handler that takes a connection needs exactly_once=open_connection", field="handler")
+    if subscription.batch > 1 and subscription.exactly_once is None:
+        raise InvalidRequest("batch: it is one transaction of your database: give exactly_once", field="batch")
     if subscription.digest and subscription.exactly_once is None:
         raise InvalidRequest("digest: it is kept in your database: give exactly_once", field="digest")
     if subscription.by == "offset":
@@ -122,8 +140,9 @@ class Subscriptions:
         group: str | None = None,
         exactly_once: OpenConnection | None = None,
         by: By = "inbox",
+        batch: int = 1,
         concurrency: int = 4,
-        prefetch: int = 32,
+        prefetch: int | None = None,
         ordered: bool = False,
         tags: Sequence[str] | None = None,
         max_attempts: int | None = None,
@@ -142,6 +161,11 @@ class Subscriptions:
         committed with an inbox row (`by="inbox"`: leases, in parallel) or with the queue's offset (`by="offset"`: in
         order). The handler must not commit by itself. An exception rolls back, and the message comes again; with
         `max_attempts` it goes to the group's dead-letter topic after so many. `group` is the client's own if not given.
+
+        With `batch` that transaction holds the effects of up to so many messages, one call of the handler each, and is
+        committed once. If one fails all are undone and handled one by one, so the handler may be called again for a
+        message that has not failed: only effects in its own database are there once.
+        `concurrency` handlers (or batches) run at a time; `prefetch` messages wait, by default 32 or two batches.
         With `digest` a SHA-256 of each value is kept beside the effect, for `tallystick spark reconcile --digests`.
         """
 
@@ -153,6 +177,7 @@ class Subscriptions:
                 handler=handler,
                 exactly_once=exactly_once,
                 by=by,
+                batch=batch,
                 concurrency=concurrency,
                 prefetch=prefetch,
                 ordered=ordered,
