@@ -32,7 +32,8 @@ class Limits(Struct, frozen=True):
                     f"{at}[{index}].value: {len(message.value)} bytes, the limit is {self.message_bytes}",
                     field=f"{at}[{index}].value",
                 )
-            _check_headers(message.headers, f"{at}[{index}].headers")
+            if message.headers:
+                _check_headers(message.headers, f"{at}[{index}].headers")
             if message.delay_ms and message.deliver_at:
                 field = f"{at}[{index}].delay_ms"
                 raise InvalidRequest(f"{field}: give delay_ms or deliver_at, not both", field=field)
@@ -46,9 +47,10 @@ class Limits(Struct, frozen=True):
                     f"{at}[{index}].body: {len(call.body)} bytes, the limit is {self.message_bytes}",
                     field=f"{at}[{index}].body",
                 )
-            _check_headers(call.headers, f"{at}[{index}].headers")
+            if call.headers:
+                _check_headers(call.headers, f"{at}[{index}].headers")
 
 
-def _check_headers(headers: dict[str, str] | None, at: str) -> None:
-    if headers and len(headers) > MOST_HEADERS:
+def _check_headers(headers: dict[str, str], at: str) -> None:
+    if len(headers) > MOST_HEADERS:
         raise InvalidRequest(f"{at}: {len(headers)} headers, the limit is {MOST_HEADERS}", field=at)
