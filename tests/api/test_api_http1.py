@@ -10,6 +10,7 @@ from itertools import repeat
 import pytest
 
 from brokers import BrokerProcess, running_broker
+from eventually import eventually_equal
 from raw_client import RawClient
 
 LIMIT = 200_000
@@ -162,7 +163,7 @@ def test_an_upgrade_that_there_is_not_is_passed_over(line: Line) -> None:
     ],
     ids=["TLS", "version", "path", "smuggled", "chunk"],
 )
-@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("before", [0, 3])
 def test_what_is_no_request_ends_the_connection(line: Line, rubbish: bytes, before: int) -> None:
     """But first it is told, and what was asked before is answered."""
     line.send(request("GET", "/healthz") * before + rubbish)
@@ -179,3 +180,25 @@ def test_a_head_without_an_end_is_not_read_for_ever(line: Line) -> None:
     line.send(b"GET / HTTP/1.1\r\n")
     with pytest.raises(OSError, match=r"Broken pipe|reset"):
         line.send(*repeat(b"X: y\r\n" * 1_000, 100_000))
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"delay_ms": 0'])
+def test_a_client_that_goes_away_before_its_body_has_asked_for_nothing(
+    broker: BrokerProcess, line: Line, sent: bytes
+) -> None:
+    gid = f"cut-off-{len(sent)}"
+    line.send(prepare(gid))
+    assert line.answer()[0] == 201
+    with RawClient(broker.url) as client:
+        before = refused_commits(client)
+        line.send(request("POST", f"/v1/transactions/{gid}/commit", b"", "Content-Length: 100"), sent)
+        line.read.close()
+        line.socket.close()
+        eventually_equal(lambda: refused_commits(client), before + 1)
+        assert client.json("GET", f"/v1/transactions/{gid}").json()["state"] == "prepared"
+
+
+def refused_commits(client: RawClient) -> float:
+    counted = 'tallystick_http_requests_total{route="/v1/transactions/{gid}/commit",status="400"} '
+    lines = client.request("GET", "/metrics").body.decode().splitlines()
+    return sum(float(line.removeprefix(counted)) for line in lines if line.startswith(counted))

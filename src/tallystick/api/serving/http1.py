@@ -76,7 +76,7 @@ class HttpExchange:
             self._continues = False
             self._connection.write(_CONTINUE)
         while not (self.gone or self.over or self._pieces or (self._complete and not self._told)):
-            self._connection.read_on(self)
+            self._connection.read_on()
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
         if self.gone or self.over:
@@ -156,7 +156,7 @@ class Http1Connection(asyncio.Protocol):
         self._parsed: HttpExchange | None = None  # the one whose body is being read
         self._started = False
         self._head_bytes = 0
-        self._paused = self._ending = False
+        self._paused = self._ending = self._broken = False
         self.full: asyncio.Future[None] | None = None  # done when the client has read what it was sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -211,9 +211,9 @@ class Http1Connection(asyncio.Protocol):
             self._paused = True
             self._transport.pause_reading()
 
-    def read_on(self, exchange: HttpExchange) -> None:
-        """The application waits for more of this request, or for its client to go away."""
-        if self._paused and len(self._line) == 1 and not self._ending:
+    def read_on(self) -> None:
+        """The application waits for more of the request, or for its client to go away."""
+        if self._paused and len(self._line) == 1 and not self._broken:
             self._paused = False
             self._transport.resume_reading()
 
@@ -221,13 +221,13 @@ class Http1Connection(asyncio.Protocol):
         """What follows on this connection cannot be trusted. What was understood before is answered first."""
         log.warning("a connection is ended: %s", why)
         broken, self._parsed = self._parsed, None
-        self._paused = self._ending = True
+        self._paused = self._ending = self._broken = True
         self._transport.pause_reading()
         if broken is not None and broken in self._line:
             broken.lose()
             self._line.remove(broken)
         if self._line:
-            self.shutdown()
+            self._line[-1].keep_alive = False
             if not self._started:
                 self._start()
             return
