@@ -35,7 +35,7 @@ Transact = Callable[[str], Awaitable[None]]
 def calls(bench: Bench) -> None:
     """prepare + submit + one HTTP branch, called and recorded as done, everything on this machine."""
     count = bench.count(30_000, 500)
-    ways = {"the client": _through_client, "dtm's HTTP API": _through_dtm}
+    ways = {"the client": _through_client, "dtm's HTTP API": through_dtm}
     for name, way in ways.items():
         place = name.partition(" ")[0]
         with bench.broker(f"calls-{place}") as broker, TrivialService(bench.directory / f"service-{place}") as service:
@@ -57,11 +57,11 @@ async def _end_to_end(
 ) -> float:
     """Transactions a second, from the first prepare until the last call is recorded as done."""
     await way(broker.url, service.url, max(100, count // 20))
-    await asyncio.to_thread(_settled, broker.url, 0)
+    await asyncio.to_thread(settled, broker.url, 0)
     seen = service.seen()
     began = time.perf_counter()
     await way(broker.url, service.url, count)
-    await asyncio.to_thread(_settled, broker.url, 0)
+    await asyncio.to_thread(settled, broker.url, 0)
     took = time.perf_counter() - began
     _compare(service, seen, count)
     return count / took
@@ -84,7 +84,7 @@ async def _through_client(broker: str, service: str, count: int, in_flight: int 
         await _many(count, [transact] * in_flight)
 
 
-async def _through_dtm(broker: str, service: str, count: int, connections: int = 256) -> None:
+async def through_dtm(broker: str, service: str, count: int, connections: int = 256) -> None:
     """As dtm's clients do: two requests a transaction, each on a connection that nobody else uses meanwhile."""
     opened = [await plain_http.connect(broker) for _ in range(connections)]
     content = {"trans_type": "msg", "steps": [{"action": f"{service}/credit"}], "payloads": [PAYLOAD]}
@@ -127,7 +127,7 @@ def recovery(bench: Bench) -> None:
         service.start()
         try:
             began = time.perf_counter()
-            _settled(broker.url, count)
+            settled(broker.url, count)
             took = time.perf_counter() - began
             _compare(service, 0, count)
         finally:
@@ -143,7 +143,7 @@ def _hanging() -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-def _settled(url: str, rest: int) -> None:
+def settled(url: str, rest: int) -> None:
     """Wait until no more than `rest` calls wait to be made."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     with Link(url) as broker:

@@ -21,14 +21,14 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # of uvloop it is one in all but its class
 
-    async def post(self, path: bytes, body: bytes) -> None:
-        """Send, and wait for an answer that says 200."""
+    async def post(self, path: bytes, body: bytes, expected: int = 200) -> None:
+        """Send, and wait for an answer with the status that is expected."""
         self._waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._parser, self._body = httptools.HttpResponseParser(self), b""
         head = b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         self._transport.write(head % (path, self._host, len(body)) + body)
         status = await self._waiting
-        if status != 200:
+        if status != expected:
             raise RuntimeError(f"{path.decode()} was answered with status {status}: {self._body.decode()}")
 
     def close(self) -> None:

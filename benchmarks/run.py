@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import blocks, loads
+from benchmarks.broker_time import broker_time
 from benchmarks.calls import calls, recovery
 from benchmarks.consumers import consumers
 from benchmarks.report import Figure, Report
@@ -254,6 +255,7 @@ def growth(bench: Bench) -> None:
 SECTIONS: dict[str, Section] = {
     "disk": disk,
     "transactions": transactions,
+    "broker-time": broker_time,
     "reading": reading,
     "blocks": local_transactions,
     "calls": calls,

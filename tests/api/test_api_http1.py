@@ -1,138 +1,204 @@
-"""What may come over a connection before it is a request: wishes for other protocols, heads without end, no HTTP."""
+"""HTTP/1.1 as clients speak it, good and bad: over bare sockets, because a client library would hide it."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
+from itertools import repeat
 
 import pytest
 
 from brokers import BrokerProcess, running_broker
+from eventually import eventually_equal
 from raw_client import RawClient
 
-H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
-WEBSOCKET = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+LIMIT = 200_000
+PREPARE = {"group": "shop", "messages": [{"topic": "orders", "value": "x"}]}
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
-    with running_broker() as running:
+    with running_broker(max_request_bytes=LIMIT, max_message_bytes=LIMIT, log_level="warning") as running:
         yield running
+        with RawClient(running.url) as client:
+            assert client.json("GET", "/healthz").status == 200
+        assert "Traceback" not in running.log_text()
 
 
-def exchange(broker: BrokerProcess, *pieces: bytes) -> bytes:
-    """What comes back when the pieces are sent one by one, up to the end of the connection."""
-    with socket.create_connection(("127.0.0.1", broker.port), timeout=60) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for piece in pieces:
-            connection.sendall(piece)
-        back = b""
-        while more := connection.recv(65536):
-            back += more
-    return back
+class Line:
+    """A connection and what came over it."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        host, port = broker.url.removeprefix("http://").split(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=30)
+        self.read = self.socket.makefile("rb")
+
+    def send(self, *parts: bytes) -> None:
+        for part in parts:
+            self.socket.sendall(part)
+
+    def answer(self, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+        status = int(self.read.readline().split()[1])
+        headers = {}
+        while (line := self.read.readline()) not in (b"\r\n", b""):
+            name, _, value = line.decode().partition(":")
+            headers[name] = value.strip()
+        return status, headers, self._body(status, headers, method)
+
+    def _body(self, status: int, headers: dict[str, str], method: str) -> bytes:
+        if method == "HEAD" or status < 200:
+            return b""
+        if headers.get("transfer-encoding") != "chunked":
+            return self.read.read(int(headers.get("content-length", 0)))
+        body = b""
+        while size := int(self.read.readline(), 16):
+            body += self.read.read(size)
+            self.read.readline()
+        self.read.readline()
+        return body
+
+    def ended(self) -> bool:
+        return self.read.read() == b""
 
 
-def request(method: str, path: str, wish: bytes, body: bytes, *more: bytes) -> bytes:
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n".encode()
-    return head + wish + b"".join(more) + b"\r\n" + body
+@pytest.fixture
+def line(broker: BrokerProcess) -> Iterator[Line]:
+    made = Line(broker)
+    with made.socket, made.read:
+        yield made
 
 
-LAST = request("GET", "/readyz", b"Connection: close\r\n", b"")
+def request(method: str, path: str, body: bytes = b"", *headers: str, version: str = "1.1") -> bytes:
+    lines = [f"{method} {path} HTTP/{version}", "Host: broker", *headers]
+    if body:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-@pytest.mark.parametrize("wish", [H2C, WEBSOCKET], ids=["h2c", "websocket"])
-@pytest.mark.parametrize("cut", [None, 40, -9], ids=["at once", "cut in the head", "cut in the body"])
-def test_a_wish_for_another_protocol_is_ignored_and_the_body_is_read(
-    broker: BrokerProcess, wish: bytes, cut: int | None
-) -> None:
-    name = f"wished-{len(wish)}-{cut}"
-    sent = request("PUT", f"/v1/topics/{name}", wish, json.dumps({"queues": 7}).encode())
-    pieces = [sent] if cut is None else [sent[:cut], sent[cut:]]
-    back = exchange(broker, *pieces, LAST)
-    assert back.count(b"HTTP/1.1 200 OK") == 2
-    with RawClient(broker.url) as client:
-        assert {topic.queues for topic in client.topics() if topic.name == name} == {7}
+def prepare(gid: str) -> bytes:
+    return request("POST", "/v1/transactions", json.dumps({**PREPARE, "gid": gid}).encode())
 
 
-def test_a_wish_with_a_body_in_chunks_and_one_without_a_body(broker: BrokerProcess) -> None:
-    chunked = b"PUT /v1/topics/wished-chunks HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + H2C + b"\r\n"
-    bare = b"GET /v1/topics HTTP/1.1\r\nHost: x\r\n" + H2C + b"\r\n"
-    back = exchange(broker, chunked + b'6\r\n{"queu\r\n', b'7\r\nes": 5}\r\n0\r\n\r\n' + bare, LAST)
-    assert back.count(b"HTTP/1.1 200 OK") == 3
-    assert b'"name":"wished-chunks","queues":5' in back
+def test_requests_sent_ahead_are_answered_in_their_order(line: Line) -> None:
+    gids = [f"ahead-{number}" for number in range(50)]
+    line.send(b"".join(prepare(gid) + request("POST", f"/v1/transactions/{gid}/commit") for gid in gids))
+    for gid in gids:
+        for status, state in ((201, "prepared"), (200, "committed")):
+            found, _, body = line.answer()
+            assert (found, json.loads(body)["gid"], json.loads(body)["state"]) == (status, gid, state)
 
 
-def test_a_wrong_body_behind_a_wish_is_refused_as_any_other(broker: BrokerProcess) -> None:
-    back = exchange(broker, request("PUT", "/v1/topics/wished-wrong", H2C, b"not even json"), LAST)
-    assert back.startswith(b"HTTP/1.1 400 ")
-    with RawClient(broker.url) as client:
-        assert "wished-wrong" not in {topic.name for topic in client.topics()}
+def test_a_request_may_come_byte_by_byte(line: Line) -> None:
+    line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    line.send(*(bytes([byte]) for byte in prepare("slow")))
+    assert line.answer()[0] == 201
 
 
-def test_javas_own_client_with_its_default_settings_is_understood(broker: BrokerProcess, tmp_path: Path) -> None:
-    java = shutil.which("java")
-    assert java is not None, "`make test` installs a Java runtime"
-    if not shutil.which("javac"):
-        pytest.skip("a runtime without a compiler cannot run a program from its source; raw bytes are tried above")
-    program = tmp_path / "Put.java"
-    program.write_text(
-        """
-        import java.net.URI; import java.net.http.*;
-        public class Put { public static void main(String[] given) throws Exception {
-            var request = HttpRequest.newBuilder(URI.create(given[0]))
-                .PUT(HttpRequest.BodyPublishers.ofString("{\\"queues\\": 6}")).build();
-            System.out.println(HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString()).body());
-        } }
-        """
-    )
-    done = subprocess.run(
-        [java, str(program), f"{broker.url}/v1/topics/of-java"], capture_output=True, text=True, timeout=120
-    )
-    assert '"queues":6' in done.stdout, done.stderr
+def test_a_body_may_come_in_chunks(line: Line) -> None:
+    head = request("POST", "/v1/transactions", b"", "Transfer-Encoding: chunked")
+    body = json.dumps({**PREPARE, "gid": "chunked"}).encode()
+    line.send(head, *(b"1\r\n%c\r\n" % byte for byte in body), b"0\r\n\r\n")
+    assert line.answer()[0] == 201
+    line.send(head, b"%x\r\n" % (LIMIT + 1), b" " * (LIMIT + 1), b"\r\n0\r\n\r\n")
+    assert line.answer()[0] == 413
+    line.send(request("GET", "/v1/transactions/chunked"))
+    assert line.answer()[0] == 200
 
 
-ENDLESS = {
-    "many headers": b"GET /readyz HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%06d: filler\r\n" % n for n in range(10_000)),
-    "one long header": b"GET /readyz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 300_000,
-    "a long address": b"GET /" + b"x" * 300_000,
-    "trailers": b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n"
-    + b"".join(b"X-%06d: filler\r\n" % n for n in range(10_000)),
-    "what is said of a chunk": b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;x="
-    + b"x" * 300_000,
-    "all in one piece": b"GET /readyz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 70_000 + b"\r\n\r\n",
-}
+def test_a_client_that_asks_before_it_sends_is_told(line: Line) -> None:
+    whole = prepare("asked-first")
+    head, _, body = whole.partition(b"\r\n\r\n")
+    line.send(head, b"\r\nExpect: 100-continue\r\n\r\n")
+    assert line.answer()[0] == 100
+    line.send(body)
+    assert line.answer()[0] == 201
+    line.send(request("POST", "/v1/transactions", b"", f"Content-Length: {LIMIT + 1}", "Expect: 100-continue"))
+    status, headers, _ = line.answer()
+    assert (status, headers["connection"]) == (413, "close")
+    assert line.ended()
 
 
-@pytest.mark.parametrize("head", ENDLESS.values(), ids=ENDLESS)
-def test_a_head_or_trailers_without_end_are_refused_while_they_come(broker: BrokerProcess, head: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", broker.port), timeout=60) as connection:
-        back = b""
-        try:
-            connection.sendall(head)
-            back = connection.recv(65536)
-            while connection.recv(65536):
-                pass
-        except ConnectionError:
-            pass  # it has closed while we were sending: what it said may be lost with it
-    assert back == b"" or (back.startswith(b"HTTP/1.1 413 ") and b"bytes of headers" in back)
+def test_what_is_too_large_is_refused_before_it_is_sent(line: Line) -> None:
+    line.send(request("POST", "/v1/transactions", b"", f"Content-Length: {LIMIT + 1}"))
+    assert line.answer()[0] == 413
+    line.send(b" " * (LIMIT + 1), request("GET", "/healthz"))  # a client that sends it all the same may go on
+    assert line.answer()[0] == 200
 
 
-def test_headers_within_the_limit_are_taken(broker: BrokerProcess) -> None:
-    long = b"X-Long: " + b"x" * 60_000 + b"\r\n"
-    assert exchange(broker, LAST[:-2] + long + b"\r\n").startswith(b"HTTP/1.1 200 ")
+@pytest.mark.parametrize(("version", "headers"), [("1.1", ["Connection: close"]), ("1.0", [])])
+def test_a_connection_ends_when_its_client_wants_it(line: Line, version: str, headers: list[str]) -> None:
+    line.send(request("GET", "/healthz", b"", *headers, version=version) + request("GET", "/healthz"))
+    status, told, _ = line.answer()
+    assert (status, told["connection"]) == (200, "close")
+    assert line.ended()
+
+
+def test_a_head_is_told_without_its_body(line: Line) -> None:
+    line.send(request("HEAD", "/healthz") + request("GET", "/healthz"))
+    status, headers, _ = line.answer("HEAD")
+    assert status == 200
+    assert line.answer()[2] == b'{"status":"ok"}'
+    assert int(headers["content-length"]) == len(b'{"status":"ok"}')
+    line.send(request("PUT", "/healthz"))
+    status, headers, _ = line.answer()
+    assert (status, headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_an_upgrade_that_there_is_not_is_passed_over(line: Line) -> None:
+    wishes = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA")
+    for _ in range(2):
+        line.send(request("GET", "/healthz", b"", *wishes))
+        assert line.answer()[0] == 200
 
 
 @pytest.mark.parametrize(
-    "garbage",
-    [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"PUT /v1/topics/t HTTP/1.1\r\nContent-Length: no\r\n\r\n"],
-    ids=["a TLS greeting", "no address", "no number"],
+    "rubbish",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        request("POST", "/v1/batch", b"", "Content-Length: 5", "Transfer-Encoding: chunked"),
+        request("POST", "/v1/batch", b"", "Transfer-Encoding: chunked") + b"xyz\r\n",
+    ],
+    ids=["TLS", "version", "path", "smuggled", "chunk"],
 )
-def test_what_is_no_http_is_told_as_a_problem(broker: BrokerProcess, garbage: bytes) -> None:
-    head, _, body = exchange(broker, garbage).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 ")
-    assert b"application/problem+json" in head
-    assert json.loads(body)["code"] == "invalid_request"
+@pytest.mark.parametrize("before", [0, 3])
+def test_what_is_no_request_ends_the_connection(line: Line, rubbish: bytes, before: int) -> None:
+    """But first it is told, and what was asked before is answered."""
+    line.send(request("GET", "/healthz") * before + rubbish)
+    for _ in range(before):
+        assert line.answer()[0] == 200
+    if not before:
+        status, headers, body = line.answer()
+        assert (status, headers["content-type"], headers["connection"]) == (400, "application/problem+json", "close")
+        assert json.loads(body)["code"] == "invalid_request"
+    assert line.ended()
+
+
+def test_a_head_without_an_end_is_not_read_for_ever(line: Line) -> None:
+    line.send(b"GET / HTTP/1.1\r\n")
+    with pytest.raises(OSError, match=r"Broken pipe|reset"):
+        line.send(*repeat(b"X: y\r\n" * 1_000, 100_000))
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"delay_ms": 0'])
+def test_a_client_that_goes_away_before_its_body_has_asked_for_nothing(
+    broker: BrokerProcess, line: Line, sent: bytes
+) -> None:
+    gid = f"cut-off-{len(sent)}"
+    line.send(prepare(gid))
+    assert line.answer()[0] == 201
+    with RawClient(broker.url) as client:
+        before = refused_commits(client)
+        line.send(request("POST", f"/v1/transactions/{gid}/commit", b"", "Content-Length: 100"), sent)
+        line.read.close()
+        line.socket.close()
+        eventually_equal(lambda: refused_commits(client), before + 1)
+        assert client.json("GET", f"/v1/transactions/{gid}").json()["state"] == "prepared"
+
+
+def refused_commits(client: RawClient) -> float:
+    counted = 'tallystick_http_requests_total{route="/v1/transactions/{gid}/commit",status="400"} '
+    lines = client.request("GET", "/metrics").body.decode().splitlines()
+    return sum(float(line.removeprefix(counted)) for line in lines if line.startswith(counted))

@@ -328,7 +328,7 @@ def test_waiters_have_a_limit() -> None:
         for thread in held:
             thread.start()
         with RawClient(broker.url) as client:
-            ask = partial(client.json, "POST", "/v1/groups/g/receive", {"topic": "t", "wait_ms": 10})
+            ask = partial(client.json, "POST", "/v1/groups/g/receive", {"topic": "t", "wait_ms": 2_000})
             eventually_equal(lambda: ask().status, 429)
             assert ask().problem().code == "busy"
             assert ask().headers["retry-after"]

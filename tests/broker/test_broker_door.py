@@ -41,6 +41,7 @@ async def go(door: BrokerDoor, way: str, given: tuple[Any, ...]) -> None:
 WAYS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
     "batch": (([Commit("t")],), ("Commit",)),
     "do": ((Send([]),), ("Send",)),
+    "do_and_show": ((Commit("t"),), ("Commit",)),
     "resolve": (("t", "committed"), ("OperatorResolve",)),
     "resume": (("t",), ("Resume",)),
     "hurry": (("t",), ("Hurry",)),

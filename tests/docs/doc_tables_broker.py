@@ -59,7 +59,7 @@ def metrics() -> str:
     held = Metrics()
     store = open_memory(StoreSettings())
     with closing(store):
-        collector = StoreCollector(store, held.totals)
+        collector = StoreCollector(store, held)
         collector.counts = store.counts()
         families = [*held.registry.collect(), *collector.collect()]
     labels = {one._name: one._labelnames for one in vars(held).values() if hasattr(one, "_labelnames")}

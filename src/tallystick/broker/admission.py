@@ -29,13 +29,14 @@ class Admission:
         for index, op in enumerate(ops):
             kind = type(op)
             if kind is Prepare:
-                self._check_prepare(op, index)  # type: ignore[arg-type]
+                self._check_prepare(op, f"ops[{index}]")  # type: ignore[arg-type]
                 after = op.check.after_ms  # type: ignore[union-attr]
                 after = self._config.check_after if after is None else after
                 soonest = after if soonest is None else min(soonest, after)
             elif kind is Send:
                 self._limits.check_messages(op.messages, f"ops[{index}].messages")  # type: ignore[union-attr]
-                self._check_calls(op.calls, f"ops[{index}].calls")  # type: ignore[union-attr]
+                if op.calls:  # type: ignore[union-attr]
+                    self._check_calls(op.calls, f"ops[{index}].calls")  # type: ignore[union-attr]
             elif kind is PreparePart:
                 most = self._limits.part_messages
                 self._limits.check_messages(op.messages, f"ops[{index}].messages", most)  # type: ignore[union-attr]
@@ -51,23 +52,24 @@ class Admission:
         if self.draining:
             raise Draining()
 
-    def _check_prepare(self, op: Prepare, index: int) -> None:
-        self._limits.check_messages(op.messages, f"ops[{index}].messages")
-        self._check_calls(op.calls, f"ops[{index}].calls")
+    def _check_prepare(self, op: Prepare, at: str) -> None:
+        self._limits.check_messages(op.messages, at + ".messages")
+        if op.calls:
+            self._check_calls(op.calls, at + ".calls")
         check = op.check
         if check.via == "group":
             return
         if check.via == "none":
-            self._check_unchecked(f"ops[{index}].check.via")
+            self._check_unchecked(at + ".check.via")
             return
         if not check.target:
-            at = f"ops[{index}].check.target"
-            raise InvalidRequest(f"{at}: a check-back by {check.via} needs its {check.via} here", field=at)
+            field = at + ".check.target"
+            raise InvalidRequest(f"{field}: a check-back by {check.via} needs its {check.via} here", field=field)
         if check.via == "url":
-            check_headers(check.headers, f"ops[{index}].check.headers")
-            self._allowed.check(check.target, f"ops[{index}].check.target")
+            check_headers(check.headers, at + ".check.headers")
+            self._allowed.check(check.target, at + ".check.target")
         else:
-            self._databases.check(check.target, f"ops[{index}].check.target")
+            self._databases.check(check.target, at + ".check.target")
 
     def _check_unchecked(self, at: str) -> None:
         if not self._config.allow_unchecked:
@@ -78,8 +80,6 @@ class Admission:
             )
 
     def _check_calls(self, calls: list[OutgoingCall], at: str) -> None:
-        if not calls:
-            return
         self._limits.check_calls(calls, at)
         for index, call in enumerate(calls):
             check_headers(call.headers, f"{at}[{index}].headers")

@@ -55,7 +55,7 @@ class Broker:
         databases = BarrierDatabases(config.databases, config.barrier_table)
         self._admission = Admission(config, self.limits, self.allowed, databases)
         self._store = store or open_store(config)
-        self._collector = StoreCollector(self._store, self.metrics.totals)
+        self._collector = StoreCollector(self._store, self.metrics)
         self.metrics.registry.register(self._collector)
         self._waiters = Waiters(config.max_long_polls)
         space = SpaceGuard(config.data_dir if config.store == "rocksdb" else None, config.min_free_bytes)

@@ -21,7 +21,7 @@ from tallystick.broker.waiters import ANY
 from tallystick.core.calls import CallPage, CallsView, CallTopicView, HostView
 from tallystick.core.errors import NotFound, TallystickError, error_from_code
 from tallystick.core.ids import new_gid
-from tallystick.core.ops import Ack, AnswerChecks, ClientOp, Nack, OpResult, Outcome
+from tallystick.core.ops import Ack, AnswerChecks, ClientOp, Commit, Nack, OpResult, Outcome, Prepare, Rollback
 from tallystick.core.wire import (
     BrokerInfo,
     CheckPoll,
@@ -105,8 +105,7 @@ class BrokerDoor:
 
     async def batch(self, ops: Sequence[ClientOp], weight: int = WEIGHT) -> list[OpResult | None]:
         """Carry out what a client sent, as part of one group commit. Raises before anything is stored."""
-        self._caller.may_do(ops)
-        soonest = self._admission.check(ops)
+        soonest = self._admit(ops)
         results = await self._writer.submit(ops, weight)
         if soonest is not None:
             self._broker.checkback.prepared(soonest)
@@ -122,14 +121,35 @@ class BrokerDoor:
         try:
             (result,) = await self.batch([op], weight)
         except TallystickError as error:
-            # The caller has sent no list of operations, so the place is told without it.
-            place = (error.field or "").removeprefix("ops[0].") or None
-            raise type(error)(error.detail.removeprefix("ops[0]."), field=place) from error
+            raise _of_one(error) from error
         if result is None:
             return OpResult()
         if not result.stale:
             raise_refusal(result)
         return result
+
+    async def do_and_show(self, op: Prepare | Commit | Rollback, weight: int = WEIGHT) -> TransactionView:
+        """Carry out one operation on a transaction and tell what has become of that; a refusal is raised."""
+        try:
+            soonest = self._admit([op])
+            view = await self._change(op, op.gid, weight)
+        except TallystickError as error:
+            raise _of_one(error) from error
+        if soonest is not None:
+            self._broker.checkback.prepared(soonest)
+        return view
+
+    def _admit(self, ops: Sequence[ClientOp]) -> int | None:
+        """Refuse what this caller may not do, or nobody may; the shortest time to a first check among the rest."""
+        self._caller.may_do(ops)
+        return self._admission.check(ops)
+
+    async def _change(self, op: ClientOp | BrokerOp, gid: str, weight: int = WEIGHT) -> TransactionView:
+        """Carry out an operation on a transaction, and see it as the group commit left it."""
+        self._caller.may_see("transaction", gid)
+        (result,), view = await self._writer.submit_and_look([op], lambda store: store.transaction(gid), weight)
+        raise_refusal(result)
+        return _known(view, gid)
 
     def _given_back(self, receipts: list[str]) -> None:
         """A message is visible again sooner than its lease said, or the next one of its key is free: those who
@@ -141,14 +161,14 @@ class BrokerDoor:
 
     # --- what an operator does -----------------------------------------------------------------------------------
 
-    async def resolve(self, gid: str, outcome: Outcome) -> None:
-        await self._act(OperatorResolve(gid, outcome))
+    async def resolve(self, gid: str, outcome: Outcome) -> TransactionView:
+        return await self._act_on(gid, OperatorResolve(gid, outcome))
 
-    async def resume(self, gid: str) -> None:
-        await self._act(Resume(gid))
+    async def resume(self, gid: str) -> TransactionView:
+        return await self._act_on(gid, Resume(gid))
 
-    async def hurry(self, gid: str) -> None:
-        await self._act(Hurry(gid))
+    async def hurry(self, gid: str) -> TransactionView:
+        return await self._act_on(gid, Hurry(gid))
 
     async def hurry_all(self, after_ms: int, limit: int) -> tuple[int, bool]:
         """How many were hurried, and whether there are more."""
@@ -193,13 +213,21 @@ class BrokerDoor:
     async def forget_app(self, app: str) -> None:
         await self._act(ForgetApp(app))
 
+    async def _act_on(self, gid: str, op: BrokerOp) -> TransactionView:
+        """The same for a transaction, which is told as it then is."""
+        self._caller.may_do([op])
+        view = await self._change(op, gid)
+        if isinstance(op, Resume | Hurry):
+            self._broker.checkback.resumed()
+        return view
+
     async def _act(self, op: BrokerOp, gives: type[T] = object) -> T:  # type: ignore[assignment]
         """Carry out an operation that no batch may hold; a refusal is raised."""
         self._caller.may_do([op])
         self._admission.check_action(op)
         (result,) = await self._writer.submit([op])
         raise_refusal(result)
-        if isinstance(op, Resume | Hurry | HurryAll):
+        if isinstance(op, HurryAll):
             self._broker.checkback.resumed()
         if gives is not object and not isinstance(result, gives):
             raise TypeError(f"the store answered {op!r} with {result!r}")
@@ -208,10 +236,7 @@ class BrokerDoor:
     # --- what can be looked at, between two group commits --------------------------------------------------------
 
     async def transaction(self, gid: str) -> TransactionView:
-        view = await self._see(lambda store: store.transaction(gid), "transaction", gid)
-        if view is None:
-            raise NotFound(f"transaction {gid} is not known here", field="gid")
-        return view
+        return _known(await self._see(lambda store: store.transaction(gid), "transaction", gid), gid)
 
     async def transactions(
         self, state: str | None, group: str | None, after: str | None, limit: int
@@ -411,7 +436,7 @@ class BrokerDoor:
 
     def answered(self, route: str, status: int | str) -> None:
         """Count a request. `route` comes from a closed set, never from what somebody sent."""
-        self._broker.metrics.requests.labels(route, status).inc()
+        self._broker.metrics.requests[route, str(status)] += 1
 
     async def metrics(self) -> bytes:
         """In the form that Prometheus reads."""
@@ -424,6 +449,18 @@ def raise_refusal(result: Result) -> None:
     """Raise what an operation was refused with; nothing if it was carried out."""
     if isinstance(result, OpResult) and result.error:
         raise error_from_code(result.error, result.detail, result.field)
+
+
+def _of_one(error: TallystickError) -> TallystickError:
+    """The caller has sent no list of operations, so the place is told without it."""
+    place = (error.field or "").removeprefix("ops[0].") or None
+    return type(error)(error.detail.removeprefix("ops[0]."), field=place)
+
+
+def _known(view: TransactionView | None, gid: str) -> TransactionView:
+    if view is None:
+        raise NotFound(f"transaction {gid} is not known here", field="gid")
+    return view
 
 
 def _whole(store: Store, view: TransactionView, calls: CallsView | None, most_bytes: int) -> Whole:

@@ -29,6 +29,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.totals: Tally[str] = Tally()  # since the start, see _TOTALS
+        self.requests: Tally[tuple[str, str]] = Tally()  # by route and status; here, because each is paid for
         registry = self.registry
         self.checks_sent = Counter("tallystick_checks_sent", "Check-backs sent.", ["via"], registry=registry)
         self.checks_answered = Counter(
@@ -56,7 +57,6 @@ class Metrics:
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0),
             registry=registry,
         )
-        self.requests = Counter("tallystick_http_requests", "HTTP requests.", ["route", "status"], registry=registry)
         self.alerts_failed = Counter(
             "tallystick_alerts_failed", "Alerts that the alert URL did not take.", registry=registry
         )
@@ -70,10 +70,10 @@ class Metrics:
 
 
 class StoreCollector:
-    """Reads the store's own numbers when Prometheus asks, so that the writing path only sums up."""
+    """Reads the store's own numbers when Prometheus asks, so that the way of a request only sums up."""
 
-    def __init__(self, store: Store, totals: Tally[str]) -> None:
-        self._store, self._totals = store, totals
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        self._store, self._totals, self._requests = store, metrics.totals, metrics.requests
         self.counts: Counts | None = None
         self.groups: list[GroupView] = []
         self.now_ms = 0
@@ -81,6 +81,10 @@ class StoreCollector:
     def collect(self) -> Iterable[Metric]:
         for name, text in _TOTALS.items():
             yield CounterMetricFamily(f"tallystick_{name}", text, value=self._totals[name])
+        requests = CounterMetricFamily("tallystick_http_requests", "HTTP requests.", labels=["route", "status"])
+        for labels, count in self._requests.items():
+            requests.add_metric(labels, count)
+        yield requests
         stopped = 1 if self._store.failure() else 0
         yield GaugeMetricFamily("tallystick_store_failed", "1 while the store cannot write.", value=stopped)
         if self.counts is not None:

@@ -51,7 +51,7 @@ class SpaceGuard:
 
 
 class _Work:
-    """Operations that came together, or one look at the store; and who waits for the answer."""
+    """Operations that came together, a look at the store, or a look behind them; and who waits for the answer."""
 
     __slots__ = ("future", "look", "ops", "weight")
 
@@ -97,6 +97,12 @@ class Writer:
     def look(self, see: Callable[[Store], T]) -> asyncio.Future[T]:
         """Look at the store between two group commits, when all that it shows is durable."""
         return self._put((), see, 1_024)
+
+    def submit_and_look(
+        self, ops: Sequence[StoreOp], see: Callable[[Store], T], weight: int
+    ) -> asyncio.Future[tuple[list[Result], T]]:
+        """Hand operations to the next group commit, and look at the store when that is durable: one trip for both."""
+        return self._put(ops, see, weight)
 
     def _put(self, ops: Sequence[StoreOp], see: Callable[[Store], Any] | None, weight: int) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -157,13 +163,19 @@ class Writer:
         try:
             results = iter(self._write(ops, made) if ops else ())
         except StorageFailed as failed:
-            return [failed if work.look is None else self._look(work.look) for work in works]
+            return [failed if work.look is None or work.ops else self._look(work.look) for work in works]
         except Exception:
             return self._commit_each(works, made)
-        answers = [[next(results) for _ in work.ops] if work.look is None else self._look(work.look) for work in works]
+        answers = [self._answer(work, [next(results) for _ in work.ops]) for work in works]
         if ops:
             self._commit_seconds.observe(time.perf_counter() - began)
         return answers
+
+    def _answer(self, work: _Work, results: list[Result]) -> Any:
+        if work.look is None:
+            return results
+        seen = self._look(work.look)
+        return (results, seen) if work.ops and not isinstance(seen, Exception) else seen
 
     def _commit_each(self, works: list[_Work], made: list[Written]) -> list[Any]:
         """One of these met an error of ours, and nothing of their group commit was written: each by itself, so that

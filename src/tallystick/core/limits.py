@@ -32,7 +32,8 @@ class Limits(Struct, frozen=True):
                     f"{at}[{index}].value: {len(message.value)} bytes, the limit is {self.message_bytes}",
                     field=f"{at}[{index}].value",
                 )
-            check_count(message.headers, f"{at}[{index}].headers")
+            if message.headers:
+                check_count(message.headers, f"{at}[{index}].headers")
             if message.delay_ms and message.deliver_at:
                 field = f"{at}[{index}].delay_ms"
                 raise InvalidRequest(f"{field}: give delay_ms or deliver_at, not both", field=field)
@@ -50,4 +51,5 @@ class Limits(Struct, frozen=True):
                     f"{at}[{index}].body: {len(call.body)} bytes, the limit is {self.message_bytes}",
                     field=f"{at}[{index}].body",
                 )
-            check_count(call.headers, f"{at}[{index}].headers")
+            if call.headers:
+                check_count(call.headers, f"{at}[{index}].headers")

@@ -6,19 +6,20 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import cache
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
+from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Struct, inspect
-from starlette.requests import Request
-from starlette.responses import Response
 
-from tallystick.api.serving.asgi import read_raw, while_connected
+from tallystick.api.serving.asgi import HttpAnswer, Receive, Scope, read_raw, while_connected
 from tallystick.api.serving.problems import DECODING, undecodable
 from tallystick.broker.door import BrokerDoor
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid, check_name
 from tallystick.core.wire import JSON, MSGPACK
 
+_encode_msgpack = msgspec.msgpack.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Struct)
 Handler = Callable[..., Awaitable[Any]]
@@ -38,19 +39,20 @@ class Route(Struct, frozen=True, eq=False):
     status: int
     query: type[Struct] | None
     also: dict[int, Any]
+    sent: type[Struct] | None
 
-    async def answer(self, asked: Asked) -> Response:
+    async def answer(self, asked: Asked) -> HttpAnswer:
         given: dict[str, Any] = {}
         if self.query is None:
             asked.refuse_parameters(())
         else:
             given["query"] = asked.query(self.query)
-        if "sent" in _hints(self.run):
-            given["sent"] = await asked.body(_hints(self.run)["sent"])
+        if self.sent is not None:
+            given["sent"] = await asked.body(self.sent)
         answer = await self.run(asked, **given)
-        if isinstance(answer, Response):
+        if isinstance(answer, HttpAnswer):
             return answer
-        return Response(status_code=self.status) if answer is None else asked.respond(answer, self.status)
+        return HttpAnswer(b"", status=self.status) if answer is None else asked.respond(answer, self.status)
 
 
 def route(
@@ -65,37 +67,36 @@ def route(
     also: dict[int, Any] | None = None,
 ) -> Route:
     """A route whose function takes `sent` (its body) and `query`, or neither, and returns its answer, or None, or a
-    Response where it chose the form itself: then the table says what forms there are."""
-    hints = _hints(run)
+    HttpAnswer where it chose the form itself: then the table says what forms there are."""
+    hints = get_type_hints(run, include_extras=True)
     if takes is None:
         takes = dict.fromkeys((JSON, MSGPACK), hints["sent"]) if "sent" in hints else {}
-    kinds = [kind for kind in get_args(hints["return"]) or (hints["return"],) if kind not in (Response, NoneType)]
+    kinds = [kind for kind in get_args(hints["return"]) or (hints["return"],) if kind not in (HttpAnswer, NoneType)]
     if gives is None:
         gives = {media: kind for kind in kinds for media in (JSON, MSGPACK)}
     status = status if gives else 204
-    return Route(method, path, run, summary, takes, gives, status, hints.get("query"), also or {})
-
-
-@cache
-def _hints(run: Handler) -> dict[str, Any]:
-    return get_type_hints(run, include_extras=True)
+    return Route(method, path, run, summary, takes, gives, status, hints.get("query"), also or {}, hints.get("sent"))
 
 
 class Asked:
     """One request, as the function of a route sees it."""
 
-    __slots__ = ("_request", "door", "routes")
+    __slots__ = ("_headers", "_parameters", "_path", "_receive", "door", "routes", "size")
 
-    def __init__(self, request: Request, door: BrokerDoor, routes: tuple[Route, ...]) -> None:
-        self._request, self.door, self.routes = request, door, routes
+    def __init__(
+        self, scope: Scope, receive: Receive, path: dict[str, str], door: BrokerDoor, routes: tuple[Route, ...]
+    ) -> None:
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._parameters = _read_query(scope["query_string"])
+        self._receive, self._path, self.door, self.routes = receive, path, door, routes
+        self.size = 0  # of the body, once that was read
 
     def path(self, name: str) -> str:
-        value: str = self._request.path_params[name]
-        return value
+        return self._path[name]
 
     def number(self, name: str) -> int:
         """A part of the path that can only be a number."""
-        return int(self._request.path_params[name])
+        return int(self._path[name])
 
     @property
     def topic(self) -> str:
@@ -110,15 +111,20 @@ class Asked:
         return check_gid(self.path("gid"))
 
     def sends(self, media: str) -> bool:
-        return _media_type(self._request.headers.get("content-type", "")) == media
+        return self._sent_as() == media
 
     def accepts(self, media: str) -> bool:
-        return media in self._request.headers.get("accept", "")
+        """Whoever does not say what it takes takes what it sends."""
+        accepted = self._headers.get(b"accept")
+        return self.sends(media) if accepted is None else media.encode() in accepted
+
+    def _sent_as(self) -> str:
+        return self._headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
 
     def query(self, kind: type[Q]) -> Q:
         """The parameters after the question mark; errors name them."""
         self.refuse_parameters(_parameters(kind))
-        given = {name: _plain(text, _parameters(kind)[name]) for name, text in self._request.query_params.items()}
+        given = {name: _plain(text, _parameters(kind)[name]) for name, text in self._parameters.items()}
         try:
             return msgspec.convert(given, kind)
         except msgspec.ValidationError as error:
@@ -131,19 +137,20 @@ class Asked:
 
     def refuse_parameters(self, known: Collection[str]) -> None:
         """Whoever writes `?limt=5` is told, instead of being given what was not asked for."""
-        for name in self._request.query_params:
+        for name in self._parameters:
             if name not in known:
                 these = f"there are {', '.join(known)}" if known else "it has none"
                 raise InvalidRequest(f"{name[:80]}: no parameter of this route; {these}", field=name[:80])
 
     async def raw_body(self) -> bytes:
-        headers = dict(self._request.scope["headers"])
-        return await read_raw(self._request.receive, headers, self.door.limits.request_bytes)
+        body = await read_raw(self._receive, self._headers, self.door.limits.request_bytes)
+        self.size = len(body)
+        return body
 
     async def body(self, kind: type[T]) -> T:
         """The body as `kind`; an empty one as an object without fields."""
         body = await self.raw_body()
-        sent = _media_type(self._request.headers.get("content-type", JSON))
+        sent = self._sent_as()
         try:
             if sent == MSGPACK:
                 return msgspec.msgpack.decode(body or b"\x80", type=kind)
@@ -155,16 +162,16 @@ class Asked:
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Long work, for as long as the caller is there."""
-        return await while_connected(self._request.receive, work)
+        return await while_connected(self._receive, work)
 
-    def respond(self, content: Struct, status: int = 200) -> Response:
+    def respond(self, content: Struct, status: int = 200) -> HttpAnswer:
         if self.accepts(MSGPACK):
-            return Response(msgspec.msgpack.encode(content), status, media_type=MSGPACK)
-        return Response(msgspec.json.encode(content), status, media_type=JSON)
+            return HttpAnswer(_encode_msgpack(content), MSGPACK, status)
+        return HttpAnswer(_encode_json(content), JSON, status)
 
 
-def _media_type(header: str) -> str:
-    return header.partition(";")[0].strip().lower()
+def _read_query(query: bytes) -> dict[str, str]:
+    return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tallystick.api.http.batch import batch
 from tallystick.api.http.json_messages import PartIn
 from tallystick.api.http.route import Route, route
 from tallystick.api.http.routes import calls, groups, system, tables, topics, transactions
@@ -14,7 +13,7 @@ from tallystick.core.wire import ARROW, JSON, MSGPACK, FetchResponse, ReceiveRes
 _STALE = {409: StaleReceipts}
 
 ROUTES: tuple[Route, ...] = (
-    route("POST", "/v1/batch", batch, "Many operations in one group commit"),
+    route("POST", "/v1/batch", transactions.batch, "Many operations in one group commit"),
     route("GET", "/v1/info", system.info, "The store's name, limits and age of its oldest pending"),
     route("POST", "/v1/transactions", transactions.prepare, "Prepare a transaction", status=201),
     route("GET", "/v1/transactions", transactions.list_, "List transactions"),

@@ -1,10 +1,12 @@
-"""ASGI by hand, for what is paid by every transaction: bodies within a limit, answers, callers that go away."""
+"""ASGI by hand: bodies within a limit, answers, callers that go away."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from tallystick.core.errors import InvalidRequest, TooLarge
 
@@ -40,21 +42,26 @@ async def _disconnected(receive: Receive) -> None:
 async def read_raw(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
     """The body within a limit; its declared size is judged before a single byte is read."""
     _check_size(_declared_size(headers.get(b"content-length")), limit)
-    event = await receive()
-    body: bytes = event.get("body", b"")
-    if not event.get("more_body"):
-        _check_size(len(body), limit)
+    body, more = await _piece(receive)
+    _check_size(len(body), limit)
+    if not more:
         return body
     pieces, size = [body], len(body)
-    while event.get("more_body"):
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise InvalidRequest("the connection ended before the body did")
-        piece = event.get("body", b"")
+    while more:
+        piece, more = await _piece(receive)
         size += len(piece)
         _check_size(size, limit)
         pieces.append(piece)
     return b"".join(pieces)
+
+
+async def _piece(receive: Receive) -> tuple[bytes, bool]:
+    """What has come of the body, and whether there is more. A client that went away before the end of it, or before
+    its first byte, has not said what it wants."""
+    event = await receive()
+    if event["type"] == "http.disconnect":
+        raise InvalidRequest("the connection ended before the body did")
+    return event.get("body", b""), event.get("more_body", False)
 
 
 def _declared_size(header: bytes | None) -> int:
@@ -72,8 +79,34 @@ def _check_size(size: int, limit: int) -> None:
         raise TooLarge(f"the request has more than {limit} bytes, the limit of this broker")
 
 
+class HttpAnswer(Struct):
+    """An answer: its body as a whole, or in pieces as they are made."""
+
+    body: bytes | AsyncIterator[bytes | memoryview]
+    media_type: str = ""
+    status: int = 200
+    headers: dict[str, str] = {}
+
+    async def send(self, send: Send) -> None:
+        if isinstance(self.body, bytes):
+            await answer_raw(send, self.status, self.media_type, self.body, self.headers)
+            return
+        headers = [(b"content-type", self.media_type.encode()), *_encoded(self.headers)]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        async for piece in self.body:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
 async def answer_raw(send: Send, status: int, media_type: str, body: bytes, more: dict[str, str] | None = None) -> None:
-    headers = [(b"content-type", media_type.encode()), (b"content-length", str(len(body)).encode())]
-    headers += [(name.lower().encode(), value.encode()) for name, value in (more or {}).items()]
+    headers = [(b"content-type", media_type.encode())] if media_type else []
+    if status != 204:
+        headers.append((b"content-length", b"%d" % len(body)))
+    if more:
+        headers += _encoded(more)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

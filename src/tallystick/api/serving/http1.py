@@ -1,102 +1,371 @@
-"""One HTTP/1.1 connection: uvicorn's, with what a broker may not leave open."""
+"""HTTP/1.1 for an ASGI application, with next to nothing around it: uvicorn runs it in place of its own.
+
+A client that does not coalesce pays for a request with each operation. Here a request that came in one piece is one
+read, one task and one write; uvicorn's own protocol writes the head and the body of an answer by themselves, which is
+twice the system calls and wakes the client twice, and keeps events and timers for each request.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any, cast
+from urllib.parse import unquote
+
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+import uvicorn
+from uvicorn.server import ServerState
 
+from tallystick.api.serving.asgi import CallerGone, Scope
 from tallystick.api.serving.problems import problem_of
-from tallystick.core.errors import InvalidRequest, TooLarge
+from tallystick.core.errors import InvalidRequest, TallystickError, TooLarge
+from tallystick.core.wire import PROBLEM
 
-HEAD_BYTES = 65_536
-"""How long the request line with all headers may be, and the trailers of a body in chunks."""
+log = logging.getLogger("tallystick.api")
 
+MAX_HEAD_BYTES = 64 * 1024
+MAX_UNREAD_BYTES = 64 * 1024  # of a body that the application has not asked for: the client has to wait then
 _FRAMING = (b"content-length", b"transfer-encoding")
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
-class HttpConnection(HttpToolsProtocol):
-    """Three things are different.
+class HttpExchange:
+    """One request and its answer; `receive` and `send` are what ASGI calls so."""
 
-    A head without an end is refused: nobody may fill the broker's memory with it. A wish for another protocol
-    (`Upgrade: h2c`, which Java's client sends with every request) is ignored, as it may be: the parser would take the
-    body for the first words of that protocol, and the request would be carried out without it. And what is no HTTP
-    at all is answered in the words of every other error.
+    def __init__(self, connection: Http1Connection, scope: Scope, keep_alive: bool, continues: bool) -> None:
+        self._connection, self.scope = connection, scope
+        self.keep_alive = keep_alive
+        self._continues = continues  # the client waits for a word before it sends the body
+        self._pieces: list[bytes] = []
+        self.unread = 0
+        self._complete = False  # the whole request is here
+        self._told = False  # and the application has it
+        self._waiting: asyncio.Future[None] | None = None
+        self._head = b""
+        self._chunked = False
+        self.begun = self.over = self.gone = False
+
+    # --- the request -----------------------------------------------------------------------------------------------
+
+    def add(self, piece: bytes) -> None:
+        if self.over:
+            return  # it was answered without the rest
+        self._pieces.append(piece)
+        self.unread += len(piece)
+        self._wake()
+
+    def end(self) -> None:
+        self._complete = True
+        self._wake()
+
+    def lose(self) -> None:
+        """The client is gone."""
+        self.gone = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def receive(self) -> Scope:
+        if self._continues and not self.begun and not self.gone:
+            self._continues = False
+            self._connection.write(_CONTINUE)
+        while not (self.gone or self.over or self._pieces or (self._complete and not self._told)):
+            self._connection.read_on()
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        if self.gone or self.over:
+            return {"type": "http.disconnect"}
+        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self.unread = 0
+        self._told = self._complete
+        return {"type": "http.request", "body": body, "more_body": not self._complete}
+
+    # --- the answer ------------------------------------------------------------------------------------------------
+
+    async def send(self, event: Scope) -> None:
+        if event["type"] == "http.response.start":
+            self._head = self._encoded(event["status"], event.get("headers", ()))
+            return
+        if self._connection.full is not None:
+            await self._connection.full
+        more = event.get("more_body", False)
+        if self.gone and more:
+            raise CallerGone  # or it would be made to its end for nobody
+        if self.gone or self.over:
+            return
+        # The head goes with the first piece of the body: one write.
+        self._connection.write(self._head + self._framed(event.get("body", b""), more))
+        self._head, self.begun = b"", True
+        if not more:
+            self.over = True
+            self._wake()
+            self._connection.answered(self)
+
+    def _encoded(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+        measured = False
+        for name, value in headers:
+            if b"\n" in value or b"\r" in value:
+                raise ValueError(f"the header {name!r} would be more than one")
+            measured = measured or name == b"content-length"
+            lines.append(b"%b: %b\r\n" % (name, value))
+        if not measured and self.scope["method"] != "HEAD" and status not in (204, 304):
+            self._chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        # Whoever was not told to go on may send the body all the same, or the next request: nobody can tell.
+        self.keep_alive = self.keep_alive and not self._continues
+        if not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+    def _framed(self, body: bytes, more: bool) -> bytes:
+        if self.scope["method"] == "HEAD":
+            return b""
+        if not self._chunked:
+            return body
+        piece = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+        return piece if more else piece + b"0\r\n\r\n"
+
+
+class Http1Connection(asyncio.Protocol):
+    """One connection, one exchange at a time; requests that a client sends ahead wait in line.
+
+    uvicorn makes it with these arguments, and at the end calls `shutdown` and waits for `connections` and `tasks`.
     """
 
-    _loose_bytes = 0  # received since the last thing that has an announced length
-    _head_bytes = 0
-    _replaying = False
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._app, self._idle_seconds = config.loaded_app, config.timeout_keep_alive
+        self._connections, self._tasks = server_state.connections, server_state.tasks
+        self._loop = _loop or asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._line: deque[HttpExchange] = deque()  # the first is under way, once it is started
+        self._parsed: HttpExchange | None = None  # the one whose body is being read
+        self._started = False
+        self._head_bytes = 0  # of the request line and all headers, and of trailers
+        self._loose_bytes = 0  # received since the last thing that has an announced length
+        self._replaying = False
+        self._paused = self._ending = self._broken = False
+        self.full: asyncio.Future[None] | None = None  # done when the client has read what it was sent
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # of uvloop it is one in all but its class
+        self._connections.add(self)  # type: ignore[arg-type]  # a set of uvicorn's own kinds, by its annotation
+        self._heard_at = self._loop.time()
+        self._timer = self._loop.call_later(self._idle_seconds, self._close_if_idle)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.discard(self)
+        self._timer.cancel()
+        self.resume_writing()
+        for exchange in self._line:
+            exchange.lose()
+
+    def _close_if_idle(self) -> None:
+        """One timer a connection that looks again later, not one a request that is nearly always cancelled."""
+        left = self._heard_at + self._idle_seconds - self._loop.time()
+        if left <= 0 and not self._line:
+            self._transport.close()
+        else:
+            self._timer = self._loop.call_later(max(left, 1.0), self._close_if_idle)
+
+    def shutdown(self) -> None:
+        """No more requests; the one under way is answered."""
+        self._ending = True
+        if not self._line:
+            self._transport.close()
+        for exchange in self._line:
+            exchange.keep_alive = False
+
+    # --- what the network brings -----------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        self._heard_at = self._loop.time()
         self._loose_bytes += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._go_on_without_upgrade(data[upgrade.args[0] :])
+            self._feed(data)
         except httptools.HttpParserError as error:
-            self._refuse(error.__context__ or error)
-        else:
-            if self._loose_bytes > HEAD_BYTES:
-                self._refuse(_endless())
+            known = error.__context__
+            self._refuse(known if isinstance(known, TooLarge) else InvalidRequest("this is no HTTP request"))
+            return
+        if self._loose_bytes > MAX_HEAD_BYTES:
+            self._refuse(_endless())
+            return
+        if self._line and not self._started:
+            self._start()
+        # Whoever sends ahead, or more than is being read, has to wait.
+        if len(self._line) > 1 or (self._line and self._line[-1].unread > MAX_UNREAD_BYTES):
+            self._paused = True
+            self._transport.pause_reading()
 
-    # --- the parser's callbacks ------------------------------------------------------------------------------------
+    def _feed(self, data: bytes) -> None:
+        while True:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                self._go_on_without_upgrade()
+                data = data[upgrade.args[0] :]
+
+    def _go_on_without_upgrade(self) -> None:
+        """A wish for another protocol (`Upgrade: h2c`, which Java's client sends with every request) may be ignored,
+        but the parser takes the body for the first words of that protocol. So a new parser is told of a request with a
+        body of the same form, and reads the rest as if it had read the head, too."""
+        framing = [name + b": " + value + b"\r\n" for name, value in self._headers if name in _FRAMING]
+        self._parser = httptools.HttpRequestParser(self)
+        self._replaying = True
+        try:
+            self._parser.feed_data(b"".join((b"POST / HTTP/1.1\r\n", *framing, b"\r\n")))
+        finally:
+            self._replaying = False
+
+    def read_on(self) -> None:
+        """The application waits for more of the request, or for its client to go away."""
+        if self._paused and len(self._line) == 1 and not self._broken:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _refuse(self, why: TallystickError) -> None:
+        """What follows on this connection cannot be trusted. What was understood before is answered first."""
+        log.warning("a connection is ended: %s", why.detail)
+        broken, self._parsed = self._parsed, None
+        self._paused = self._ending = self._broken = True
+        self._transport.pause_reading()
+        if broken is not None and broken in self._line:
+            broken.lose()
+            self._line.remove(broken)
+        if self._line:
+            self._line[-1].keep_alive = False
+            if not self._started:
+                self._start()
+            return
+        if broken is None or not broken.begun:
+            status, problem, _ = problem_of(why)
+            head = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            self.write(_STATUS_LINES[status] + head % (PROBLEM.encode(), len(problem)) + problem)
+        self._transport.close()
+
+    # --- what the parser finds -------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if not self._replaying:
-            self._head_bytes = 0
-            super().on_message_begin()
+        if self._replaying:
+            return
+        self._head_bytes = 0
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._continues = False
 
-    def on_url(self, url: bytes) -> None:
-        if not self._replaying:
-            self._count(len(url))
-            super().on_url(url)
+    def on_url(self, piece: bytes) -> None:
+        if self._replaying:
+            return
+        self._count(len(piece))
+        self._url += piece
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._replaying:
-            self._count(len(name) + len(value))
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        if not self._replaying:
-            self._loose_bytes = 0
-            super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        self._loose_bytes = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._loose_bytes = 0
-        if not self.parser.should_upgrade():  # where it comes before the body
-            super().on_message_complete()
+        if self._replaying:
+            return
+        self._count(len(name) + len(value))
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._continues = True
+        self._headers.append((name, value))
 
     def _count(self, more: int) -> None:
         self._head_bytes += more
-        if self._head_bytes > HEAD_BYTES:
+        if self._head_bytes > MAX_HEAD_BYTES:
             raise _endless()
 
-    # --- what the parser does not do -------------------------------------------------------------------------------
+    def on_headers_complete(self) -> None:
+        if self._replaying:
+            return
+        self._loose_bytes = 0
+        url = httptools.parse_url(self._url)
+        path, version = url.path.decode("ascii"), self._parser.get_http_version()
+        scope: Scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "method": self._parser.get_method().decode("ascii"),
+            "scheme": "http",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+            "root_path": "",
+            "headers": self._headers,
+        }
+        keep_alive = not self._ending and version != "1.0" and self._parser.should_keep_alive()
+        self._parsed = HttpExchange(self, scope, keep_alive, self._continues)
+        self._line.append(self._parsed)
 
-    def _go_on_without_upgrade(self, rest: bytes) -> None:
-        """The head was read, and the request is on its way. A new parser is told of a request with a body of the same
-        form, and reads the rest as if it had read the head, too."""
-        framing = [name + b": " + value + b"\r\n" for name, value in self.headers if name in _FRAMING]
-        self.parser = httptools.HttpRequestParser(self)
-        self._replaying = True
+    def on_body(self, piece: bytes) -> None:
+        self._loose_bytes = 0
+        if self._parsed is not None:
+            self._parsed.add(piece)
+
+    def on_message_complete(self) -> None:
+        self._loose_bytes = 0
+        # With a wish for another protocol this comes before the body.
+        if self._parsed is not None and not self._parser.should_upgrade():
+            self._parsed.end()
+            self._parsed = None
+
+    # --- exchanges -------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._started = True
+        task = self._loop.create_task(self._run(self._line[0]))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, exchange: HttpExchange) -> None:
         try:
-            self.parser.feed_data(b"".join((b"POST / HTTP/1.1\r\n", *framing, b"\r\n")))
+            await self._app(exchange.scope, exchange.receive, exchange.send)
+        except CallerGone:
+            pass
+        except Exception:
+            log.exception("internal error")
         finally:
-            self._replaying = False
-        self.data_received(rest)
+            if not exchange.over and not exchange.gone:
+                self._transport.abort()  # no answer, or half of one: the client must not take it for a whole one
 
-    def _refuse(self, error: BaseException) -> None:
-        known = error if isinstance(error, TooLarge) else InvalidRequest(f"this is not HTTP/1.1: {error}")
-        status, body, _ = problem_of(known)
-        head = b"content-type: application/problem+json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[status] + head + body)
-        self.transport.close()
+    def answered(self, exchange: HttpExchange) -> None:
+        self._heard_at = self._loop.time()
+        self._line.popleft()
+        self._started = False
+        if not exchange.keep_alive:
+            self._transport.close()
+        elif self._line:
+            self._start()
+        elif self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def pause_writing(self) -> None:
+        self.full = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self.full is not None and not self.full.done():
+            self.full.set_result(None)
+        self.full = None
 
 
 def _endless() -> TooLarge:
-    return TooLarge(f"the request has more than {HEAD_BYTES} bytes of headers, the limit of this broker")
+    return TooLarge(f"the request has more than {MAX_HEAD_BYTES} bytes of headers, the limit of this broker")

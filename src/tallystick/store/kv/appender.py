@@ -36,15 +36,15 @@ class Appender:
         self._references: list[tuple[QueueId, int, Reference]] = []
         self.touched: set[QueueId] = set()
 
-    def queue_for(self, topic: Topic, key: str | None) -> int:
-        if key is not None:
-            return queue_of(key, 0, topic.queues)
+    def _turn(self, topic: Topic) -> int:
+        """The queue of a message without a key."""
         turn = self._catalog.round_robin.get(topic.id, 0)
         self._catalog.round_robin[topic.id] = turn + 1
         return queue_of(None, turn, topic.queues)
 
     def add(self, topic: Topic, message: OutgoingMessage, gid: str, sequence: int) -> Position:
-        queue = self.queue_for(topic, message.key)
+        key = message.key
+        queue = self._turn(topic) if key is None else queue_of(key, 0, topic.queues)
         where = (topic.id, queue)
         opened = self._open.get(where)
         if opened is None:
@@ -53,7 +53,7 @@ class Appender:
         chunk = opened.chunk
         chunk.gids.append(gid)
         chunk.sequences.append(sequence)
-        chunk.keys.append(message.key)
+        chunk.keys.append(key)
         chunk.values.append(message.value)
         chunk.headers.append(message.headers)
         chunk.tags.append(message.tag)

@@ -16,7 +16,7 @@ from tallystick.store.kv.catalog import Catalog, QueueId, Topic
 from tallystick.store.kv.engine import Area, Changes, Engine
 from tallystick.store.protocol import Event, StoreSettings
 
-encode = msgspec.msgpack.encode
+encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(Record).decode
 _decode_check = msgspec.msgpack.Decoder(CheckState).decode
 
@@ -95,8 +95,12 @@ class Batch:
         stored = self.get("index", keys.CHECK.key(gid))
         return None if stored is None else _decode_check(stored)
 
-    def add_due(self, channel: int, at: int, gid: str) -> None:
-        self.lower_mark(channel, at)
+    def add_due(self, channel: int, at: int, gid: str, after: int = 0) -> None:
+        """`after` is how long a transaction waits for its first check."""
+        mark = self.catalog.mark(channel)
+        if at < mark.low or after > mark.longest:
+            mark.low, mark.longest = min(at, mark.low), max(after, mark.longest)
+            self.put("index", keys.MARK.key(channel), encode(mark))
         self.put("index", keys.DUE.key(channel, at, gid), b"")
 
     def lower_mark(self, channel: int, at: int) -> None:
@@ -112,12 +116,6 @@ class Batch:
         mark.low = max(mark.low, scanned_to)
         if keep:
             mark.claimed = max(mark.claimed, self.now)
-            self.put("index", keys.MARK.key(channel), encode(mark))
-
-    def note_delay(self, channel: int, after: int) -> None:
-        mark = self.catalog.mark(channel)
-        if after > mark.longest:
-            mark.longest = after
             self.put("index", keys.MARK.key(channel), encode(mark))
 
     # --- calls -----------------------------------------------------------------------------------------------

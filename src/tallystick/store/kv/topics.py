@@ -35,9 +35,13 @@ def outside(topic: Topic, queue: int, offset: int, start: int, end: int) -> Offs
 
 def require(batch: Batch, names: Iterable[str]) -> None:
     """Make sure of the topics that messages go to: made now if the broker may do that. All of them, or none is made."""
-    missing = dict.fromkeys(name for name in names if name not in batch.catalog.topics)
-    if not missing:
-        return
+    known = batch.catalog.topics
+    missing = [name for name in names if name not in known]
+    if missing:
+        _make(batch, dict.fromkeys(missing))
+
+
+def _make(batch: Batch, missing: dict[str, None]) -> None:
     if not batch.settings.auto_create_topics:
         name = next(iter(missing))
         raise NotFound(f"there is no topic {name!r}, and this broker does not create topics by itself", field="topic")

@@ -49,8 +49,7 @@ def prepare(batch: Batch, op: Prepare) -> OpResult | None:
         check.timeout_ms,
     )
     batch.put("tx", keys.TRANSACTION.key(op.gid), encode(record))
-    batch.note_delay(channel.id, after)
-    batch.add_due(channel.id, record.first_check_at, op.gid)
+    batch.add_due(channel.id, record.first_check_at, op.gid, after)
     batch.catalog.recent.add(op.gid, record)
     batch.counters.pending += 1
     batch.prepared += 1
@@ -67,7 +66,7 @@ def commit(batch: Batch, op: Commit) -> OpResult | None:
             f"transaction {op.gid} is not known here: never prepared, or resolved longer ago than the dedup retention",
             field="gid",
         )
-    claimed = parts.claim(batch, op.parts)
+    claimed = parts.claim(batch, op.parts) if op.parts else None
     messages = existing.messages if existing else []
     resolve(batch, op.gid, existing, "committed", "producer", messages, claimed, delay_ms=op.delay_ms)
     return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from msgspec import Meta, Struct
-from starlette.responses import Response
 
 from tallystick.api.http.json_messages import MessageOut, readable
 from tallystick.api.http.route import Asked
+from tallystick.api.serving.asgi import HttpAnswer
 from tallystick.core.message import Invisible, Milliseconds
 from tallystick.core.names import NAME_PATTERN, Gid, GroupName, MemberName, TopicName
 from tallystick.core.ops import (
@@ -110,20 +110,20 @@ async def receive(asked: Asked, sent: ReceiveRequest) -> Deliveries | ReceiveRes
     return Deliveries(shown, asked.door.store_id)
 
 
-async def _settle(asked: Asked, op: ClientOp) -> StaleReceipts | Response:
+async def _settle(asked: Asked, op: ClientOp) -> StaleReceipts | HttpAnswer:
     stale = StaleReceipts((await asked.door.do(op)).stale)
     return asked.respond(stale, 409) if stale.stale else stale
 
 
-async def ack(asked: Asked, sent: AckIn) -> StaleReceipts | Response:
+async def ack(asked: Asked, sent: AckIn) -> StaleReceipts | HttpAnswer:
     return await _settle(asked, Ack(asked.group, sent.receipts))
 
 
-async def nack(asked: Asked, sent: NackIn) -> StaleReceipts | Response:
+async def nack(asked: Asked, sent: NackIn) -> StaleReceipts | HttpAnswer:
     return await _settle(asked, Nack(asked.group, sent.receipts, sent.delay_ms, sent.dead, sent.reason))
 
 
-async def renew(asked: Asked, sent: RenewIn) -> StaleReceipts | Response:
+async def renew(asked: Asked, sent: RenewIn) -> StaleReceipts | HttpAnswer:
     return await _settle(asked, Renew(asked.group, sent.receipts, sent.invisible_ms))
 
 
@@ -131,7 +131,7 @@ async def offsets(asked: Asked, query: OffsetsQuery) -> GroupView:
     return await asked.door.stored_offsets(asked.group, query.topic)
 
 
-async def put_offsets(asked: Asked, sent: OffsetsIn) -> StaleReceipts | Response:
+async def put_offsets(asked: Asked, sent: OffsetsIn) -> StaleReceipts | HttpAnswer:
     return await _settle(asked, CommitOffsets(asked.group, sent.topic, sent.offsets, sent.expected))
 
 
@@ -143,5 +143,5 @@ async def poll_checks(asked: Asked, sent: CheckPoll) -> CheckPollResponse:
     return CheckPollResponse(await asked.wait(asked.door.poll_checks(sent)))
 
 
-async def answer_checks(asked: Asked, sent: AnswersIn) -> StaleReceipts | Response:
+async def answer_checks(asked: Asked, sent: AnswersIn) -> StaleReceipts | HttpAnswer:
     return await _settle(asked, AnswerChecks(sent.answers, sent.reasons, sent.group, sent.member))

@@ -7,10 +7,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.responses import HTMLResponse, Response
 
 from tallystick.api.http.openapi import describe, docs_page
 from tallystick.api.http.route import Asked
+from tallystick.api.serving.asgi import HttpAnswer
 from tallystick.core.wire import JSON, BrokerInfo
 
 
@@ -30,23 +30,23 @@ async def healthz(_: Asked) -> Health:
     return Health()
 
 
-async def readyz(asked: Asked) -> Readiness | Response:
+async def readyz(asked: Asked) -> Readiness | HttpAnswer:
     """It takes work: the store can write and the broker is not on its way out."""
     failure = asked.door.not_ready()
     return asked.respond(Readiness("not ready", failure), 503) if failure else Readiness("ready")
 
 
-async def metrics(asked: Asked) -> Response:
-    return Response(await asked.door.metrics(), media_type=CONTENT_TYPE_LATEST)
+async def metrics(asked: Asked) -> HttpAnswer:
+    return HttpAnswer(await asked.door.metrics(), CONTENT_TYPE_LATEST)
 
 
 async def info(asked: Asked) -> BrokerInfo:
     return await asked.door.info()
 
 
-async def openapi(asked: Asked) -> Response:
-    return Response(msgspec.json.encode(describe(asked.routes)), media_type=JSON)
+async def openapi(asked: Asked) -> HttpAnswer:
+    return HttpAnswer(msgspec.json.encode(describe(asked.routes)), JSON)
 
 
-async def docs(asked: Asked) -> Response:
-    return HTMLResponse(docs_page(asked.routes))
+async def docs(asked: Asked) -> HttpAnswer:
+    return HttpAnswer(docs_page(asked.routes).encode(), "text/html; charset=utf-8")

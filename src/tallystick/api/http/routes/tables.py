@@ -6,11 +6,11 @@ import asyncio
 from typing import Annotated, get_args
 
 from msgspec import Meta, Struct
-from starlette.responses import Response
 
 from tallystick.api.http import arrow_tables
 from tallystick.api.http.json_messages import BatchIn
 from tallystick.api.http.route import Asked
+from tallystick.api.serving.asgi import HttpAnswer
 from tallystick.core.calls import CallState
 from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.names import NAME_PATTERN, check_app
@@ -84,7 +84,7 @@ def _check_state(state: str | None, table: TableName) -> None:
         raise InvalidRequest(f"state: {state[:40]!r} is not one of {', '.join(STATES[table])}", field="state")
 
 
-async def page(asked: Asked, query: TablePageQuery) -> Response:
+async def page(asked: Asked, query: TablePageQuery) -> HttpAnswer:
     table = _table_of(asked)
     _check_state(query.state, table)
     arrow_tables.schema(table)  # first: without Arrow there is nothing to look for
@@ -93,7 +93,7 @@ async def page(asked: Asked, query: TablePageQuery) -> Response:
     )
     content = await asyncio.to_thread(arrow_tables.stream, table, found.columns)
     headers = {} if found.next is None else {"Tallystick-Next": found.next}
-    return Response(content, media_type=ARROW, headers=headers)
+    return HttpAnswer(content, ARROW, headers=headers)
 
 
 async def splits(asked: Asked, query: SplitsQuery) -> SplitList:

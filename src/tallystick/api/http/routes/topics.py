@@ -7,11 +7,11 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
-from starlette.responses import Response, StreamingResponse
 
 from tallystick.api.http import arrow
 from tallystick.api.http.json_messages import MessageOut, TrimIn, readable
 from tallystick.api.http.route import Asked
+from tallystick.api.serving.asgi import HttpAnswer
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.message import Chunk, messages_of
 from tallystick.core.names import check_name
@@ -91,7 +91,7 @@ async def delete(asked: Asked) -> None:
     await asked.door.delete_topic(asked.topic)
 
 
-async def fetch(asked: Asked, query: FetchQuery) -> ReadMessages | FetchResponse | Response:
+async def fetch(asked: Asked, query: FetchQuery) -> ReadMessages | FetchResponse | HttpAnswer:
     door, topic, queue, offset = asked.door, asked.topic, asked.number("queue"), query.offset
     if asked.accepts(ARROW):
         return await _arrow(asked, topic, queue, query)
@@ -108,7 +108,7 @@ async def fetch(asked: Asked, query: FetchQuery) -> ReadMessages | FetchResponse
     return ReadMessages(piece.start, follows, piece.end, [readable(message) for message in found], door.store_id)
 
 
-async def _arrow(asked: Asked, topic: str, queue: int, query: FetchQuery) -> Response:
+async def _arrow(asked: Asked, topic: str, queue: int, query: FetchQuery) -> HttpAnswer:
     door = asked.door
     # Read once before the answer begins: an error after its first byte could not be told any more.
     known = await asyncio.to_thread(door.read, topic, queue, query.offset, 1, 1)
@@ -122,4 +122,4 @@ async def _arrow(asked: Asked, topic: str, queue: int, query: FetchQuery) -> Res
         "Tallystick-Created": str(known.created_at),
     }
     content = arrow.stream(door, topic, queue, query.offset, end, names)
-    return StreamingResponse(content, media_type=ARROW, headers=headers)
+    return HttpAnswer(content, ARROW, headers=headers)

@@ -1,4 +1,5 @@
-"""Transactions, one request each: for curl, for operators, for languages without a library."""
+"""Transactions: many operations in one request, as the client library sends them, or one request each, for curl, for
+operators, for languages without a library."""
 
 from __future__ import annotations
 
@@ -10,11 +11,16 @@ from msgspec import Meta, Struct
 from tallystick.api.http import arrow_in
 from tallystick.api.http.json_messages import MessagesIn, OutcomeIn, PartIn, TransactionIn, outgoing, outgoing_calls
 from tallystick.api.http.route import Asked
-from tallystick.core.calls import OutgoingCall
-from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import NAME_PATTERN, check_gid
 from tallystick.core.ops import Commit, DropParts, Prepare, PreparePart, Rollback, Send
-from tallystick.core.wire import ARROW, TransactionPage, TransactionState, TransactionView
+from tallystick.core.wire import (
+    ARROW,
+    BatchRequest,
+    BatchResponse,
+    TransactionPage,
+    TransactionState,
+    TransactionView,
+)
 
 LONGEST_MS = 366 * 24 * 3600 * 1000
 
@@ -52,16 +58,15 @@ class SentOut(Struct):
     positions: list[PositionOut]
 
 
-def _weight(messages: list[OutgoingMessage], calls: list[OutgoingCall]) -> int:
-    return sum(len(message.value) for message in messages) + sum(len(call.body) for call in calls)
+async def batch(asked: Asked, sent: BatchRequest) -> BatchResponse:
+    return BatchResponse(await asked.door.batch(sent.ops, asked.size))
 
 
 async def prepare(asked: Asked, sent: TransactionIn) -> TransactionView:
     gid = sent.gid or asked.door.new_gid()
     messages, calls = outgoing(sent.messages), outgoing_calls(sent.calls)
     op = Prepare(gid, sent.group, messages, sent.check, sent.member, calls, sent.call_options, sent.remark)
-    await asked.door.do(op, _weight(messages, calls))
-    return await asked.door.transaction(gid)
+    return await asked.door.do_and_show(op, asked.size)
 
 
 async def show(asked: Asked) -> TransactionView:
@@ -74,46 +79,40 @@ async def list_(asked: Asked, query: TransactionsQuery) -> TransactionPage:
 
 async def commit(asked: Asked, sent: OutcomeIn) -> TransactionView:
     if sent.by == "operator":
-        await asked.door.resolve(asked.gid, "committed")
-    else:
-        await asked.door.do(Commit(asked.gid, sent.parts, sent.delay_ms))
-    return await asked.door.transaction(asked.gid)
+        return await asked.door.resolve(asked.gid, "committed")
+    return await asked.door.do_and_show(Commit(asked.gid, sent.parts, sent.delay_ms), asked.size)
 
 
 async def rollback(asked: Asked, sent: OutcomeIn) -> TransactionView:
     if sent.by == "operator":
-        await asked.door.resolve(asked.gid, "rolled_back")
-    else:
-        await asked.door.do(Rollback(asked.gid, [ref.part for ref in sent.parts]))
-    return await asked.door.transaction(asked.gid)
+        return await asked.door.resolve(asked.gid, "rolled_back")
+    return await asked.door.do_and_show(Rollback(asked.gid, [ref.part for ref in sent.parts]), asked.size)
 
 
 async def resume(asked: Asked) -> TransactionView:
-    await asked.door.resume(asked.gid)
-    return await asked.door.transaction(asked.gid)
+    return await asked.door.resume(asked.gid)
 
 
 async def hurry(asked: Asked) -> TransactionView:
-    await asked.door.hurry(asked.gid)
-    return await asked.door.transaction(asked.gid)
+    return await asked.door.hurry(asked.gid)
 
 
 async def put_part(asked: Asked, query: PartQuery) -> PartOut:
     part = check_gid(asked.path("part"), "part")
     if asked.sends(ARROW):
-        op, weight = await _arrow_part(asked, part, query)
+        op = await _arrow_part(asked, part, query)
     else:
         sent = await asked.body(PartIn)
-        op, weight = PreparePart(part, outgoing(sent.messages), sent.index, sent.ttl_ms), 1_024
-    result = await asked.door.do(op, weight)
+        op = PreparePart(part, outgoing(sent.messages), sent.index, sent.ttl_ms)
+    result = await asked.door.do(op, asked.size)
     return PartOut(part, len(op.messages), result.duplicate)
 
 
-async def _arrow_part(asked: Asked, part: str, query: PartQuery) -> tuple[PreparePart, int]:
+async def _arrow_part(asked: Asked, part: str, query: PartQuery) -> PreparePart:
     body = await asked.raw_body()
     # Off the event loop: turning megabytes into messages would hold every other request up.
     messages = await asyncio.to_thread(arrow_in.messages_of_stream, body, asked.door.limits.part_messages)
-    return PreparePart(part, messages, query.index, query.ttl_ms), len(body)
+    return PreparePart(part, messages, query.index, query.ttl_ms)
 
 
 async def drop_part(asked: Asked) -> None:
@@ -123,5 +122,5 @@ async def drop_part(asked: Asked) -> None:
 async def send(asked: Asked, sent: MessagesIn) -> SentOut:
     messages, calls = outgoing(sent.messages), outgoing_calls(sent.calls)
     op = Send(messages, sent.gid, calls, sent.call_options, sent.remark)
-    result = await asked.door.do(op, _weight(messages, calls))
+    result = await asked.door.do(op, asked.size)
     return SentOut(result.duplicate, [PositionOut(at.topic, at.queue, at.offset) for at in result.positions])
