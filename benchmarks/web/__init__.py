@@ -45,8 +45,8 @@ class Framework(Struct, frozen=True):
 UVICORN = module("uvicorn", "--app-dir", str(ROOT), "--port", "{port}", "--no-access-log", "--log-level", "warning")
 GUNICORN = module("gunicorn", "--chdir", str(ROOT), "--bind", "127.0.0.1:{port}", "--workers", "2", "--threads", "16")
 FRAMEWORKS = (
-    Framework("FastAPI, SQLAlchemy async, PostgreSQL", "fastapi_shop", UVICORN),
-    Framework("Flask, SQLAlchemy, PostgreSQL, 2 workers", "flask_shop", [*GUNICORN, "--log-level", "warning"]),
+    Framework("FastAPI, SQLAlchemy async", "fastapi_shop", UVICORN),
+    Framework("Flask, SQLAlchemy, 2 workers", "flask_shop", [*GUNICORN, "--log-level", "warning"]),
 )
 
 
@@ -167,4 +167,4 @@ def _report(bench: Bench, name: str, found: Rounds) -> None:
     more = found.median(lambda turns: turns["with"].processor / turns["without"].processor)
     add(Figure(f"{name}: with messages, processor time", spent * 1e6, "us", ratio=more, ratio_of=alone))
     carried = found.median(lambda turns: 2 / turns["with"].requests)
-    add(Figure(f"{name}: with messages, operations a request to the broker", carried, ""))
+    add(Figure(f"{name}: with messages, operations a request", carried, ""))
