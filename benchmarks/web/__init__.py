@@ -61,9 +61,9 @@ def web(bench: Bench) -> None:
 
 
 def _sqlalchemy_url(dsn: str) -> URL:
-    parts = conninfo_to_dict(dsn)
-    user, password, host, port, name = (parts.get(one) for one in ("user", "password", "host", "port", "dbname"))
-    return URL.create("postgresql+psycopg", user, password, host, int(port or 5432), name)
+    parts = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
+    user, password, host, port, name = map(parts.get, ("user", "password", "host", "port", "dbname"))
+    return URL.create("postgresql+psycopg", user, password, host, int(port) if port else None, name)
 
 
 def _compare(bench: Bench, framework: Framework, database: URL, customers: Customers) -> None:
