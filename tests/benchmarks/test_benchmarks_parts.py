@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+from benchmarks.http_clients import measure
 from benchmarks.report import Figure
 from benchmarks.rounds import Turn, by_turns
+from benchmarks.service import TrivialService
 from benchmarks.web.proof import prove
 
 
@@ -14,11 +17,11 @@ def test_ways_are_measured_by_turns_and_compared_within_a_round() -> None:
     order: list[str] = []
     rates = {"alone": [100.0, 10.0, 1_000.0], "block": [50.0, 6.0, 400.0]}
 
-    def measure(way: str) -> Turn:
+    def turn(way: str) -> Turn:
         order.append(way)
         return Turn(rates[way][order.count(way) - 1], 0.1, 0.1)
 
-    found = by_turns({way: lambda way=way: measure(way) for way in rates})
+    found = by_turns({way: lambda way=way: turn(way) for way in rates})
     assert order == ["alone", "block"] * 3
     assert found.median(lambda turns: turns["alone"].rate) == 100.0
     assert found.median(lambda turns: turns["block"].rate / turns["alone"].rate) == 0.5
@@ -37,6 +40,14 @@ def test_ways_are_measured_by_turns_and_compared_within_a_round() -> None:
 )
 def test_a_row_says_what_is_wanted_of_it(figure: Figure, wanted: str, met: bool | None) -> None:
     assert (figure.wanted, figure.met) == (wanted, met)
+
+
+def test_http_clients_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.http_clients.CALLS", 200)
+    with TrivialService(tmp_path) as service:
+        found = measure(f"{service.url}/credit")
+    assert found.keys() == {"lean", "aiohttp"}
+    assert min(found.values()) > 0
 
 
 ORDERS = {"with": {"a", "b"}, "without": {"c"}}
