@@ -1,4 +1,5 @@
-"""`make bench`: the benchmarks of the package, with a real PostgreSQL server of their own, and the flash sale."""
+"""`make bench`: the benchmarks of the package, with a real PostgreSQL server of their own; web services and the flash
+sale, which need more than the package does."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from benchmarks import flash_sale
 from benchmarks.command import main
 from benchmarks.report import Figure
 from benchmarks.run import Bench
+from benchmarks.web import web
 
 SECONDS, LEAST_SECONDS = 10.0, 1.0
 
@@ -33,4 +35,4 @@ def flash_sales(bench: Bench) -> None:
 if __name__ == "__main__":
     with postgres_server() as server:
         dsn = make_conninfo(**server.parameters())
-        sys.exit(main(["--postgresql", dsn, *sys.argv[1:]], {"flash-sale": flash_sales}))
+        sys.exit(main(["--postgresql", dsn, *sys.argv[1:]], {"web": web, "flash-sale": flash_sales}))

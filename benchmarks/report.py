@@ -11,7 +11,8 @@ from rich.table import Table
 
 
 class Figure(Struct):
-    """One line. `target` is for the reader; nothing fails because of it."""
+    """One line. `target` is what the value is to be, `ratio_target` what the ratio is to be at least; both are for the
+    reader, and nothing fails because of them."""
 
     name: str
     value: float
@@ -20,12 +21,25 @@ class Figure(Struct):
     at_most: bool = False
     ratio: float | None = None
     ratio_of: str = ""
+    ratio_target: float | None = None
 
     @property
     def met(self) -> bool | None:
+        if self.ratio is not None and self.ratio_target is not None:
+            return self.ratio >= self.ratio_target
         if self.target is None:
             return None
         return self.value <= self.target if self.at_most else self.value >= self.target
+
+    @property
+    def wanted(self) -> str:
+        if self.ratio_target is not None:
+            return f">= {self.ratio_target:.2f} x"
+        return "" if self.target is None else f"{'<=' if self.at_most else '>='} {_number(self.target)}"
+
+    @property
+    def compared(self) -> str:
+        return "" if self.ratio is None else f"{self.ratio:.2f} x {self.ratio_of}"
 
 
 class Report:
@@ -35,7 +49,8 @@ class Report:
 
     def add(self, figure: Figure) -> None:
         self.figures.append(figure)
-        self._say(f"{figure.name}: {_number(figure.value)} {figure.unit}")
+        compared = figure.compared and f" ({figure.compared})"
+        self._say(f"{figure.name}: {_number(figure.value)} {figure.unit}{compared}")
 
     def as_json(self) -> str:
         return msgspec.json.encode(self.figures).decode()
@@ -51,10 +66,8 @@ class Report:
         ):
             table.add_column(name, justify=side)  # type: ignore[arg-type]
         for one in self.figures:
-            target = "" if one.target is None else f"{'<=' if one.at_most else '>='} {_number(one.target)}"
             mark = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}[one.met]
-            ratio = "" if one.ratio is None else f"{one.ratio:.2f} x {one.ratio_of}"
-            table.add_row(one.name, f"{_number(one.value)} {one.unit}", target, mark, ratio)
+            table.add_row(one.name, f"{_number(one.value)} {one.unit}", one.wanted, mark, one.compared)
         console.print(table)
 
 

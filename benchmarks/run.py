@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -12,16 +11,16 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import blocks, loads
+from benchmarks import loads
+from benchmarks.blocks import blocks
 from benchmarks.broker_time import broker_time
 from benchmarks.calls import calls, recovery
 from benchmarks.consumers import consumers
 from benchmarks.report import Figure, Report
-from tallystick import AsyncClient, Client
+from tallystick import AsyncClient
 from tallystick.cli.doctor.disk import bare_fdatasync
 from tallystick.local import LocalBroker
 
-OPEN_ACCOUNT = {"?": "insert into account values (?, 0)", "%s": "insert into account values (%s, 0)"}
 Section = Callable[["Bench"], None]
 
 
@@ -103,53 +102,6 @@ def reading(bench: Bench) -> None:
 
     with bench.broker("reading") as broker:
         bench.run(measure(broker.url))
-
-
-def local_transactions(bench: Bench) -> None:
-    """`with ts.transaction(conn)` as a share of the same business transaction without messages."""
-    with bench.broker("blocks") as broker:
-        path = str(bench.directory / "bank.sqlite")
-        _share(bench, broker.url, "SQLite", lambda: _sqlite(path), "?", threads=1)
-        if bench.postgresql is not None:
-            import psycopg
-
-            dsn = bench.postgresql
-            _share(bench, broker.url, "PostgreSQL", lambda: psycopg.connect(dsn), "%s", threads=8)
-
-
-def _sqlite(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=30)
-    connection.execute("pragma journal_mode=wal")
-    connection.execute("pragma synchronous=full")
-    return connection
-
-
-def _share(bench: Bench, url: str, name: str, connect: blocks.Connect, mark: str, threads: int) -> None:
-    from tallystick.barrier import create_tables
-
-    connection = connect()
-    create_tables(connection)
-    cursor = connection.cursor()
-    cursor.execute("create table account (id int primary key, balance int)")
-    for account in range(threads):
-        cursor.execute(OPEN_ACCOUNT[mark], (account,))
-    connection.commit()
-    connection.close()
-    count = bench.count(4_000, 400)
-    alone = blocks.business_only(connect, mark, count, threads)
-    bench.report.add(Figure(f"{name}, {threads} threads: business only", alone, "tx/s"))
-    with Client(url, group="bench") as client:
-        for mode in ("check-back", "outbox"):
-            rate = blocks.with_messages(client, connect, mark, count, threads, mode)
-            bench.report.add(
-                Figure(
-                    f"{name}, {threads} threads: with messages, {mode}",
-                    rate,
-                    "tx/s",
-                    ratio=rate / alone,
-                    ratio_of="business only",
-                )
-            )
 
 
 def pending(bench: Bench) -> None:
@@ -257,7 +209,7 @@ SECTIONS: dict[str, Section] = {
     "transactions": transactions,
     "broker-time": broker_time,
     "reading": reading,
-    "blocks": local_transactions,
+    "blocks": blocks,
     "calls": calls,
     "recovery": recovery,
     "consumers": consumers,

@@ -16,7 +16,7 @@ from brokers import BrokerProcess, running_broker
 from cutting_proxy import lossy_proxy
 from tallystick import AsyncClient, errors, outgoing
 from tallystick.client.connection.coalescer import Coalescer, CoalescerLimits
-from tallystick.client.connection.transport import Transport, new_session
+from tallystick.client.connection.loop_wire import LoopWire
 from tallystick.core.errors import BrokerUnreachable
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Commit, Prepare, Send
@@ -24,13 +24,13 @@ from tallystick.core.ops import Commit, Prepare, Send
 
 @asynccontextmanager
 async def coalescer(url: str, **limits: int) -> AsyncIterator[Coalescer]:
-    async with new_session() as session:
-        transport = Transport(url, session)
-        made = Coalescer(url, transport.post_batch, limits=CoalescerLimits(**limits), request_timeout=2.0)
-        try:
-            yield made
-        finally:
-            await made.close(1.0)
+    wire = LoopWire(url)
+    made = Coalescer(url, wire.post, limits=CoalescerLimits(**limits), request_timeout=2.0)
+    try:
+        yield made
+    finally:
+        await made.close(1.0)
+        wire.close()
 
 
 async def test_operations_of_many_tasks_share_requests(broker: BrokerProcess, topic: str) -> None:

@@ -16,13 +16,12 @@ from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any
 
-import aiohttp
 import msgspec
 from pymysql.constants import COMMAND
 
-from tallystick.client import connection, transactions
+from tallystick.client import transactions
 from tallystick.client.connection import questions
-from tallystick.client.connection.transport import Transport
+from tallystick.client.connection.loop_wire import LoopWire, LoopWireConnection
 from tallystick.client.connection.wire import WireConnection
 from tallystick.client.consumers import lanes
 from tallystick.client.transactions import outbox
@@ -88,11 +87,11 @@ def install(moments: Moments) -> None:
     """Have the client of this process pass through `moments`."""
     for module, play in ((transactions, "play_sync"), (transactions, "play_async"), (lanes, "play_sync")):
         setattr(module, play, _watching(getattr(module, play), moments))
-    Transport.post_batch = _post_batch(Transport.post_batch, moments)
+    LoopWire.post = _post(LoopWire.post, moments)
+    LoopWireConnection.ask = _telling(LoopWireConnection.ask)
     _watch_wire(moments)
     questions.receive = _noticing(questions.receive, lambda messages: messages, "received", moments)
     questions.fetch = _noticing(questions.fetch, lambda fetched: fetched.messages, "fetched", moments)
-    connection.new_session = _tracing(connection.new_session)
     _watch_outbox(moments)
 
 
@@ -144,27 +143,21 @@ def _send_commit(adapter: Any) -> None:
 # Requests
 
 
-def _tracing(new_session: Callable[[], aiohttp.ClientSession]) -> Callable[[], aiohttp.ClientSession]:
-    """Sessions that tell when the body of a request is about to be written."""
+def _telling(ask: Any) -> Any:
+    """A connection that tells when a request was written."""
 
-    async def chunk_sent(session: Any, context: Any, sent: Any) -> None:
+    def asked(self: LoopWireConnection, request: bytes) -> Any:
+        answer = ask(self, request)
         event = _written.get()
         if event is not None:
             event.set()
+        return answer
 
-    def make() -> aiohttp.ClientSession:
-        session = new_session()
-        trace = aiohttp.TraceConfig()
-        trace.on_request_chunk_sent.append(chunk_sent)
-        trace.freeze()
-        session.trace_configs.append(trace)
-        return session
-
-    return make
+    return asked
 
 
-def _post_batch(post: Any, moments: Moments) -> Any:
-    async def post_batch(self: Transport, body: bytes, timeout: float) -> bytes:
+def _post(post: Any, moments: Moments) -> Any:
+    async def watched(self: LoopWire, body: bytes, timeout: float) -> bytes:
         name, written = _kinds(body), asyncio.Event()
         if not name:
             return await post(self, body, timeout)
@@ -175,7 +168,7 @@ def _post_batch(post: Any, moments: Moments) -> Any:
         moments.reach(f"{name} request answered")
         return answer
 
-    return post_batch
+    return watched
 
 
 def _kinds(body: bytes) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from tallystick.client.base.settings import Settings
 from tallystick.client.connection.coalescer import Coalescer, CoalescerLimits
 from tallystick.client.connection.combiner import Combiner
+from tallystick.client.connection.loop_wire import LoopWire
 from tallystick.client.connection.transport import Transport
 from tallystick.core.calls import check_branches
 from tallystick.core.errors import BrokerUnavailable, TallystickError
@@ -37,6 +38,7 @@ class BrokerPeer:
     def __init__(self, address: str, session: aiohttp.ClientSession, settings: Settings) -> None:
         self.address = address
         self.transport = Transport(address, session)
+        self._wire = LoopWire(address)
         self.healthy = True
         self.store: str | None = None
         self.limits: Limits | None = None
@@ -51,7 +53,7 @@ class BrokerPeer:
     def _coalescer(self, in_flight: int) -> Coalescer:
         return Coalescer(
             self.address,
-            self.transport.post_batch,
+            self._wire.post,
             limits=CoalescerLimits(in_flight=in_flight),
             request_timeout=self._timeout,
             on_health=self.mark,
@@ -126,6 +128,7 @@ class BrokerPeer:
             self._probe.cancel()
         await self.threads.close(timeout)
         given_up = await asyncio.gather(self.ops.close(timeout), self.unconfirmed.close(timeout))
+        self._wire.close()
         return sum(given_up)
 
 

@@ -3,16 +3,13 @@
 The distinction that matters to a transaction is made here: `BrokerUnreachable` means that no byte of the request
 left, any other `BrokerUnavailable` means that the broker may or may not have acted.
 
-By aiohttp: one request carries what many threads and tasks sent at the same time, so what a general client costs is
-shared by them all.
+By aiohttp: long polls and what is asked now and then. What blocks wait for goes over `loop_wire.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
-from collections.abc import Awaitable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import aiohttp
 import msgspec
@@ -25,8 +22,6 @@ CONNECT_SECONDS = 5.0
 # Shorter than a web server's own patience with idle connections (5 s is common): a request on a connection that is just
 # being closed at the other end would count as sent, with its answer lost.
 IDLE_SECONDS = 3.0
-# aiohttp refuses to be handed more than this as one bytes object; larger bodies go as a file-like one.
-LARGE_BODY = 1024 * 1024
 
 _HEADERS = {"Content-Type": MSGPACK, "Accept": MSGPACK}
 _problem = msgspec.json.Decoder(Problem)
@@ -51,11 +46,6 @@ class Transport:
     def __init__(self, address: str, session: aiohttp.ClientSession) -> None:
         self.address = address
         self._session = session
-        self._batch_url = URL(f"{address}/v1/batch")
-
-    def post_batch(self, body: bytes, timeout: float) -> Awaitable[bytes]:
-        """The request that everything coalesced travels in."""
-        return self._request("POST", self._batch_url, body, timeout)
 
     async def request(
         self,
@@ -71,10 +61,9 @@ class Transport:
         return await self._request(method, url, body, timeout)
 
     async def _request(self, method: str, url: URL, body: bytes | None, timeout: float) -> bytes:
-        data: Any = io.BytesIO(body) if body is not None and len(body) > LARGE_BODY else body
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
         try:
-            async with self._session.request(method, url, data=data, timeout=limits) as answer:
+            async with self._session.request(method, url, data=body, timeout=limits) as answer:
                 content = await answer.read()
                 if answer.status < 300:
                     return content

@@ -9,29 +9,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import select
 import socket
 import ssl
 import time
-from typing import NamedTuple
 
-import httptools
 from yarl import URL
 
-from tallystick.client.connection.transport import (
-    CONNECT_SECONDS,
-    IDLE_SECONDS,
-    refusal,
-)
+from tallystick.client.connection.exchange import PATH, WireAnswer, request_head
+from tallystick.client.connection.transport import CONNECT_SECONDS, IDLE_SECONDS
 from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
-from tallystick.core.wire import MSGPACK
 
 RECEIVE_BYTES = 256 * 1024
 KEPT = 2
 """How many connections are kept for the next request: one is in use, unless a request takes very long."""
-
-_RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d+)", re.IGNORECASE | re.MULTILINE)
 
 
 class Wire:
@@ -39,15 +30,12 @@ class Wire:
     whatever else goes wrong, an answer reaches only whom it is for."""
 
     def __init__(self, address: str) -> None:
-        url = URL(f"{address}/v1/batch")
+        url = URL(address + PATH)
         self.address = address
         self.connections = 0  # how many were made, for tests and measurements
         self._place = (url.host or "", url.port or 80)
         self._is_secure = url.scheme == "https"
-        self._head = (
-            f"POST {url.raw_path} HTTP/1.1\r\nHost: {url.authority}\r\n"
-            f"Content-Type: {MSGPACK}\r\nAccept: {MSGPACK}\r\nContent-Length: "
-        ).encode()
+        self._head = request_head(url)
         self._free: list[WireConnection] = []
         self._in_use: set[WireConnection] = set()
 
@@ -60,7 +48,7 @@ class Wire:
         except TimeoutError as failure:
             connection.close()
             raise BrokerUnavailable(f"{self.address} did not answer within {seconds:.1f} s") from failure
-        except (OSError, httptools.HttpParserError) as failure:
+        except OSError as failure:
             connection.close()
             raise BrokerUnavailable(f"the connection to {self.address} broke: {failure}") from failure
         except BaseException:  # interrupted: an answer that comes now would be taken for that of the next request
@@ -72,9 +60,7 @@ class Wire:
             self._free.append(connection)
         else:
             connection.close()
-        if answer.status < 300:
-            return answer.body
-        raise refusal(self.address, answer.status, answer.retry_after, answer.body)
+        return answer.content(self.address)
 
     def close(self) -> None:
         """Close what nobody uses."""
@@ -124,20 +110,16 @@ class Wire:
 
 
 class WireConnection:
-    """One socket, the answer that comes over it as the parser finds it, and when it was last of use."""
+    """One socket, and when it was last of use."""
 
     def __init__(self, plain: socket.socket) -> None:
         self._socket = plain
         self._seconds = -1.0
         self._poll = select.poll()
         self._poll.register(plain, select.POLLIN)
-        self._parser = httptools.HttpResponseParser(self)
-        self._body: list[bytes] = []
-        self._complete = self._keeps_alive = False
-        self._status = 0
         self._used_at = 0.0
 
-    def exchange(self, request: bytes, seconds: float) -> Answer:
+    def exchange(self, request: bytes, seconds: float) -> WireAnswer:
         deadline = time.monotonic() + seconds
         self.send(request, seconds)
         return self.receive(deadline)
@@ -148,34 +130,17 @@ class WireConnection:
             self._seconds = seconds
         self._socket.sendall(request)
 
-    def receive(self, deadline: float) -> Answer:
-        self._complete = False
-        self._body.clear()
-        head = b""
-        while not self._complete:
+    def receive(self, deadline: float) -> WireAnswer:
+        answer = WireAnswer()
+        while not answer.complete:
             data = self._socket.recv(RECEIVE_BYTES)
             if not data:
                 raise ConnectionError("it was closed")
-            self._parse(data)
-            head = head or data
-            if not self._complete and time.monotonic() > deadline:
+            answer.take(data)
+            if not answer.complete and time.monotonic() > deadline:
                 raise TimeoutError
         self._used_at = time.monotonic()
-        return Answer(self._status, self._keeps_alive, head, b"".join(self._body))
-
-    def _parse(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserCallbackError as failure:
-            raise failure.__context__ or failure from None  # what interrupted us there, and no fault of the broker's
-
-    def on_body(self, piece: bytes) -> None:
-        self._body.append(piece)
-
-    def on_message_complete(self) -> None:
-        self._status = self._parser.get_status_code()
-        self._complete = self._status >= 200  # 1xx: the real one follows
-        self._keeps_alive = self._parser.should_keep_alive()  # known here, and not afterwards
+        return answer
 
     def is_stale(self) -> bool:
         """Whether the other side has closed it, or is about to. Nothing is to be read before a request."""
@@ -192,15 +157,3 @@ class WireConnection:
 
     def close(self) -> None:
         self._socket.close()
-
-
-class Answer(NamedTuple):
-    status: int
-    keeps_alive: bool
-    head: bytes
-    body: bytes
-
-    @property
-    def retry_after(self) -> str:
-        found = _RETRY_AFTER.search(self.head)
-        return found.group(1).decode() if found else ""

@@ -1,0 +1,133 @@
+"""HTTP to one broker from an event loop: the requests that everything coalesced travels in, one at a time on each
+connection, which is kept open for the next.
+
+What a general client does for each request costs ten times as much as the request itself, and blocks that come one by
+one have nobody to share it with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import cast
+
+from yarl import URL
+
+from tallystick.client.connection.exchange import PATH, WireAnswer, request_head
+from tallystick.client.connection.transport import CONNECT_SECONDS, IDLE_SECONDS
+from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
+
+
+class LoopWire:
+    """Connections to one broker, made when there is none free. Belongs to the event loop that it is used on."""
+
+    def __init__(self, address: str) -> None:
+        url = URL(address + PATH)
+        self.address = address
+        self._host, self._port = url.host or "", url.port or 80
+        self._tls = ssl.create_default_context() if url.scheme == "https" else None
+        self._head = request_head(url)
+        self._free: list[LoopWireConnection] = []
+        self._open: set[LoopWireConnection] = set()
+
+    async def post(self, body: bytes, timeout: float) -> bytes:
+        """The body of a 2xx answer; anything else is raised as the error it stands for."""
+        connection = self._take() or await self._connect(min(CONNECT_SECONDS, timeout))
+        timer = asyncio.get_running_loop().call_later(timeout, connection.fail, TimeoutError())
+        try:
+            answer = await connection.ask(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
+        except TimeoutError as failure:
+            raise BrokerUnavailable(f"{self.address} did not answer within {timeout:.1f} s") from failure
+        except OSError as failure:
+            raise BrokerUnavailable(f"the connection to {self.address} broke: {failure}") from failure
+        except BaseException:  # nobody waits any more: what comes now must not be taken for the next answer
+            connection.close()
+            raise
+        finally:
+            timer.cancel()
+        if answer.keeps_alive:
+            self._free.append(connection)
+        else:
+            connection.close()
+        return answer.content(self.address)
+
+    def close(self) -> None:
+        for connection in tuple(self._open):
+            connection.close()
+        self._free.clear()
+
+    def _take(self) -> LoopWireConnection | None:
+        """The one that was used last: those that are not needed grow old, and are closed."""
+        while self._free:
+            connection = self._free.pop()
+            if not connection.is_stale():
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, seconds: float) -> LoopWireConnection:
+        loop = asyncio.get_running_loop()
+        made = loop.create_connection(lambda: LoopWireConnection(self._open), self._host, self._port, ssl=self._tls)
+        try:
+            _, connection = await asyncio.wait_for(made, seconds)
+        except (OSError, UnicodeError) as failure:  # a name that DNS cannot hold is the second
+            raise BrokerUnreachable(
+                f"{self.address} cannot be reached ({failure or 'no answer in time'}); is the broker running there?"
+            ) from failure
+        return connection
+
+
+class LoopWireConnection(asyncio.Protocol):
+    """One connection, and whoever waits for its answer."""
+
+    def __init__(self, all_open: set[LoopWireConnection]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._all_open = all_open
+        self._waiting: asyncio.Future[WireAnswer] | None = None
+        self._answer = WireAnswer()
+        self._used_at = self._loop.time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # of uvloop it is one in all but its class
+        self._all_open.add(self)
+
+    def ask(self, request: bytes) -> asyncio.Future[WireAnswer]:
+        if self._transport.is_closing():  # lost in the moment since it was made
+            raise ConnectionError("it was closed")
+        self._waiting = self._loop.create_future()
+        self._answer = WireAnswer()
+        self._transport.write(request)
+        return self._waiting
+
+    def is_stale(self) -> bool:
+        """Whether the other side has closed it, or is about to."""
+        return self._transport.is_closing() or self._loop.time() - self._used_at > IDLE_SECONDS
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    def fail(self, failure: Exception) -> None:
+        """No answer, or none that can be read: whatever comes after it cannot be trusted either."""
+        waiting, self._waiting = self._waiting, None
+        self.close()
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(failure)
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiting is None:
+            self.close()  # an answer to no question
+            return
+        try:
+            self._answer.take(data)
+        except ConnectionError as failure:
+            self.fail(failure)
+            return
+        if self._answer.complete:
+            waiting, self._waiting = self._waiting, None
+            self._used_at = self._loop.time()
+            if not waiting.done():
+                waiting.set_result(self._answer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._all_open.discard(self)
+        self.fail(error if isinstance(error, OSError) else ConnectionError(str(error or "it was closed")))
