@@ -55,14 +55,15 @@ def test_a_kill_at_any_step_leaves_both_or_neither(
     survivors = Survivors(broker.url, place, crew, tmp_path, CHECK_AFTER)
     with survivors.living():
         cases = find_cases(survivors)
+        unhurt: set[str] = set()
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            names = list(pool.map(lambda case: killed(survivors, case), cases))
+            names = list(pool.map(lambda case: killed(survivors, case, unhurt), cases))
         committed = survivors.committed()
         sure = [is_committed(moments_of(case.variant, place.engine), case.at) for case in cases]
         must = {name for name, is_in in zip(names, sure, strict=True) if is_in}
         may = {name for name, is_in in zip(names, sure, strict=True) if is_in is None}
         finished = {f"{name}-dry" for name, variant in VARIANTS.items() if not variant.refused}
-        assert committed - may == must | finished
+        assert committed - may == must | finished | unhurt
         survivors.settle(committed)
     outcomes = survivors.outcomes_agree()
     assert set(outcomes) == {(outcome, by) for outcome in ("committed", "rolled_back") for by in ("producer", "check")}
@@ -88,8 +89,9 @@ def in_order(variant: str, moments: list[str]) -> list[str]:
     return moments if VARIANTS[variant].ordered else sorted(moments)
 
 
-def killed(survivors: Survivors, case: Case) -> str:
-    """Have a producer die at a moment. A block that a check-back overtook never gets there, and is run again."""
+def killed(survivors: Survivors, case: Case, unhurt: set[str]) -> str:
+    """Have a producer die at a moment. A block that a check-back overtook never gets there, and is run again; so is one
+    that found the database locked when its outbox row was to be deleted, and left that to others."""
     moment = case.name if VARIANTS[case.variant].ordered else None
     for attempt in range(TRIES):
         name = f"{case.variant}-{case.at:02}-{case.name}-{attempt}"
@@ -97,7 +99,11 @@ def killed(survivors: Survivors, case: Case) -> str:
         code = child.wait()
         if code == -signal.SIGKILL:
             return name
-        assert (code, child.reported("outcome")) == (0, ["failed"]), survivors.crew.log_text()
+        assert code == 0, survivors.crew.log_text()
+        if child.reported("outcome") == ["ok"]:
+            unhurt.add(name)
+        else:
+            assert child.reported("outcome") == ["failed"], child.report
     raise AssertionError(f"{case} was never reached: {child.report}")
 
 

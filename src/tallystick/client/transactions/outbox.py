@@ -29,8 +29,7 @@ log = logging.getLogger("tallystick.client")
 CLAIM_ROWS = 200
 # Rows that the process which wrote them has had time to send and delete itself.
 LEFT_BEHIND_SECONDS = 5.0
-# A delete is a durable write, for which blocks wait: one for many rows, long before these count as left behind.
-DELETE_SOON_SECONDS = 0.1
+DELETE_SOON_SECONDS = 0.02
 # A row this close to the end of the broker's memory of gids is as good as too old.
 RETENTION_MARGIN_MS = 60_000
 WARNED_ROWS = 10_000
@@ -69,7 +68,7 @@ class Outbox:
         return done
 
     def _delete_soon(self, door: Door, gid: str) -> None:
-        # Off the block's way, and many at once.
+        # Off the block's way and many at once: a delete is a durable write in the service's database.
         self._confirmed.append((door, gid))
         if not self._deleting:
             self._connection.loop.call_soon_threadsafe(self._start_deleting)
