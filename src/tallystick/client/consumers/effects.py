@@ -96,7 +96,7 @@ def handle_once(
         verdicts: list[Handling] = []
         for message in messages:
             if verdicts:
-                yield from _go_on(desk, verdicts[-1])
+                yield from _go_on(desk, verdicts[-1], ahead)
             if not (marks.is_new(message) if ahead else (yield from marks.write(message))):
                 verdicts.append(Handling.DUPLICATE)
             elif is_signed(message):
@@ -143,15 +143,16 @@ def begin_at_ends(desk: Desk, place: GroupQueue, ends: Sequence[int]) -> Script[
     return _in_transaction(LocalTransaction(desk.adapter), body)
 
 
-def _go_on(desk: Desk, last: Handling) -> Script[None]:
+def _go_on(desk: Desk, last: Handling, ahead: bool) -> Script[None]:
     """To the next message of a batch, if the transaction is open still."""
     # After a duplicate there is nothing to ask: no handler can have ended it. (And without a row of ours PyMySQL does
     # not know yet that one is open.)
     if last is not Handling.DUPLICATE and not desk.adapter.in_transaction:
         raise TransactionLost("a handler has ended the transaction of its batch", rolled_back=False)
     # In autocommit mode PyMySQL and SQLAlchemy may not know that it is gone; each effect would be committed by itself.
-    # Then this begins another one, which the end finds out.
-    yield Local.BEGIN
+    # Then this begins another one, which the end finds out. (psycopg itself always knows.)
+    if not (ahead and desk.adapter.raw_at_once):
+        yield Local.BEGIN
 
 
 def _with_handler(
