@@ -214,12 +214,15 @@ class BrokerDoor:
         await self._act(ForgetApp(app))
 
     async def _act_on(self, gid: str, op: BrokerOp) -> TransactionView:
-        """The same for a transaction, which is told as it then is."""
+        """Carry out an operation on a transaction that no batch may hold, and tell what has become of that."""
         self._caller.may_do([op])
         view = await self._change(op, gid)
-        if isinstance(op, Resume | Hurry):
-            self._broker.checkback.resumed()
+        self._acted(op)
         return view
+
+    def _acted(self, op: BrokerOp) -> None:
+        if isinstance(op, Resume | Hurry | HurryAll):
+            self._broker.checkback.resumed()
 
     async def _act(self, op: BrokerOp, gives: type[T] = object) -> T:  # type: ignore[assignment]
         """Carry out an operation that no batch may hold; a refusal is raised."""
@@ -227,8 +230,7 @@ class BrokerDoor:
         self._admission.check_action(op)
         (result,) = await self._writer.submit([op])
         raise_refusal(result)
-        if isinstance(op, HurryAll):
-            self._broker.checkback.resumed()
+        self._acted(op)
         if gives is not object and not isinstance(result, gives):
             raise TypeError(f"the store answered {op!r} with {result!r}")
         return result  # type: ignore[return-value]  # checked, or wanted by nobody
