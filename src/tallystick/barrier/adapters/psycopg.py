@@ -118,6 +118,24 @@ def _percent_style(sql: str) -> bytes:
     return percent_style(sql).encode()
 
 
+def run_statement(connection: psycopg.Connection[Any], statement: Statement) -> Result:
+    if statement.returns_nothing:
+        run_command(connection, begin_command(connection, statement))
+        return _NOTHING
+    cursor = connection.cursor(row_factory=tuple_row)
+    cursor.execute(_percent_style(statement.sql), statement.params or None)
+    return Result(() if cursor.rownumber is None else cursor.fetchall(), cursor.rowcount)
+
+
+async def run_statement_async(connection: psycopg.AsyncConnection[Any], statement: Statement) -> Result:
+    if statement.returns_nothing:
+        await run_command_async(connection, begin_command(connection, statement))
+        return _NOTHING
+    cursor = connection.cursor(row_factory=tuple_row)
+    await cursor.execute(_percent_style(statement.sql), statement.params or None)
+    return Result(() if cursor.rownumber is None else await cursor.fetchall(), cursor.rowcount)
+
+
 class PsycopgAdapter(_PsycopgAdapter[psycopg.Connection[Any]]):
     """A `psycopg.Connection`, with or without autocommit."""
 
@@ -148,12 +166,7 @@ class PsycopgAdapter(_PsycopgAdapter[psycopg.Connection[Any]]):
     def execute(self, statement: Statement) -> Result:
         self._refuse_unready()
         self._ending.used = True
-        if statement.returns_nothing:
-            run_command(self._connection, begin_command(self._connection, statement))
-            return _NOTHING
-        cursor = self._connection.cursor(row_factory=tuple_row)
-        cursor.execute(_percent_style(statement.sql), statement.params or None)
-        return Result(() if cursor.rownumber is None else cursor.fetchall(), cursor.rowcount)
+        return run_statement(self._connection, statement)
 
     def opener(self) -> Callable[[], Any]:
         parameters = self._parameters()
@@ -193,12 +206,7 @@ class AsyncPsycopgAdapter(_PsycopgAdapter[psycopg.AsyncConnection[Any]]):
     async def execute(self, statement: Statement) -> Result:
         self._refuse_unready()
         self._ending.used = True
-        if statement.returns_nothing:
-            await run_command_async(self._connection, begin_command(self._connection, statement))
-            return _NOTHING
-        cursor = self._connection.cursor(row_factory=tuple_row)
-        await cursor.execute(_percent_style(statement.sql), statement.params or None)
-        return Result(() if cursor.rownumber is None else await cursor.fetchall(), cursor.rowcount)
+        return await run_statement_async(self._connection, statement)
 
     def opener(self) -> Callable[[], Awaitable[Any]]:
         parameters = self._parameters()

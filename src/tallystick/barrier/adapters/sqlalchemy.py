@@ -94,9 +94,8 @@ class SqlAlchemyAdapter:
         # The pool knows when it opened the connection.
         opened_at = getattr(connection.connection._connection_record, "starttime", None)
         refuse_inherited(None if self._is_sqlite else raw, opened_at)
-        if first is not None and self._is_psycopg:
-            _begin_psycopg(connection, raw, first)
-            self._ending.begun(explicitly=True)
+        if first is not None and self._is_psycopg:  # it brings its BEGIN along
+            self.execute(first)
             return
         doubt = self._state.doubt(raw)
         if doubt:
@@ -140,9 +139,12 @@ class SqlAlchemyAdapter:
 
     def execute(self, statement: Statement) -> Result:
         self._ending.used = True
+        connection = self._connection()
+        if self._is_psycopg:
+            return _on_psycopg(connection, statement)
         # Not `text()`: it is made and compiled again for every use, at several times the price of the statement.
         sql = statement.sql if self._is_sqlite else percent_style(statement.sql)
-        result = self._connection().exec_driver_sql(sql, dict(statement.params) or None)
+        result = connection.exec_driver_sql(sql, dict(statement.params) or None)
         if not result.returns_rows:
             return Result((), result.rowcount)
         return Result([tuple(row) for row in result], result.rowcount)
@@ -303,22 +305,21 @@ def _refuse_deaf_commit(raw: Any) -> None:
         )
 
 
-def _begin_psycopg(connection: Connection, raw: Any, first: Statement) -> None:
-    """In one trip to the server. SQLAlchemy has nothing to add to it but its errors: it leaves BEGIN to the driver."""
+def _on_psycopg(connection: Connection, statement: Statement) -> Result:
+    """On the driver's own connection, at a third of the price. SQLAlchemy adds its transaction and its errors to it."""
     import psycopg
 
-    from tallystick.barrier.adapters.psycopg import begin_command, run_command, run_command_async
+    from tallystick.barrier.adapters.psycopg import run_statement, run_statement_async
 
     if not connection.in_transaction():
         connection.begin()
-    command = begin_command(raw, first)
+    raw = _driver(connection)
     try:
         if isinstance(raw, psycopg.AsyncConnection):
-            await_only(run_command_async(raw, command))
-        else:
-            run_command(raw, command)
+            return await_only(run_statement_async(raw, statement))
+        return run_statement(raw, statement)
     except psycopg.Error as error:
-        connection._handle_dbapi_exception(error, first.sql, None, None, None)
+        connection._handle_dbapi_exception(error, statement.sql, None, None, None)
 
 
 def _driver(connection: Connection) -> Any:
