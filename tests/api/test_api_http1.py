@@ -66,6 +66,11 @@ def test_a_wish_with_a_body_in_chunks_and_one_without_a_body(broker: BrokerProce
     assert b'"name":"wished-chunks","queues":5' in back
 
 
+def test_many_wishes_in_one_piece(broker: BrokerProcess) -> None:
+    one = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    assert exchange(broker, one * 1_500, LAST).count(b"HTTP/1.1 200 OK") == 1_501
+
+
 def test_a_wrong_body_behind_a_wish_is_refused_as_any_other(broker: BrokerProcess) -> None:
     back = exchange(broker, request("PUT", "/v1/topics/wished-wrong", H2C, b"not even json"), LAST)
     assert back.startswith(b"HTTP/1.1 400 ")

@@ -31,9 +31,7 @@ class HttpConnection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._loose_bytes += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._go_on_without_upgrade(data[upgrade.args[0] :])
+            self._feed(data)
         except httptools.HttpParserError as error:
             self._refuse(error.__context__ or error)
         else:
@@ -78,7 +76,16 @@ class HttpConnection(HttpToolsProtocol):
 
     # --- what the parser does not do -------------------------------------------------------------------------------
 
-    def _go_on_without_upgrade(self, rest: bytes) -> None:
+    def _feed(self, data: bytes) -> None:
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                self._go_on_without_upgrade()
+                data = data[upgrade.args[0] :]
+
+    def _go_on_without_upgrade(self) -> None:
         """The head was read, and the request is on its way. A new parser is told of a request with a body of the same
         form, and reads the rest as if it had read the head, too."""
         framing = [name + b": " + value + b"\r\n" for name, value in self.headers if name in _FRAMING]
@@ -88,7 +95,6 @@ class HttpConnection(HttpToolsProtocol):
             self.parser.feed_data(b"".join((b"POST / HTTP/1.1\r\n", *framing, b"\r\n")))
         finally:
             self._replaying = False
-        self.data_received(rest)
 
     def _refuse(self, error: BaseException) -> None:
         known = error if isinstance(error, TooLarge) else InvalidRequest(f"this is not HTTP/1.1: {error}")
