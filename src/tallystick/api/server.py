@@ -16,7 +16,7 @@ import uvicorn
 
 from tallystick.api.app import App
 from tallystick.api.serving import sockets as listening
-from tallystick.api.serving.http1 import HttpConnection
+from tallystick.api.serving.http1 import Http1Connection
 from tallystick.api.serving.logs import set_up_logs
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import Config
@@ -159,7 +159,7 @@ def _settings(app: App, config: Config) -> uvicorn.Config:
         host=config.host,
         port=config.port,
         loop="uvloop",
-        http=HttpConnection,
+        http=Http1Connection,
         ws="none",
         lifespan="on",
         access_log=False,

@@ -14,7 +14,7 @@ HEAD_BYTES = 65_536
 _FRAMING = (b"content-length", b"transfer-encoding")
 
 
-class HttpConnection(HttpToolsProtocol):
+class Http1Connection(HttpToolsProtocol):
     """Three things are different.
 
     A head without an end is refused: nobody may fill the broker's memory with it. A wish for another protocol
