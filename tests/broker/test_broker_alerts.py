@@ -15,7 +15,7 @@ from eventually import eventually_async
 from tallystick.broker import alerts as alerts_module
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import load_config
-from tallystick.core.errors import NotAllowed, OutcomeConflict
+from tallystick.core.errors import ConfigError, OutcomeConflict
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Commit, Nack, Rollback, Send
 from tallystick.core.wire import ReceiveRequest
@@ -125,6 +125,6 @@ async def test_without_an_alert_url_events_are_logged_and_counted_only(caplog: p
 
 async def test_an_alert_url_that_is_not_allowed_is_refused_at_the_start() -> None:
     flags = {"store": "memory", "alert_url": "http://example.com/hook"}
-    with pytest.raises(NotAllowed) as refused:
+    with pytest.raises(ConfigError) as refused:
         Broker(load_config(flags=flags, environ={}))
     assert refused.value.field == "alert_url"

@@ -197,6 +197,7 @@ async def test_a_dead_database_does_not_delay_another(service: Service) -> None:
         assert time.monotonic() - began < 30, "the end waited for databases that do not answer"
 
 
+@pytest.mark.full
 async def test_a_server_that_takes_connections_and_says_nothing_is_given_up() -> None:
     async with rough_site(silence) as address:
         place = f"u:p@{address.removeprefix('http://')}/d"

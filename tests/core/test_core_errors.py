@@ -57,6 +57,7 @@ def test_only_what_may_succeed_later_says_so() -> None:
         "storage_failed",
         "storage_full",
         "unavailable",
+        "unreachable",
     }
 
 

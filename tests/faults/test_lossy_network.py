@@ -109,6 +109,7 @@ class Service:
         return "ok"
 
 
+@pytest.mark.full
 def test_every_outcome_is_honoured_over_a_network_that_loses_and_repeats(
     postgres: Server, crew: ForkServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -89,6 +89,7 @@ def test_several_databases_are_decided_in_one_run(
     assert (again.pending, again.decided) == (0, [])
 
 
+@pytest.mark.full
 def test_running_and_late_local_transactions_stay_right(
     spark: SparkSession, broker: BrokerProcess, producers: list[Producer]
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_dry_run_says_what_would_be_done(spark: SparkSession, broker: BrokerPr
     assert set(producer.states().values()) == {"prepared"}
 
 
+@pytest.mark.full
 def test_a_barrier_table_of_another_name_is_used(
     spark: SparkSession, broker: BrokerProcess, producer: Producer
 ) -> None:
@@ -143,6 +145,7 @@ def test_a_barrier_table_of_another_name_is_used(
 # --- whose transaction is whose --------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_transaction_of_another_database_is_left_alone(
     spark: SparkSession, broker: BrokerProcess, producers: list[Producer]
 ) -> None:
@@ -157,6 +160,7 @@ def test_a_transaction_of_another_database_is_left_alone(
     assert [one.contradictions() for one in (mine, other)] == [set(), set()]
 
 
+@pytest.mark.full
 def test_only_old_enough_and_due_transactions_of_the_group_are_decided(
     spark: SparkSession, broker: BrokerProcess, producer: Producer
 ) -> None:

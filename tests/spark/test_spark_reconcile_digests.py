@@ -99,6 +99,7 @@ def test_another_value_under_the_same_id_is_damage(
     assert all("another value than the log has" in one.explanation for one in summary.examples)
 
 
+@pytest.mark.full
 def test_what_is_missing_for_it_is_said(
     spark: SparkSession, broker: BrokerProcess, services: dict[str, Service], tmp_path: Path
 ) -> None:

@@ -253,6 +253,7 @@ def test_a_value_that_is_not_what_was_sent_is_found(spark: SparkSession) -> None
 OLD_NAMED = f"0a1b2c3d-{ANCIENT:011x}{'0' * 20}"
 
 
+@pytest.mark.full
 def test_an_old_name_hides_no_ghost_where_the_whole_log_is_there(spark: SparkSession) -> None:
     """With nothing gone from the log there is nothing that an old message could have been trimmed with."""
     cases = {
@@ -270,6 +271,7 @@ def test_an_old_name_hides_no_ghost_where_the_whole_log_is_there(spark: SparkSes
         assert not any(found.values())
 
 
+@pytest.mark.full
 def test_with_the_effects_given_they_count_and_not_the_inbox(spark: SparkSession) -> None:
     whole = [committed_row(), transaction(STATE_COMMITTED), message()]
     cases = {
@@ -287,6 +289,7 @@ def test_with_the_effects_given_they_count_and_not_the_inbox(spark: SparkSession
     }
 
 
+@pytest.mark.full
 def test_without_a_broker_producers_and_consumers_are_compared_by_gid(spark: SparkSession) -> None:
     cases = {
         "fine": [committed_row(), applied(3)],
@@ -308,6 +311,7 @@ def test_without_a_broker_producers_and_consumers_are_compared_by_gid(spark: Spa
     }
 
 
+@pytest.mark.full
 def test_a_window_never_cuts_a_transaction_in_two(spark: SparkSession) -> None:
     """What began outside of the window is left alone, even if a part of it lies inside; and the other way round."""
     cases = {

@@ -116,6 +116,7 @@ def test_a_replay_sends_each_message_once_in_order_and_tells_where_it_was(
     assert client.messages("again") == after
 
 
+@pytest.mark.full
 def test_a_choice_of_keys_and_tags_goes_without_marks(
     spark: SparkSession, broker: BrokerProcess, client: RawClient, archived: tuple[Path, list[StoredMessage]]
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_choice_of_keys_and_tags_goes_without_marks(
     assert not any(name in (one.headers or {}) for one in after for name in MARKS)
 
 
+@pytest.mark.full
 def test_an_archive_is_replayed_by_time(
     spark: SparkSession, broker: BrokerProcess, client: RawClient, archived: tuple[Path, list[StoredMessage]]
 ) -> None:
@@ -153,6 +155,7 @@ def test_a_range_of_a_live_topic_goes_into_the_same_topic_once(
     assert contents(client.messages("live")) == contents(before) + contents(copied)
 
 
+@pytest.mark.full
 def test_a_damaged_archive_is_not_replayed(
     spark: SparkSession, broker: BrokerProcess, client: RawClient, tmp_path: Path
 ) -> None:
@@ -228,6 +231,7 @@ def test_a_replay_killed_between_two_steps_and_run_again_sends_each_message_once
     assert by_key(after) == by_key(before)
 
 
+@pytest.mark.full
 def test_the_source_reads_archive_and_log_as_one_topic(
     spark: SparkSession, broker: BrokerProcess, client: RawClient, tmp_path: Path
 ) -> None:
@@ -348,6 +352,7 @@ def test_marks_never_push_a_message_over_the_limit_of_headers() -> None:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_commands_print_a_summary_and_fail_on_a_gap(
     spark: SparkSession, broker: BrokerProcess, client: RawClient, tmp_path: Path
 ) -> None:

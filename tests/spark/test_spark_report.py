@@ -210,6 +210,7 @@ def test_a_range_in_which_nothing_was(spark: SparkSession, broker: BrokerProcess
     assert "No message was stored in this range." in Path(long_ago.page).read_text()
 
 
+@pytest.mark.full
 def test_wrong_ranges_and_topics_are_refused(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="begin before it ends"):
         made(spark, broker, tmp_path, since_ms=T0, until_ms=T0)

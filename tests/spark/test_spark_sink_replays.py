@@ -56,6 +56,7 @@ def _put_back(pipeline: Pipeline) -> Pipeline:
 @pytest.mark.parametrize(
     ("total", "found"), [(45, "20 rows then, 25 now"), pytest.param(39, "20 rows then, 19 now", marks=pytest.mark.full)]
 )
+@pytest.mark.full
 def test_a_checkpoint_that_is_one_batch_older_than_the_ledger(
     spark: SparkSession, put_back: Pipeline, total: int, found: str
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_checkpoint_that_is_one_batch_older_than_the_ledger(
     assert difference(put_back.url, put_back.topic, expected(0, 40)) == NOTHING
 
 
+@pytest.mark.full
 def test_as_many_other_rows_are_noticed_too(spark: SparkSession, put_back: Pipeline) -> None:
     source = spark.readStream.format("numbers").option("faults", str(put_back.faults)).options(**put_back.settings)
     changed = source.load().select(F.concat(F.lit("changed-"), "value").alias("value"))
@@ -76,6 +78,7 @@ def test_as_many_other_rows_are_noticed_too(spark: SparkSession, put_back: Pipel
     assert difference(put_back.url, put_back.topic, expected(0, 40)) == NOTHING
 
 
+@pytest.mark.full
 def test_the_same_rows_from_a_checkpoint_that_was_put_back_are_fine(spark: SparkSession, put_back: Pipeline) -> None:
     put_back.settings.update(splits=5)
     assert put_back.run(spark) == ""

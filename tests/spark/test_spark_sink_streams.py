@@ -89,6 +89,7 @@ def test_a_stream_is_written_once_a_batch(spark: SparkSession, pipeline: Pipelin
     assert len({row["gid"] for row in rows(pipeline.url, pipeline.topic)}) == 2
 
 
+@pytest.mark.full
 def test_for_each_batch_fans_out_to_two_topics_once_each(spark: SparkSession, pipeline: Pipeline, topic: str) -> None:
     """The function fails after both writes; Spark runs the batch again, and neither topic gets it twice."""
     failures = ["once"]

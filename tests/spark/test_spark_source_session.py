@@ -81,6 +81,7 @@ def test_a_batch_is_a_table_with_the_columns_of_a_topic(
     assert load(spark, broker, topic=topic).where("offset >= 0").count() == 510
 
 
+@pytest.mark.full
 def test_a_users_schema_and_sql_and_an_empty_topic(
     spark: SparkSession, broker: BrokerProcess, client: RawClient
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_stream_reads_everything_once_over_restarts(
     assert query.batches() == batches, "where nothing is new, no batch is run"
 
 
+@pytest.mark.full
 def test_a_stream_from_latest_that_died_in_its_first_batch(
     spark: SparkSession, broker: BrokerProcess, client: RawClient, tmp_path: Path
 ) -> None:
@@ -150,6 +152,7 @@ def test_loss_fails_the_query_with_topic_queue_and_offsets(
     assert query.rows() == truth(client, topic)
 
 
+@pytest.mark.full
 def test_a_topic_made_again_is_never_read_as_the_one_before(
     spark: SparkSession, broker: BrokerProcess, client: RawClient, tmp_path: Path
 ) -> None:

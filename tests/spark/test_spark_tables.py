@@ -220,6 +220,7 @@ def test_a_wrong_option_is_told_by_its_name(options: dict[str, str], message: st
 # --- with Spark ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.spark
 def test_the_examples_of_the_documentation_run(spark: SparkSession, broker: BrokerProcess) -> None:
     examples = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
