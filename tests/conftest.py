@@ -21,6 +21,7 @@ os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark" / "conf")
 BEGIN = ("faults", "borders", "machine", "demo", "examples", "clients", "docs")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks who belongs to whom
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The tests of a file stay on one worker, for the servers they share; all that use a Spark session on one, for the
     Java machine, which takes long to start and gets quicker with time. That one begins with them and is busy with them
@@ -35,5 +36,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=turn)
     for item in items:
-        group = "spark" if item.path in with_session else str(item.path)
+        group = "spark" if item.path in with_session else item.path.stem
         item.add_marker(pytest.mark.xdist_group(group))
