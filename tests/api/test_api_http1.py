@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from brokers import BrokerProcess, running_broker
+from eventually import eventually_equal
 from raw_client import RawClient
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Prepare
 
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
 WEBSOCKET = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -98,6 +101,25 @@ def test_javas_own_client_with_its_default_settings_is_understood(broker: Broker
         [java, str(program), f"{broker.url}/v1/topics/of-java"], capture_output=True, text=True, timeout=120
     )
     assert '"queues":6' in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"delay_ms": 0'], ids=["no byte", "a part"])
+def test_a_client_that_goes_away_before_its_body_has_asked_for_nothing(broker: BrokerProcess, sent: bytes) -> None:
+    gid = f"cut-off-{len(sent)}"
+    with RawClient(broker.url) as client:
+        client.do(Prepare(gid, "g", [OutgoingMessage("cut-off", b"x")]))
+        before = refused_commits(client)
+        with socket.create_connection(("127.0.0.1", broker.port), timeout=60) as connection:
+            head = f"POST /v1/transactions/{gid}/commit HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+            connection.sendall(head.encode() + sent)
+        eventually_equal(lambda: refused_commits(client), before + 1)
+        assert client.json("GET", f"/v1/transactions/{gid}").json()["state"] == "prepared"
+
+
+def refused_commits(client: RawClient) -> float:
+    counted = 'tallystick_http_requests_total{route="/v1/transactions/{gid}/commit",status="400"} '
+    lines = client.request("GET", "/metrics").body.decode().splitlines()
+    return sum(float(line.removeprefix(counted)) for line in lines if line.startswith(counted))
 
 
 ENDLESS = {

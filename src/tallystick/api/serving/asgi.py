@@ -40,21 +40,26 @@ async def _disconnected(receive: Receive) -> None:
 async def read_raw(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
     """The body within a limit; its declared size is judged before a single byte is read."""
     _check_size(_declared_size(headers.get(b"content-length")), limit)
-    event = await receive()
-    body: bytes = event.get("body", b"")
-    if not event.get("more_body"):
-        _check_size(len(body), limit)
+    body, more = await _piece(receive)
+    _check_size(len(body), limit)
+    if not more:
         return body
     pieces, size = [body], len(body)
-    while event.get("more_body"):
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise InvalidRequest("the connection ended before the body did")
-        piece = event.get("body", b"")
+    while more:
+        piece, more = await _piece(receive)
         size += len(piece)
         _check_size(size, limit)
         pieces.append(piece)
     return b"".join(pieces)
+
+
+async def _piece(receive: Receive) -> tuple[bytes, bool]:
+    """What has come of the body, and whether there is more. A client that went away before the end of it, or before
+    its first byte, has not said what it wants."""
+    event = await receive()
+    if event["type"] == "http.disconnect":
+        raise InvalidRequest("the connection ended before the body did")
+    return event.get("body", b""), event.get("more_body", False)
 
 
 def _declared_size(header: bytes | None) -> int:
