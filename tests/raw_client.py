@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ from tallystick.core.wire import (
     TransactionView,
 )
 
+IDLE_SECONDS = 60.0  # less than a broker keeps a connection that nobody uses
 _decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
 Gone = (OSError, http.client.HTTPException)  # no answer: what was asked may have happened, or not
 
@@ -50,6 +52,7 @@ class RawClient:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+        self._used_at = 0.0
 
     def __enter__(self) -> RawClient:
         return self
@@ -61,6 +64,9 @@ class RawClient:
         self._connection.close()
 
     def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+        if time.monotonic() - self._used_at > IDLE_SECONDS:
+            self._connection.close()  # the broker is about to, or has
+        self._used_at = time.monotonic()
         try:
             self._connection.request(method, path, body, headers or {})
             answer = self._connection.getresponse()

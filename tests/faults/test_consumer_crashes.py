@@ -22,7 +22,7 @@ pytestmark = pytest.mark.fault
 
 SPARE = 5
 AT_A_TIME = 10
-COUNTS = {"inbox": 16, "offset": 25}
+COUNTS = {"inbox": 14, "offset": 21}
 PASSED_ON = "a lease had passed to another consumer"
 
 every_way = pytest.mark.parametrize("by", ["inbox", "offset"])
