@@ -281,12 +281,23 @@ _open: weakref.WeakSet[Client] = weakref.WeakSet()
 def _close_all() -> None:
     """Level 0 messages and the commits of last blocks, in a program that ends without closing its client."""
     for client in list(_open):
-        client.close(AT_EXIT_SECONDS)
+        try:
+            client.close(AT_EXIT_SECONDS)
+        except Exception:
+            log.exception("a client could not be closed at the end of the process")  # the others still can
 
 
 def _close_all_in_worker(_: object = None) -> None:
     """A process of multiprocessing may end without `atexit`, and forgets what its parent has registered."""
-    Finalize(None, _close_all, exitpriority=0)
+    Finalize(None, _close_all_after_threads, exitpriority=0)
+
+
+def _close_all_after_threads() -> None:
+    """It is told of its end before Python waits for its threads, which may still be in blocks."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    _close_all()
 
 
 _close_all_in_worker()

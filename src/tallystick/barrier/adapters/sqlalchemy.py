@@ -125,7 +125,7 @@ class SqlAlchemyAdapter:
         if begun is None or begun.closed:
             return
         if begun.in_transaction():
-            raise not_committed()
+            raise not_committed(certain=True)
         self._ending.after_commit(_driver(begun))
 
     def rollback(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
@@ -19,6 +19,8 @@ _IN_TRANSACTION = 1  # a bit of MySQL's server status
 
 class DriverState(Protocol):
     """Reads a driver's connection, `raw`."""
+
+    chains: ClassVar[bool]  # whether the server may begin a transaction by itself where it ends one
 
     def open(self, raw: Any) -> bool:
         """Whether a transaction is open, as far as the driver knows."""
@@ -44,6 +46,8 @@ def ended() -> TransactionLost:
 class SqliteState:
     """sqlite3 and aiosqlite."""
 
+    chains: ClassVar[bool] = False
+
     def open(self, raw: Any) -> bool:
         return bool(raw.in_transaction)
 
@@ -60,6 +64,8 @@ class SqliteState:
 
 class PostgresState:
     """psycopg and psycopg2."""
+
+    chains: ClassVar[bool] = False
 
     def open(self, raw: Any) -> bool:
         return _libpq_status(raw) not in (_IDLE, _UNKNOWN)
@@ -92,6 +98,8 @@ def _libpq_status(raw: Any) -> int:
 
 class MysqlState:
     """PyMySQL and aiomysql."""
+
+    chains: ClassVar[bool] = True  # with completion_type=CHAIN
 
     def open(self, raw: Any) -> bool:
         return bool(raw.server_status & _IN_TRANSACTION)

@@ -36,7 +36,7 @@ PrepareOrder = Literal["late", "early"]
 
 
 class Block(ABC):
-    """The state and the scripts of one `with` block. `producer` finds the one of the connection that is in use."""
+    """The state and the scripts of one `with` block. `producer` finds the one of the connection in use."""
 
     mode: ClassVar[str]
     finished_by: ClassVar[str]  # who finishes what this process cannot
@@ -57,7 +57,8 @@ class Block(ABC):
         call_options: CallOptions | None = None,
     ) -> None:
         self.settings = settings
-        self.producer = producer
+        self._find_producer = producer
+        self._producer: Producer | None = None
         self.adapter = adapter
         self.messages: list[OutgoingMessage] = []
         self.calls: list[OutgoingCall] = []
@@ -83,6 +84,13 @@ class Block(ABC):
             raise InvalidRequest(
                 f"prepare: {prepare!r} is none of {', '.join(self.orders)} in this mode", field="prepare"
             )
+
+    def producer(self) -> Producer:
+        """The one that the block began with. What it has committed is told by it, though the client is closed by
+        then: nothing that comes after the local commit may be raised as if nothing had happened."""
+        if self._producer is None:
+            self._producer = self._find_producer()
+        return self._producer
 
     # What a mode is
 
