@@ -26,7 +26,13 @@ from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.producer import Pinned, Producer
 from tallystick.client.transactions.script import InDatabase, OnLoop, Script, nothing
 from tallystick.core.calls import OutgoingCall
-from tallystick.core.errors import AlreadyCommitted, InvalidRequest, OutcomeUnknown, TransactionFailed
+from tallystick.core.errors import (
+    AlreadyCommitted,
+    InvalidRequest,
+    OutcomeUnknown,
+    TallystickError,
+    TransactionFailed,
+)
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid
 
@@ -86,10 +92,13 @@ class Block(ABC):
             )
 
     def producer(self) -> Producer:
-        """The one that the block began with. What it has committed is told by it, though the client is closed by
-        then: nothing that comes after the local commit may be raised as if nothing had happened."""
-        if self._producer is None:
+        """The one of the connection in use. If the client is closed by now, the last one: what comes after the local
+        commit must not be raised as if nothing had happened."""
+        try:
             self._producer = self._find_producer()
+        except TallystickError:
+            if self._producer is None:
+                raise
         return self._producer
 
     # What a mode is
