@@ -26,13 +26,7 @@ from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.producer import Pinned, Producer
 from tallystick.client.transactions.script import InDatabase, OnLoop, Script, nothing
 from tallystick.core.calls import OutgoingCall
-from tallystick.core.errors import (
-    AlreadyCommitted,
-    InvalidRequest,
-    OutcomeUnknown,
-    TallystickError,
-    TransactionFailed,
-)
+from tallystick.core.errors import AlreadyCommitted, InvalidRequest, OutcomeUnknown, TransactionFailed
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid
 
@@ -42,7 +36,7 @@ PrepareOrder = Literal["late", "early"]
 
 
 class Block(ABC):
-    """The state and the scripts of one `with` block. `producer` finds the one of the connection in use."""
+    """The state and the scripts of one `with` block. `producer` finds the one of the connection that is in use."""
 
     mode: ClassVar[str]
     finished_by: ClassVar[str]  # who finishes what this process cannot
@@ -63,8 +57,7 @@ class Block(ABC):
         call_options: CallOptions | None = None,
     ) -> None:
         self.settings = settings
-        self._find_producer = producer
-        self._producer: Producer | None = None
+        self.producer = producer
         self.adapter = adapter
         self.messages: list[OutgoingMessage] = []
         self.calls: list[OutgoingCall] = []
@@ -90,16 +83,6 @@ class Block(ABC):
             raise InvalidRequest(
                 f"prepare: {prepare!r} is none of {', '.join(self.orders)} in this mode", field="prepare"
             )
-
-    def producer(self) -> Producer:
-        """The one of the connection in use. If the client is closed by now, the last one: what comes after the local
-        commit must not be raised as if nothing had happened."""
-        try:
-            self._producer = self._find_producer()
-        except TallystickError:
-            if self._producer is None:
-                raise
-        return self._producer
 
     # What a mode is
 
