@@ -60,7 +60,7 @@ class Shop:
 
     def consumer(self, name: str, at: int = 0, **more: Any) -> Child:
         what = {"url": self.url, "topic": self.topic, "group": self.group, "place": self.place, "by": self.by}
-        return self._crew.start("consumer_main:main", name=name, at=at, invisible=INVISIBLE, **what, **more)
+        return self._crew.start("consumer_main:main", name=name, at=at, **what, **{"invisible": INVISIBLE, **more})
 
     def effects(self) -> Counter[str]:
         return Counter(row[0] for row in self.place.rows("select id from effect where id like %s", f"{self.topic}-%"))
