@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadFileScheduling, LoadScopeScheduling
 
 from servers import mariadb, postgres, redis
 
@@ -39,7 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return ByFile(config, log)
+    # The full run has so many tests with a session that one worker would be the last by far.
+    return ByFile(config, log) if config.getoption("markexpr") == "not full" else LoadFileScheduling(config, log)
 
 
 class ByFile(LoadScopeScheduling):
