@@ -111,7 +111,7 @@ class SqlAlchemyAdapter:
         if connection is None or connection.closed:
             return
         if connection.in_transaction():
-            raise not_committed()
+            raise not_committed(certain=True)
         self._ending.after_commit(_driver(connection))
 
     def rollback(self) -> None:

@@ -6,7 +6,7 @@ One class per engine, used over the plain driver and over SQLAlchemy alike.
 from __future__ import annotations
 
 import os
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
@@ -18,6 +18,8 @@ _IN_TRANSACTION = 1  # a bit of MySQL's server status
 
 class DriverState(Protocol):
     """Reads a driver's connection, `raw`."""
+
+    chains: ClassVar[bool]  # whether the server may begin a transaction by itself where it ends one
 
     def open(self, raw: Any) -> bool:
         """Whether a transaction is open, as far as the driver knows."""
@@ -43,6 +45,8 @@ def ended() -> TransactionLost:
 class SqliteState:
     """sqlite3 and aiosqlite."""
 
+    chains: ClassVar[bool] = False
+
     def open(self, raw: Any) -> bool:
         return bool(raw.in_transaction)
 
@@ -59,6 +63,8 @@ class SqliteState:
 
 class PostgresState:
     """psycopg and psycopg2."""
+
+    chains: ClassVar[bool] = False
 
     def open(self, raw: Any) -> bool:
         return raw.info.transaction_status not in (_IDLE, _UNKNOWN)
@@ -85,6 +91,8 @@ class PostgresState:
 
 class MysqlState:
     """PyMySQL and aiomysql."""
+
+    chains: ClassVar[bool] = True  # with completion_type=CHAIN
 
     def open(self, raw: Any) -> bool:
         return bool(raw.server_status & _IN_TRANSACTION)

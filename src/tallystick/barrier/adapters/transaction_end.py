@@ -10,11 +10,12 @@ from tallystick.barrier.errors import TransactionLost
 from tallystick.barrier.faults import driver_error
 
 
-def not_committed() -> TransactionLost:
+def not_committed(*, certain: bool) -> TransactionLost:
     return TransactionLost(
-        "commit() returned, and the transaction is still open: it belongs to somebody else (an outer transaction), or "
-        "the driver does not commit in this mode. Nothing is committed",
-        rolled_back=True,
+        "commit() returned, and a transaction is still open: it belongs to somebody else (an outer transaction), the "
+        "driver does not commit in this mode"
+        + (". Nothing is committed" if certain else ", or the server began the next one by itself (completion_type)"),
+        rolled_back=certain,
     )
 
 
@@ -53,7 +54,7 @@ class Ending:
     def after_commit(self, raw: Any) -> None:
         """Raises `TransactionLost` if the driver's commit() has not ended the transaction."""
         if self._state.open(raw):
-            raise not_committed()
+            raise not_committed(certain=not self._state.chains)
 
     def failure_is_certain(self, error: BaseException) -> bool:
         """Whether a commit that raised `error` surely left nothing behind."""

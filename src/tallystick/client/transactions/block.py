@@ -26,7 +26,13 @@ from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.producer import Pinned, Producer
 from tallystick.client.transactions.script import InDatabase, OnLoop, Script, nothing
 from tallystick.core.calls import OutgoingCall
-from tallystick.core.errors import AlreadyCommitted, InvalidRequest, OutcomeUnknown, TransactionFailed
+from tallystick.core.errors import (
+    AlreadyCommitted,
+    InvalidRequest,
+    OutcomeUnknown,
+    TallystickError,
+    TransactionFailed,
+)
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid
 
@@ -192,7 +198,10 @@ class Block(ABC):
         except BaseException as failure:
             yield from self._not_committed(failure)
         if self.pinned is not None:
-            yield from self.after_commit(self.pinned)
+            try:
+                yield from self.after_commit(self.pinned)
+            except TallystickError as failure:  # the client was closed meanwhile
+                log.warning("%s is committed; its messages are left to %s: %s", self.gid, self.finished_by, failure)
 
     # Where it does not work
 
