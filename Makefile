@@ -6,7 +6,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 # Which tests stay together on one worker, and which begin, is said in tests/conftest.py. Many wait for killed processes
 # to come back, so there are twice as many workers as the two cores that the tests are meant for.
-PYTEST_FLAGS ?= -n 4 --dist loadgroup --no-loadscope-reorder
+PYTEST_FLAGS ?= -n 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-full check bench bench-spark fmt lock clean

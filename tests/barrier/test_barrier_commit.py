@@ -132,6 +132,10 @@ async def test_mariadb_connection_killed_in_the_commit(place: Place, gid: str) -
             found = place.query("select id from information_schema.processlist where info = 'COMMIT'")
         admin.cursor().execute(f"kill {found[0][0]}")
         assert await commit is False
+        # The lock is held until the server has ended the connection: without it, the commit might still go through.
+        while found:
+            await asyncio.sleep(0.05)
+            found = place.query(f"select id from information_schema.processlist where id = {found[0][0]}")
     assert await truth(place, gid) == ("rolled_back", [])
 
 

@@ -8,13 +8,10 @@ from borders_support import MODES, Mode, Service
 import tallystick
 
 
-@pytest.mark.parametrize("mode", [MODES["early"]], ids=["early"])
-def test_a_client_that_is_closed_before_the_commit_leaves_the_messages_to_others(
-    any_service: Service, mode: Mode
-) -> None:
+def test_a_client_that_is_closed_before_the_commit_leaves_the_messages_to_others(any_service: Service) -> None:
     """The row is committed, so the block must not say that nothing was; another process of the group sends the rest."""
     with any_service.bank.connection() as connection:
-        any_service.block(connection, "closed", lambda _: any_service.ts.close(), mode)
+        any_service.block(connection, "closed", lambda _: any_service.ts.close(), MODES["early"])
     assert any_service.bank.notes() == ["closed"]
     with tallystick.Client(any_service.broker.url, group=any_service.group, database=any_service.bank.open) as other:
         other.start()

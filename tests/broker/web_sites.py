@@ -73,7 +73,7 @@ async def site(handler: Handler = committed, port: int = 0) -> AsyncIterator[Sit
 @contextlib.asynccontextmanager
 async def rough_site(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """A server that speaks bytes of the test's choice; gives its URL, as if there were no TLS."""
-    talks: set[asyncio.Task[None]] = set()
+    talks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -83,15 +83,20 @@ async def rough_site(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIter
                 writer.close()
 
     def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talks.add(asyncio.create_task(connected(reader, writer)))
+        if server.is_serving():
+            talks[asyncio.create_task(connected(reader, writer))] = writer
+        else:
+            writer.transport.abort()
 
     server = await asyncio.start_server(begin, "127.0.0.1", 0, ssl=tls)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
-        for one in talks:
+        for one, writer in talks.items():
             one.cancel()
+            # A talk that had no turn yet is cancelled before it can close anything.
+            writer.transport.abort()
         await asyncio.gather(*talks, return_exceptions=True)
 
 

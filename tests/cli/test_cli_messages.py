@@ -99,6 +99,8 @@ def following(url: str, *words: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
+        # As from a terminal, also if the tests themselves were started by a script, in the background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         yield process

@@ -61,8 +61,8 @@ class Shop:
 
     def consumer(self, name: str, at: int = 0, **more: Any) -> Child:
         where = {"url": self.url, "topic": self.topic, "group": self.group, "place": self.place}
-        how = {"by": self.by, "batch": self.batch, "invisible": INVISIBLE}
-        return self._crew.start("consumer_main:main", name=name, at=at, **where, **how, **more)
+        how = {"by": self.by, "batch": self.batch, "invisible": INVISIBLE, **more}
+        return self._crew.start("consumer_main:main", name=name, at=at, **where, **how)
 
     def effects(self) -> Counter[str]:
         return Counter(row[0] for row in self.place.rows("select id from effect where id like %s", f"{self.topic}-%"))

@@ -53,7 +53,8 @@ def test_the_steps_of_a_consumer_are_known(shop: Shop, by: str) -> None:
 def test_consumers_killed_at_every_step_have_each_effect_once(shop: Shop) -> None:
     messages = shop.fill(len(shop.steps) + SPARE)
     for at, step in enumerate(shop.steps, 1):
-        assert (step, shop.consumer(step, at).wait()) == (step, -signal.SIGKILL)
+        # What one leaves behind must not come to the next: that would pass through other steps.
+        assert (step, shop.consumer(step, at, invisible=15.0).wait()) == (step, -signal.SIGKILL)
     last = shop.consumer("last")
     eventually_equal(shop.effects, messages)
     eventually_equal(lambda: shop.view.unsettled(shop.group), 0)

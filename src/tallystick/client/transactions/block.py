@@ -26,7 +26,13 @@ from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.producer import Pinned, Producer
 from tallystick.client.transactions.script import InDatabase, OnLoop, Script, nothing
 from tallystick.core.calls import OutgoingCall
-from tallystick.core.errors import AlreadyCommitted, InvalidRequest, OutcomeUnknown, TransactionFailed
+from tallystick.core.errors import (
+    AlreadyCommitted,
+    InvalidRequest,
+    OutcomeUnknown,
+    TallystickError,
+    TransactionFailed,
+)
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid
 
@@ -36,7 +42,7 @@ PrepareOrder = Literal["late", "early"]
 
 
 class Block(ABC):
-    """The state and the scripts of one `with` block. `producer` finds the one of the connection in use."""
+    """The state and the scripts of one `with` block. `producer` finds the one of the connection that is in use."""
 
     mode: ClassVar[str]
     finished_by: ClassVar[str]  # who finishes what this process cannot
@@ -57,8 +63,7 @@ class Block(ABC):
         call_options: CallOptions | None = None,
     ) -> None:
         self.settings = settings
-        self._find_producer = producer
-        self._producer: Producer | None = None
+        self.producer = producer
         self.adapter = adapter
         self.messages: list[OutgoingMessage] = []
         self.calls: list[OutgoingCall] = []
@@ -84,13 +89,6 @@ class Block(ABC):
             raise InvalidRequest(
                 f"prepare: {prepare!r} is none of {', '.join(self.orders)} in this mode", field="prepare"
             )
-
-    def producer(self) -> Producer:
-        """The one that the block began with. What it has committed is told by it, though the client is closed by
-        then: nothing that comes after the local commit may be raised as if nothing had happened."""
-        if self._producer is None:
-            self._producer = self._find_producer()
-        return self._producer
 
     # What a mode is
 
@@ -200,7 +198,10 @@ class Block(ABC):
         except BaseException as failure:
             yield from self._not_committed(failure)
         if self.pinned is not None:
-            yield from self.after_commit(self.pinned)
+            try:
+                yield from self.after_commit(self.pinned)
+            except TallystickError as failure:  # the client was closed meanwhile
+                log.warning("%s is committed; its messages are left to %s: %s", self.gid, self.finished_by, failure)
 
     # Where it does not work
 
