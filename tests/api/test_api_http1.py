@@ -119,6 +119,18 @@ def test_a_client_that_asks_before_it_sends_is_told(line: Line) -> None:
     assert line.ended()
 
 
+def test_a_client_that_speaks_http_1_0_is_not_told_to_go_on(line: Line) -> None:
+    body = json.dumps({**PREPARE, "gid": "old-client"}).encode()
+    line.send(request("POST", "/v1/transactions", body, "Expect: 100-continue", version="1.0"))
+    assert line.answer()[0] == 201
+
+
+def test_a_parameter_is_given_once(line: Line) -> None:
+    line.send(request("GET", "/v1/transactions?limit=1&state=prepared&limit=2"))
+    status, _, body = line.answer()
+    assert (status, json.loads(body)["detail"]) == (400, "limit: given more than once")
+
+
 def test_what_is_too_large_is_refused_before_it_is_sent(line: Line) -> None:
     line.send(request("POST", "/v1/transactions", b"", f"Content-Length: {LIMIT + 1}"))
     assert line.answer()[0] == 413
@@ -157,11 +169,13 @@ def test_an_upgrade_that_there_is_not_is_passed_over(line: Line) -> None:
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n",
+        request("POST", "/v1/transactions", b"{}", "Content-Encoding: gzip"),
         b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
         request("POST", "/v1/batch", b"", "Content-Length: 5", "Transfer-Encoding: chunked"),
         request("POST", "/v1/batch", b"", "Transfer-Encoding: chunked") + b"xyz\r\n",
     ],
-    ids=["TLS", "version", "path", "smuggled", "chunk"],
+    ids=["TLS", "version", "version 2", "encoding", "path", "smuggled", "chunk"],
 )
 @pytest.mark.parametrize("before", [0, 3])
 def test_what_is_no_request_ends_the_connection(line: Line, rubbish: bytes, before: int) -> None:

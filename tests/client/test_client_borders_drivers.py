@@ -185,3 +185,15 @@ def test_what_psycopg_was_told_of_its_transactions_holds_in_a_block(ts: tallysti
         connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
         with ts.transaction(connection):
             assert connection.execute("show transaction_isolation").fetchone() == ("serializable",)
+
+
+@pytest.mark.parametrize("factory", [psycopg.RawCursor, psycopg.ClientCursor])
+def test_whatever_cursors_a_connection_of_psycopg_makes(
+    ts: tallystick.Client, broker: BrokerProcess, bank: Bank, topic: str, factory: Any
+) -> None:
+    with bank.connection() as connection:
+        connection.cursor_factory = factory
+        with ts.transaction(connection, wait=True) as tx:
+            connection.cursor().execute("insert into ledger (note) values ('raw')")
+            tx.send(topic, "raw")
+    assert (bank.notes(), values_in(broker.url, topic)) == (["raw"], ["raw"])

@@ -53,3 +53,35 @@ def test_blocks_in_greenlets(broker: BrokerProcess, bank: Bank, topic: str, mode
     expected = [number * 10 + turn for number in range(4) for turn in range(5)]
     assert values_in(broker.url, topic) == expected
     assert bank.notes() == [f"{number:02}" for number in expected]
+
+
+TWO_CLIENTS = """
+from gevent import monkey
+
+monkey.patch_all()
+import sqlite3, sys
+import tallystick
+
+url, path, topic = sys.argv[1:]
+connection = sqlite3.connect(path)
+first = tallystick.Client(url, group="gevent", database=lambda: sqlite3.connect(path))
+second = tallystick.Client(url, group="gevent-2", database=lambda: sqlite3.connect(path))
+for turn, ts in enumerate((first, second, first)):
+    with ts.transaction(connection, wait=True) as tx:
+        connection.execute("insert into ledger values (?)", (str(turn),))
+        tx.send(topic, turn)
+first.close()
+second.send(topic, 3)
+third = tallystick.Client(url)
+third.send(topic, 4)
+second.close()
+third.send(topic, 5)
+third.close()
+tallystick.Client(url).send(topic, 6)  # closed at exit
+"""
+
+
+def test_clients_of_one_process_share_its_event_loop(broker: BrokerProcess, bank: Bank, topic: str) -> None:
+    run(TWO_CLIENTS, broker.url, str(bank.path), topic)
+    assert values_in(broker.url, topic) == [0, 1, 2, 3, 4, 5, 6]
+    assert bank.notes() == ["0", "1", "2"]

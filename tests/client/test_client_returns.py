@@ -98,11 +98,16 @@ def test_closing_tells_the_broker_of_the_last_blocks(broker: BrokerProcess, bank
 
 
 ENDING = """
-import multiprocessing, sqlite3, sys
+import multiprocessing, sqlite3, sys, threading, time
 import tallystick
 
 url, path, topic, way = sys.argv[1:]
 ts = tallystick.Client(url, group="ending", check=tallystick.CheckBack(after=600))
+
+
+def later(number):
+    # In a thread that outlives the child's own function: Python waits for it.
+    threading.Thread(target=lambda: (time.sleep(0.5), block(number))).start()
 
 
 def block(number):
@@ -117,14 +122,14 @@ if way == "exit":
     block(1)
 else:
     block(0)
-    child = multiprocessing.get_context(way).Process(target=block, args=(1,))
+    child = multiprocessing.get_context("fork").Process(target=later if way == "thread" else block, args=(1,))
     child.start()
     child.join()
     assert child.exitcode == 0
 """
 
 
-@pytest.mark.parametrize("way", ["exit", "fork"])
+@pytest.mark.parametrize("way", ["exit", "fork", "thread"])
 def test_a_process_that_ends_right_after_a_block_has_told_the_broker(
     broker: BrokerProcess, bank: Bank, topic: str, way: str
 ) -> None:

@@ -21,7 +21,7 @@ from tallystick.client.base import forks
 from tallystick.client.base.calls import CallOptions
 from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection
 from tallystick.client.base.stats import Stats
-from tallystick.client.connection.portal import Portal
+from tallystick.client.connection.portal import Portal, open_portal
 from tallystick.client.consumers import GRACE_SECONDS
 from tallystick.client.consumers.subscription import Subscription, Subscriptions
 from tallystick.client.runtime import CLOSE_SECONDS
@@ -117,7 +117,7 @@ class Client(Subscriptions):
         portal = self._portal
         if portal is None:
             with self._lock:
-                portal = self._portal = self._portal or Portal()
+                portal = self._portal = self._portal or open_portal()
         return portal
 
     def _call(self, function: Callable[[], Awaitable[T]]) -> T:

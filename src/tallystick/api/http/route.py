@@ -171,7 +171,15 @@ class Asked:
 
 
 def _read_query(query: bytes) -> dict[str, str]:
-    return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
+    if not query:
+        return {}
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)[:80]
+        raise InvalidRequest(f"{twice}: given more than once", field=twice)
+    return given
 
 
 @cache

@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 
 from tallystick.api.serving.asgi import CallerGone, Scope
 from tallystick.api.serving.problems import problem_of
+from tallystick.api.serving.unread_answers import UnreadAnswers
 from tallystick.core.errors import InvalidRequest, TallystickError, TooLarge
 from tallystick.core.wire import PROBLEM
 
@@ -28,9 +29,12 @@ log = logging.getLogger("tallystick.api")
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_UNREAD_BYTES = 64 * 1024  # of a body that the application has not asked for: the client has to wait then
+_VERSIONS = ("1.1", "1.0")
 _FRAMING = (b"content-length", b"transfer-encoding")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_LOOK_SECONDS = 5.0  # between two looks at a connection that is not idle
+_unread = UnreadAnswers()
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -176,12 +180,15 @@ class Http1Connection(asyncio.Protocol):
             exchange.lose()
 
     def _close_if_idle(self) -> None:
-        """One timer a connection that looks again later, not one a request that is nearly always cancelled."""
-        left = self._heard_at + self._idle_seconds - self._loop.time()
-        if left <= 0 and not self._line:
+        """Or if its client reads nothing. One timer a connection that looks again later, not one a request that is
+        nearly always cancelled."""
+        now = self._loop.time()
+        _unread.look_at(self._transport, now)
+        left = self._heard_at + self._idle_seconds - now
+        if left <= 0 and not self._line and self.full is None:
             self._transport.close()
         else:
-            self._timer = self._loop.call_later(max(left, 1.0), self._close_if_idle)
+            self._timer = self._loop.call_later(max(left, _LOOK_SECONDS), self._close_if_idle)
 
     def shutdown(self) -> None:
         """No more requests; the one under way is answered."""
@@ -200,7 +207,7 @@ class Http1Connection(asyncio.Protocol):
             self._feed(data)
         except httptools.HttpParserError as error:
             known = error.__context__
-            self._refuse(known if isinstance(known, TooLarge) else InvalidRequest("this is no HTTP request"))
+            self._refuse(known if isinstance(known, TallystickError) else InvalidRequest("this is no HTTP request"))
             return
         if self._loose_bytes > MAX_HEAD_BYTES:
             self._refuse(_endless())
@@ -282,6 +289,8 @@ class Http1Connection(asyncio.Protocol):
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self._continues = True
+        elif name == b"content-encoding" and value.lower() != b"identity":
+            raise InvalidRequest(f"Content-Encoding: {value[:40]!r} is not decoded here; send the body as it is")
         self._headers.append((name, value))
 
     def _count(self, more: int) -> None:
@@ -295,6 +304,8 @@ class Http1Connection(asyncio.Protocol):
         self._loose_bytes = 0
         url = httptools.parse_url(self._url)
         path, version = url.path.decode("ascii"), self._parser.get_http_version()
+        if version not in _VERSIONS:
+            raise InvalidRequest(f"HTTP/{version} is not spoken here, only HTTP/1.1 and HTTP/1.0")
         scope: Scope = {
             "type": "http",
             "asgi": _ASGI,
@@ -308,7 +319,7 @@ class Http1Connection(asyncio.Protocol):
             "headers": self._headers,
         }
         keep_alive = not self._ending and version != "1.0" and self._parser.should_keep_alive()
-        self._parsed = HttpExchange(self, scope, keep_alive, self._continues)
+        self._parsed = HttpExchange(self, scope, keep_alive, self._continues and version != "1.0")
         self._line.append(self._parsed)
 
     def on_body(self, piece: bytes) -> None:
@@ -360,8 +371,12 @@ class Http1Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.full = self._loop.create_future()
+        _unread.add(self._transport, self._loop.time())
+        self._timer.cancel()
+        self._timer = self._loop.call_later(_unread.patience, self._close_if_idle)
 
     def resume_writing(self) -> None:
+        _unread.remove(self._transport)
         if self.full is not None and not self.full.done():
             self.full.set_result(None)
         self.full = None

@@ -122,7 +122,8 @@ def run_statement(connection: psycopg.Connection[Any], statement: Statement) -> 
     if statement.returns_nothing:
         run_command(connection, begin_command(connection, statement))
         return _NOTHING
-    cursor = connection.cursor(row_factory=tuple_row)
+    # Not `connection.cursor`: what the user's connection makes may take other parameters (RawCursor).
+    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
     cursor.execute(_percent_style(statement.sql), statement.params or None)
     return Result(() if cursor.rownumber is None else cursor.fetchall(), cursor.rowcount)
 
@@ -131,7 +132,7 @@ async def run_statement_async(connection: psycopg.AsyncConnection[Any], statemen
     if statement.returns_nothing:
         await run_command_async(connection, begin_command(connection, statement))
         return _NOTHING
-    cursor = connection.cursor(row_factory=tuple_row)
+    cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
     await cursor.execute(_percent_style(statement.sql), statement.params or None)
     return Result(() if cursor.rownumber is None else await cursor.fetchall(), cursor.rowcount)
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar, cast
 
+from tallystick.client.base import forks
 from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.connection.waiting import encode_op
 from tallystick.core.errors import TallystickError
@@ -19,9 +20,13 @@ log = logging.getLogger("tallystick.client")
 T = TypeVar("T")
 
 
+def _under_gevent() -> bool:
+    return threading.get_ident.__module__.startswith("gevent")
+
+
 def new_loop() -> asyncio.AbstractEventLoop:
     # Under gevent a thread is a greenlet: it must wait by what gevent has patched, or everybody waits with it.
-    if threading.get_ident.__module__.startswith("gevent"):
+    if _under_gevent():
         return asyncio.new_event_loop()
     try:
         import uvloop
@@ -143,6 +148,8 @@ class Portal(FromThreads):
 
     def stop(self) -> None:
         """End the loop; whoever still waits is told that their call was cancelled."""
+        if _gevents.still_used(self):
+            return
         asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self.loop).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
@@ -154,3 +161,42 @@ async def _cancel_the_rest() -> None:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+class _OneForAll:
+    """Under gevent all threads of a process are one, which can run one event loop: its clients share that."""
+
+    def __init__(self) -> None:
+        self._portal: Portal | None = None
+        self._users = 0
+        self._lock = threading.Lock()
+        forks.watch(self)
+
+    def use(self) -> Portal:
+        with self._lock:
+            self._portal = self._portal or Portal()
+            self._users += 1
+            return self._portal
+
+    def still_used(self, portal: Portal) -> bool:
+        """One user less; whether others are left."""
+        with self._lock:
+            if portal is not self._portal:
+                return False
+            self._users -= 1
+            if self._users == 0:
+                self._portal = None
+            return self._users > 0
+
+    def after_fork(self) -> None:
+        if self._portal is not None:
+            forks.never_destroy(self._portal)
+        self._portal, self._users, self._lock = None, 0, threading.Lock()
+
+
+_gevents = _OneForAll()
+
+
+def open_portal() -> Portal:
+    """For a client, to be stopped by it."""
+    return _gevents.use() if _under_gevent() else Portal()
