@@ -1,6 +1,7 @@
 """Settings that hold for all tests."""
 
 import functools
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return order.get(item.path.parent.name, len(order)), not _uses_session(str(item.path))
 
     items.sort(key=turn)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end. To look through it at every collection of garbage would take a
+    third of the time of the tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

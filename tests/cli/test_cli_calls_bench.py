@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from command_line import tallystick
 
 
+@pytest.mark.full
 def test_calls_and_recovery_are_measured() -> None:
     done = tallystick("bench", "calls", "recovery", "--scale", "0.01", "--json")
     assert done.code == 0, done.err

@@ -19,6 +19,7 @@ from tallystick.store.protocol import Claimed, Progress, Receive, Received, Resu
 from tallystick.store.rocksdb import open_rocksdb
 
 ENGINES = ("memory", "rocksdb")
+DURABLE_FIRST = ("rocksdb", pytest.param("memory", marks=pytest.mark.full))
 START = 1_700_000_000_000
 
 _decode_chunk = msgspec.msgpack.Decoder(Chunk).decode

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import ENGINES, Place, message, open_place, prepare
+from engines import DURABLE_FIRST, Place, message, open_place, prepare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -140,7 +140,7 @@ def play(engine: str, history: list[tuple[list[StoreOp], int]], together: bool) 
             place.store.close()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_FIRST)
 def test_one_unit_is_worth_its_operations_one_by_one(engine: str) -> None:
     @settings(max_examples=400 if engine == "memory" else 60, derandomize=True, deadline=None)
     @given(histories)

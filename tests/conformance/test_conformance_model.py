@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from engines import ENGINES
+from engines import DURABLE_FIRST, ENGINES
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from machine import StoreMachine, outgoing
@@ -36,7 +36,7 @@ class RocksMachine(StoreMachine):
 MACHINES = dict(zip(ENGINES, (StoreMachine, RocksMachine), strict=True))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_FIRST)
 def test_an_engine_does_what_the_model_does(engine: str) -> None:
     run_state_machine_as_test(MACHINES[engine], settings=settings(BOUNDED, max_examples=EXAMPLES[engine]))
 

@@ -78,6 +78,7 @@ def test_a_sleeping_producer_and_the_check_back_never_both_win(survivors: Surviv
         assert_settled(survivors, *zip(*played, strict=True))
 
 
+@pytest.mark.full
 def test_a_sleeping_producer_and_the_re_driver_deliver_once(survivors: Survivors, tmp_path: Path) -> None:
     cases = make_cases(survivors, tmp_path, "outbox", "outbox-gid", "consumer-dedup")
     with survivors.living() as member:

@@ -114,6 +114,7 @@ def reconcile(spark: SparkSession, settings: ReconcileSettings) -> ReconcileSumm
 # --- a system that is as it should be --------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_clean_system_is_clean(spark: SparkSession, world: World) -> None:
     summary = reconcile(spark, world.settings())
     assert found(summary) == Counter()
