@@ -5,8 +5,8 @@ ARGS ?=
 # Hundreds of processes are started here, and each would compile what it imports if nobody kept the outcome.
 export PYTHONDONTWRITEBYTECODE :=
 # Which tests stay together on one worker, and which begin, is said in tests/conftest.py. Many wait for killed processes
-# to come back, so there are twice as many workers as the two cores that the tests are meant for.
-PYTEST_FLAGS ?= -n 4 --dist loadfile --no-loadscope-reorder
+# to come back, so there are three times as many workers as the two cores that the tests are meant for.
+PYTEST_FLAGS ?= -n 6 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-full check bench bench-spark fmt lock clean
