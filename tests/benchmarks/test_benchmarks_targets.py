@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.full, pytest.mark.postgresql]
 
 
 def measured(*sections: str) -> dict[str, dict[str, Any]]:

@@ -64,8 +64,8 @@ import tallystick
 
 url, path, topic = sys.argv[1:]
 connection = sqlite3.connect(path)
-first = tallystick.Client(url, group="gevent", database=lambda: sqlite3.connect(path))
-second = tallystick.Client(url, group="gevent-2", database=lambda: sqlite3.connect(path))
+first = tallystick.Client(url, group="gevent", check=tallystick.CheckBack(after=600))
+second = tallystick.Client(url, group="gevent-2", check=tallystick.CheckBack(after=600))
 for turn, ts in enumerate((first, second, first)):
     with ts.transaction(connection, wait=True) as tx:
         connection.execute("insert into ledger values (?)", (str(turn),))

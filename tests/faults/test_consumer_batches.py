@@ -16,7 +16,7 @@ from brokers import BrokerProcess, running_broker
 from eventually import eventually_equal
 from fork_server import ForkServer
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.fault
 
 BATCH = 3
 AT_A_TIME = 5

@@ -17,7 +17,7 @@ from survivors import BROKER, Survivors
 from brokers import BrokerProcess, running_broker
 from fork_server import ForkServer
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(1800)]
 
 CHECK_AFTER = 1.0
 AT_A_TIME = 8

@@ -425,7 +425,7 @@ from tallystick.api.http.route import Asked
 original = Asked.respond
 def respond(self, content, *more):
     mark = pathlib.Path("die-after-commit")
-    if self._request.method == "POST" and "/ledger/" in self._request.url.path and mark.exists():
+    if "app" in self._path and "version" in self._path and mark.exists():
         mark.unlink()
         os._exit(9)
     return original(self, content, *more)

@@ -7,6 +7,10 @@ under Python's lock, by all threads together: here it is one write, one read and
 from __future__ import annotations
 
 import contextlib
+
+# `socket` imports it when it first looks for a host. A process that forks in that moment has a child that can never
+# import it.
+import encodings.idna  # noqa: F401
 import functools
 import os
 import select
