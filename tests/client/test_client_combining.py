@@ -68,6 +68,13 @@ def together(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:
 @contextlib.contextmanager
 def stopped(broker: BrokerProcess) -> Iterator[None]:
     os.kill(broker.pid, signal.SIGSTOP)
+    with woken(broker):
+        yield
+
+
+@contextlib.contextmanager
+def woken(broker: BrokerProcess) -> Iterator[None]:
+    """Whoever fails in the middle does not leave it asleep for the next test."""
     try:
         yield
     finally:
@@ -224,6 +231,7 @@ def interrupt():
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
 os.kill(int(broker), signal.SIGSTOP)
 threads = [threading.Thread(target=prepare, args=(1,))]
 threads[0].start()
@@ -244,7 +252,8 @@ ts.close()
 
 
 def test_ctrl_c_for_a_thread_that_waits_is_its_own_affair(broker: BrokerProcess, topic: str) -> None:
-    assert run(WAITING, broker.url, topic, str(broker.pid)) == "interrupted\n"
+    with woken(broker):
+        assert run(WAITING, broker.url, topic, str(broker.pid)) == "interrupted\n"
     assert values_in(broker.url, topic) == [1, 2]
 
 
@@ -392,7 +401,8 @@ ts.close()
 
 @pytest.mark.parametrize("way", ["thread", "handler"])
 def test_a_fork_while_a_thread_sends(broker: BrokerProcess, topic: str, way: str) -> None:
-    run(FORKED, broker.url, topic, str(broker.pid), way)
+    with woken(broker):
+        run(FORKED, broker.url, topic, str(broker.pid), way)
     assert values_in(broker.url, topic) == [1, 2, 3]
 
 
