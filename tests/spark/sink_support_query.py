@@ -39,15 +39,20 @@ class Pipeline:
 
     def start(self, spark: SparkSession, available_now: bool = True, rows: DataFrame | None = None) -> StreamingQuery:
         """Start the query from its checkpoint, with the numbers or other rows as its input."""
-        import sink_support_faults
-
-        for source in sink_support_faults.FORMATS:
-            spark.dataSource.register(source)
-        numbers = spark.readStream.format("numbers").option("faults", str(self.faults)).options(**self.settings)
-        writer = (rows or numbers.load()).writeStream.format(self.sink).option("faults", str(self.faults))
+        numbers = self.numbers(spark)
+        writer = (rows or numbers).writeStream.format(self.sink).option("faults", str(self.faults))
         writer = writer.option("url", self.url).option("topic", self.topic).options(**self.sink_options)
         writer = writer.option("checkpointLocation", str(self.directory / "checkpoint"))
         return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+    def numbers(self, spark: SparkSession) -> DataFrame:
+        """Its input. The session knows the formats of the tests from here on."""
+        import sink_support_faults
+
+        for known in sink_support_faults.FORMATS:
+            spark.dataSource.register(known)
+        source = spark.readStream.format("numbers").option("faults", str(self.faults))
+        return source.options(**self.settings).load()
 
     def run(self, spark: SparkSession, rows: DataFrame | None = None) -> str:
         """Run what is there to the end; what went wrong, or an empty string."""

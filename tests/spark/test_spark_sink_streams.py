@@ -104,8 +104,7 @@ def test_for_each_batch_fans_out_to_two_topics_once_each(spark: SparkSession, pi
             raise RuntimeError("after both")
 
     def run() -> None:
-        numbers = spark.readStream.format("numbers").option("faults", str(pipeline.faults))
-        writer = numbers.options(**pipeline.settings).load().writeStream.foreachBatch(fan_out)
+        writer = pipeline.numbers(spark).writeStream.foreachBatch(fan_out)
         writer = writer.option("checkpointLocation", str(pipeline.directory / "fan-out"))
         writer.trigger(availableNow=True).start().awaitTermination()
 
