@@ -77,9 +77,9 @@ class Awaited(Told):
 
     # On the thread that waits
 
-    def wait(self, seconds: float) -> bool:
-        """Whether it was woken: by the answer, or with the baton."""
-        return self._awake.acquire(timeout=max(0.0, seconds))
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether it was woken in time: by the answer, or with the baton."""
+        return self._awake.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
     def leave(self) -> bool:
         """Nobody waits here any more; False if the baton has been handed over."""

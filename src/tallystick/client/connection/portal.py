@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError
 from typing import Any, TypeVar, cast
 
 from tallystick.client.base import forks
+from tallystick.client.connection.awaited import Awaited
 from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.connection.waiting import encode_op
 from tallystick.core.errors import TallystickError
@@ -35,16 +36,8 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-class _Waited:
-    """What a thread waits for, on a plain lock: a block waits twice, and futures would cost more."""
-
-    def __init__(self) -> None:
-        self._result: Any = None
-        self._failure: BaseException | None = None
-        self._settled = threading.Lock()
-        self._settled.acquire()
-
-    # On the loop
+class _Waited(Awaited):
+    """What a thread waits for, on a plain lock: futures would cost more."""
 
     async def run(self, function: Callable[[], Awaitable[Any]]) -> None:
         try:
@@ -54,29 +47,6 @@ class _Waited:
             raise
         except BaseException as failure:
             self.set_exception(failure)  # raised where it is waited for: on the loop, some of them would end it
-
-    def set_result(self, result: Any) -> None:
-        self._result = result
-        self._settle()
-
-    def set_exception(self, failure: BaseException) -> None:
-        self._failure = failure
-        self._settle()
-
-    def _settle(self) -> None:
-        self._settled.release()
-
-    # On the thread
-
-    def wait(self, seconds: float = -1) -> bool:
-        """Whether it came in time. Waited for once."""
-        return self._settled.acquire(timeout=seconds)
-
-    def outcome(self) -> Any:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        return self._result
 
 
 class FromThreads:
