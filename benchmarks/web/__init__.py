@@ -112,8 +112,8 @@ def _running(bench: Bench, framework: Framework, database: URL, broker: LocalBro
     try:
         yield service
     finally:
-        service.ask_to_end()
-        service.wait(time.monotonic() + STOP_SECONDS)
+        service.terminate()
+        service.end_by(time.monotonic() + STOP_SECONDS)
 
 
 class _Load:
