@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from tallystick.barrier.errors import TransactionLost
 
 _IDLE, _ACTIVE, _IN_ERROR, _UNKNOWN = 0, 1, 3, 4  # libpq's transaction states, the same numbers in every driver
+_PSYCOPG2_BEGUN = 2  # its own idea of its state
 _IN_TRANSACTION = 1  # a bit of MySQL's server status
 
 
@@ -78,7 +79,9 @@ class PostgresState:
         return _libpq_status(raw) == _ACTIVE
 
     def begin(self, raw: Any) -> str | None:
-        return "begin" if raw.autocommit and not self.open(raw) else None
+        # psycopg2 does not notice that a statement has ended its transaction, and sends no BEGIN for the next one.
+        deaf = getattr(raw, "status", None) == _PSYCOPG2_BEGUN
+        return "begin" if (raw.autocommit or deaf) and not self.open(raw) else None
 
     def lost(self, raw: Any) -> TransactionLost | None:
         status = _libpq_status(raw)
