@@ -9,7 +9,7 @@ from dtmcli_bank import START, Bank
 
 from eventually import eventually_equal
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.full]
 
 NOTHING, MOVED = (0, 0), (-30, 30)
 SOON = {"timeout_to_fail": 1}

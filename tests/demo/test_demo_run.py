@@ -70,6 +70,7 @@ def test_a_run_that_cannot_finish_in_time_fails_and_keeps_its_databases(tmp_path
     assert {"bank-a.db", "bank-b.db", "broker"} <= {path.name for path in kept.iterdir()}
 
 
+@pytest.mark.full
 def test_a_judge_that_breaks_leaves_a_sentence_the_verdict_by_hand_and_everything_it_had(tmp_path: Path) -> None:
     """A Java that ends at once: found, and of no use."""
     java = tmp_path / "java" / "bin" / "java"

@@ -12,7 +12,7 @@ import pytest
 from example_support import EXAMPLES, Part, broken, modules_of, run
 
 RUN = "examples/cross_bank_transfer/run.py"
-long = pytest.mark.fault
+long = [pytest.mark.full, pytest.mark.fault]
 
 
 class TestWhole:
@@ -26,7 +26,6 @@ class TestWhole:
         assert result["said"].count("has it already") == 1
         assert list(tmp_path.glob("tallystick-banks-*")) == []  # it cleans up after itself
 
-    @pytest.mark.full
     @pytest.mark.parametrize(
         ("sabotage", "first"),
         [

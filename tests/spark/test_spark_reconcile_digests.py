@@ -76,7 +76,8 @@ def test_values_that_are_the_same_are_clean_and_counted(
     assert "values compared of billing" not in without.counts
 
 
-@pytest.mark.parametrize("group", ["billing", pytest.param("offsets", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("group", ["billing", "offsets"])
 def test_another_value_under_the_same_id_is_damage(
     spark: SparkSession, broker: BrokerProcess, services: dict[str, Service], group: str
 ) -> None:
