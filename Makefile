@@ -5,8 +5,8 @@ ARGS ?=
 # Hundreds of processes are started here, and each would compile what it imports if nobody kept the outcome.
 export PYTHONDONTWRITEBYTECODE :=
 # Which tests stay together on one worker, and which begin, is said in tests/conftest.py. Many wait for killed processes
-# to come back, so there are three times as many workers as the two cores that the tests are meant for; in the full run
-# twice as many, because there each has a Java machine of its own.
+# to come back, so there are more workers than the two cores that the tests are meant for; in the full run one less,
+# because there each has a Java machine of its own.
 PYTEST_FLAGS ?= --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
@@ -28,7 +28,7 @@ serve: ## run a broker on 127.0.0.1:7440
 
 test: check ## the checks and a test of every promise
 	@scripts/setup test
-	$(BIN)/pytest -n 6 $(PYTEST_FLAGS) -m "not full" $(ARGS)
+	$(BIN)/pytest -n 5 $(PYTEST_FLAGS) -m "not full" $(ARGS)
 
 test-full: ## the tests that `make test` leaves out: further engines, drivers, kills and seeds
 	@scripts/setup test

@@ -12,7 +12,7 @@ from service_database import Service
 ENGINES = [
     "sqlite",
     pytest.param("postgres", marks=pytest.mark.postgresql),
-    pytest.param("mariadb", marks=pytest.mark.mariadb),
+    pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.full]),
 ]
 
 
