@@ -171,14 +171,11 @@ class Asked:
 
 
 def _read_query(query: bytes) -> dict[str, str]:
-    if not query:
-        return {}
-    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-    given = dict(pairs)
-    if len(given) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)[:80]
-        raise InvalidRequest(f"{twice}: given more than once", field=twice)
+    given: dict[str, str] = {}
+    for name, text in parse_qsl(query.decode("latin-1"), keep_blank_values=True) if query else ():
+        if name in given:
+            raise InvalidRequest(f"{name[:80]}: given more than once", field=name[:80])
+        given[name] = text
     return given
 
 
