@@ -56,7 +56,8 @@ class Pipeline:
         self.kills = plan(given.kills, given.seconds, given.seed, only)
         self.results_at_start = 0
         self.repeated = 0  # batches whose results were out when Spark was killed, before it had noted them
-        self.deadline = time.monotonic() + given.give_up
+        self.progress: tuple[Any, ...] = ()
+        self.progressed_at = time.monotonic()
 
     # --- the run -----------------------------------------------------------------------------------------------
 
@@ -100,11 +101,15 @@ class Pipeline:
         self.watch.say("the shop is closed; what is on its way arrives")
 
     def go_on(self) -> bool:
-        """A moment later: everything that should run does, and there is time left."""
+        """A moment later: everything that should run does, and something has come of it not too long ago."""
         time.sleep(TICK_SECONDS)
         self.crew.revive()
-        self.watch.show(self.look(), self.crew.kills)
-        return time.monotonic() < self.deadline
+        picture = self.look()
+        self.watch.show(picture, self.crew.kills)
+        progress = (len(self.kills), picture.bookings, picture.results or 0)
+        if progress != self.progress:
+            self.progress, self.progressed_at = progress, time.monotonic()
+        return time.monotonic() < self.progressed_at + self.given.give_up
 
     def look(self) -> Picture:
         """How far everything is. A broker that was just killed says nothing."""
@@ -239,7 +244,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=30, help="time over which the kills are spread")
     parser.add_argument("--kills", type=int, default=8, help="how many processes are killed")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="for the same kills again")  # noqa: S311
-    parser.add_argument("--give-up", type=float, default=300, help="seconds after which it is not waited any longer")
+    parser.add_argument(
+        "--give-up", type=float, default=300, help="seconds without any progress after which it is not waited"
+    )
     parser.add_argument("--sabotage", action="append", choices=sorted(BROKEN), default=[], help="break it on purpose")
     parser.add_argument("--no-reconcile", action="store_true", help="leave out the second judge, which takes a while")
     parser.add_argument("--keep", action="store_true", help="keep databases and logs")

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 RUN = Path(__file__).parents[2] / "examples/spark_pipeline/run.py"
-SECONDS = 400  # on a machine that does much else; quiet, it takes a minute
+SECONDS = 1200  # on a machine that does much else; quiet, it takes a minute
+STALLED_SECONDS = 240  # beside others, Spark alone takes one and a half minutes to start
 
 long = [pytest.mark.full, pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(SECONDS + 20)]
 
@@ -23,13 +24,14 @@ long = [pytest.mark.full, pytest.mark.spark, pytest.mark.fault, pytest.mark.time
 def run(directory: Path, *options: str) -> tuple[int, dict[str, Any]]:
     """Run it as a user does; exit code and what it says to programs."""
     done = subprocess.run(
-        [sys.executable, RUN, "--json", f"--give-up={SECONDS - 120}", "--seed=5", *options],
+        [sys.executable, RUN, "--json", f"--give-up={STALLED_SECONDS}", "--seed=5", *options],
         capture_output=True,
         text=True,
         env={**os.environ, "TMPDIR": str(directory)},
         timeout=SECONDS,
     )
     assert done.stdout, done.stderr
+    print(done.stdout, done.stderr)  # a failure tells what was missing, and when
     return done.returncode, json.loads(done.stdout)
 
 
@@ -42,7 +44,7 @@ class TestWhole:
 
     def test_the_books_are_the_shops_whoever_is_killed(self, tmp_path: Path) -> None:
         code, result = run(tmp_path, "--kills=5", "--seconds=8")
-        assert (code, claims(result, holding=False)) == (0, []), result
+        assert (code, claims(result, holding=False)) == (0, [])
         assert set(result["kills"]) == {"shop", "spark", "books", "broker"}
         assert sum(result["kills"].values()) == 5
         assert result["orders"] > 100
