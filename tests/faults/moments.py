@@ -52,6 +52,7 @@ class Moments:
         self.at, self._name = at, name
         self.passed: list[str] = []
         self._signal = signal_number
+        self.asleep = False
         self._lock = threading.Lock()
 
     def reach(self, name: str) -> None:
@@ -73,6 +74,8 @@ class Moments:
 
     def _next(self, name: str) -> bool:
         with self._lock:
+            if self.asleep:
+                return False
             self.passed.append(name)
             return len(self.passed) == self.at and self._name in (None, name)
 
@@ -184,9 +187,9 @@ def _watch_wire(moments: Moments) -> None:
         sent[self] = _kinds(request.partition(b"\r\n\r\n")[2])
         send(self, request, seconds)
 
-    def watched_receive(self: WireConnection, deadline: float) -> Any:
+    def watched_receive(self: WireConnection) -> Any:
         moments.reach(f"{sent[self]} request in flight")
-        answer = receive(self, deadline)
+        answer = receive(self)
         moments.reach(f"{sent[self]} request answered")
         return answer
 

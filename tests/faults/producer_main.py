@@ -20,7 +20,9 @@ from moments import Moments, install
 from places import Place, opened
 
 import tallystick
+from tallystick.client.base.databases import EXPECT_AFTER
 
+BEFORE = "before-the-matrix"
 INSERT = "insert into business values (%s, %s)"
 # What a soaking producer does in turn: mode, order of prepare.
 WAYS = (("check-back", "late"), ("outbox", "late"), ("check-back", "early"), ("consumer-dedup", "late"), ("send", ""))
@@ -57,9 +59,18 @@ class _Producer:
 
     def run(self, client: tallystick.Client) -> None:
         with client, opened(self._place) as connection:
+            for _ in self._blocks_before():
+                with client.transaction(connection) as tx:
+                    tx.send(BEFORE, "of an earlier block")
             with self._judged():
                 self._transact(client, connection)
             self._end()
+
+    def _blocks_before(self) -> Iterator[int]:
+        """What came before is no moment of the transaction."""
+        self._moments.asleep = True
+        yield from range(EXPECT_AFTER if self._case.get("experienced") else 0)
+        self._moments.asleep = False
 
     def _transact(self, client: tallystick.Client, connection: Any) -> None:
         with client.transaction(connection, **self._block) as tx:
@@ -76,6 +87,9 @@ class _Producer:
     async def run_async(self, client: tallystick.AsyncClient) -> None:
         connection = await self._place.connect_async()
         async with client:
+            for _ in self._blocks_before():
+                async with client.transaction(connection) as tx:
+                    tx.send(BEFORE, "of an earlier block")
             with self._judged():
                 await self._transact_async(client, connection)
             await asyncio.to_thread(self._end)

@@ -56,7 +56,7 @@ class Survivors:
         chosen = VARIANTS[variant]
         how = {"mode": chosen.mode, "prepare": chosen.prepare, "asynchronous": chosen.asynchronous}
         how["check_after"] = self._check_after
-        how["refuse"], how["wait"] = chosen.refused, chosen.wait
+        how["refuse"], how["wait"], how["experienced"] = chosen.refused, chosen.wait, chosen.experienced
         if chosen.own_gid:
             how["gid"] = uuid.uuid4().hex
         where = {"url": self.url, "group": self.group, "topic": self.topic, "place": place or self.place}

@@ -26,6 +26,8 @@ PATIENCE = 10.0
 COUNTS = {
     "late": 24,
     "late-async": 24,
+    "later": 20,
+    "later-async": 20,
     "returned": 24,
     "returned-async": 24,
     "early": 32,

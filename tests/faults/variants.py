@@ -34,17 +34,21 @@ class Variant(NamedTuple):
     """Whether the block raises after its change."""
     wait: bool = True
     """Whether the block stays for the broker after its local commit."""
+    experienced: bool = False
+    """Whether the process has run blocks before: it knows its database, and prepares while it marks."""
 
     @property
     def ordered(self) -> bool:
         """Whether all moments are of one thread. What a block does not wait for comes from another."""
-        return self.wait and not self.refused
+        return self.wait and not self.refused and not (self.experienced and self.asynchronous)
 
 
 # The first block of a process learns a way into its database, and begins to answer for it. Before it makes a gid it
 # learns what the broker's store is called.
 _LEARN = _STORE = _BROKER
 _LATE = [*_BEGIN, *_CHANGE, *_STORE, *_MARK, *_LEARN, *_BROKER, *_PREPARE, *_COMMIT, *_TELL, "end"]
+# A later block has nothing to learn, and its half messages are on their way while it marks.
+_LATER = [*_BEGIN, *_CHANGE, *_BROKER, *_MARK, *_PREPARE, *_COMMIT, *_TELL, "end"]
 # Which database it is can be asked only in a transaction, which is given up before the broker is told.
 _EARLY = ["message added", *_BEGIN, *_WHERE, *_LEARN, *_ROLLBACK, *_BROKER, *_STORE, *_PREPARE]
 _EARLY += [*_BEGIN, *_STATEMENT, "business change"]
@@ -56,6 +60,8 @@ _OUTBOX = [*_COMMIT, *_SEND, *_DELETE, "end"]
 VARIANTS = {
     "late": Variant("check-back", "late", False, _LATE),
     "late-async": Variant("check-back", "late", True, _LATE),
+    "later": Variant("check-back", "late", False, _LATER, experienced=True),
+    "later-async": Variant("check-back", "late", True, _LATER, experienced=True),
     "returned": Variant("check-back", "late", False, [*_LATE[: -len(_RETURNED)], *_RETURNED], wait=False),
     "returned-async": Variant("check-back", "late", True, [*_LATE[: -len(_RETURNED)], *_RETURNED], wait=False),
     "early": Variant("check-back", "early", False, [*_EARLY, *_PROOF, *_COMMIT, *_TELL, "end"]),

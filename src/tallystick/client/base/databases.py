@@ -29,6 +29,10 @@ T = TypeVar("T")
 A = TypeVar("A", SyncAdapter, AsyncAdapter)
 
 
+EXPECT_AFTER = 3
+"""So often the same source was found at an address before it is expected there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Door:
     """A way into a database: what opens a connection, and where that is to look for the tables ("": where it does)."""
@@ -62,6 +66,17 @@ class Databases:
         self._by_source: dict[str, Door] = {}
         self.outboxes: list[Door] = [] if self.given is None else [self.given]
         """Ways into the databases whose outbox this process looks after."""
+
+        self._last_found: dict[str, tuple[str, int]] = {}  # by address: the source, and how often in a row
+
+    def expected(self, address: str) -> str | None:
+        """The source that connections to an address lead to, if that has not changed for a while."""
+        source, times = self._last_found.get(address, ("", 0))
+        return source if times >= EXPECT_AFTER else None
+
+    def found(self, address: str, source: str) -> None:
+        last, times = self._last_found.get(address, ("", 0))
+        self._last_found[address] = (source, min(times + 1, EXPECT_AFTER) if source == last else 1)
 
     def add_outbox(self, door: Door) -> None:
         if door not in self.outboxes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from tallystick.core.ops import OpResult
 
@@ -52,24 +53,39 @@ class Awaited(Told):
 
     def __init__(self, done: Done | None = None) -> None:
         super().__init__(done)
+        self.waits = False  # and would send, if it got the baton
         self.led = False  # whether the baton that was handed over here has been used
         self._seat: dict[int, object] = {}  # who has it first: the baton that is offered, or the owner who leaves
+        self._following: Awaited | None = None  # who is woken by the one who waits here
         self._awake = threading.Lock()
         self._awake.acquire()
 
     def _settle(self) -> None:
         super()._settle()
-        self._wake()
+        self.wake()
+
+    def settle_asleep(self, result: OpResult | None) -> None:
+        """Have the answer, and be woken by `wake_in_turn`."""
+        self._result = result
+        super()._settle()
+
+    def wake_before(self, following: Awaited) -> None:
+        self._following = following
+        if self._seat.get(0) is _LEFT:
+            self._wake_following()
 
     def offer(self) -> bool:
         """Hand the baton to the thread that waits here; False if nobody does."""
         mine = object()
-        if self._settled or self._seat.setdefault(0, mine) is not mine:
+        if not self.would_lead() or self._seat.setdefault(0, mine) is not mine:
             return False
-        self._wake()
+        self.wake()
         return True
 
-    def _wake(self) -> None:
+    def would_lead(self) -> bool:
+        return self.waits and not self._settled and not self._seat
+
+    def wake(self) -> None:
         try:
             self._awake.release()
         except RuntimeError:  # somebody else has just woken it
@@ -79,14 +95,33 @@ class Awaited(Told):
 
     def wait(self, seconds: float | None = None) -> bool:
         """Whether it was woken in time: by the answer, or with the baton."""
-        return self._awake.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
+        woken = self._awake.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
+        self._wake_following()
+        return woken
+
+    def _wake_following(self) -> None:
+        if self._following is not None:
+            following, self._following = self._following, None
+            following.wake()
 
     def leave(self) -> bool:
         """Nobody waits here any more; False if the baton has been handed over."""
-        return self._seat.setdefault(0, _LEFT) is _LEFT
+        left = self._seat.setdefault(0, _LEFT) is _LEFT
+        self._wake_following()
+        return left
 
     def outcome(self) -> OpResult | None:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         return self._result
+
+
+def wake_in_turn(waiting: Sequence[Awaited]) -> None:
+    """Wake one of those who have their answer, who wakes the next: all at once they would queue up for Python's lock,
+    and each switch in that queue costs more than its turn. A thread that has gone meanwhile wakes the next by leaving;
+    should one be interrupted even there, the next looks by itself before long."""
+    for one, following in pairwise(waiting):
+        one.wake_before(following)
+    for first in waiting[:1]:
+        first.wake()

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from typing import cast
 
 from tallystick.client.connection.waiting import (
     Answered,
@@ -32,6 +33,30 @@ SWEEP_SECONDS = 0.1
 TURNS = 5
 """Turns of the event loop that a request takes from the first caller to the socket."""
 WORTH_SHARING = 128
+
+
+class LoopUnderway:
+    """An operation on its way: between its two halves, its task may do something else."""
+
+    def __init__(self, coalescer: Coalescer, op: ClientOp, timeout: float) -> None:
+        self._coalescer, self._op, self._timeout = coalescer, op, timeout
+        self._answer: asyncio.Future[OpResult | None] | None = None
+
+    def begin(self) -> None:
+        coalescer = self._coalescer
+        self._answer = (
+            asyncio.ensure_future(coalescer.run(self._op, self._timeout))
+            if coalescer.full
+            else coalescer.submit(self._op, self._timeout)
+        )
+
+    async def answer(self) -> OpResult | None:
+        return await cast("asyncio.Future[OpResult | None]", self._answer)
+
+    def leave(self) -> None:
+        """It is not unsent; what comes of it is not heard."""
+        if self._answer is not None:
+            self._answer.add_done_callback(_failure_of)
 
 
 class CoalescerLimits:
@@ -109,6 +134,10 @@ class Coalescer:
         future: Answered = self._loop.create_future()
         self.add(encode_op(op), future, timeout, retry)
         return future
+
+    def underway(self, op: ClientOp, timeout: float) -> LoopUnderway:
+        """An operation that is to be sent, and its answer awaited later."""
+        return LoopUnderway(self, op, timeout)
 
     async def tell(
         self, op: ClientOp, timeout: float, *, stay: float, done: Callable[[BaseException | None], None]

@@ -23,10 +23,10 @@ from collections import deque
 from collections.abc import Callable
 
 from tallystick.client.base import forks
-from tallystick.client.connection.awaited import Awaited, Done, Told
+from tallystick.client.connection.awaited import Awaited, Done, Told, wake_in_turn
 from tallystick.client.connection.coalescer import Coalescer
 from tallystick.client.connection.waiting import WaitingOp, request_body, results_of
-from tallystick.client.connection.wire import Wire
+from tallystick.client.connection.wire import Wire, WireConnection
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.limits import MIB
 from tallystick.core.ops import OpResult
@@ -39,9 +39,11 @@ WAITING_OPS = 10_000
 """How much of what nobody waits for is kept for a broker that does not answer; the rest is found by its check-back, or
 in the outbox."""
 TICK_SECONDS = 0.001
-"""How long what nobody waits for is left for somebody else's request."""
-BUSY_TICKS = 250
-QUIET_TICKS = 100
+"""How long what nobody waits for is left for somebody else's request, if there was none of late."""
+BUSY_TICK_SECONDS = 0.005
+"""The same while threads send: each tick takes Python's lock from one of them."""
+BUSY_TICKS = 50
+QUIET_TICKS = 20
 LOOK_SECONDS = 0.5
 """How often a thread that waits looks whether anybody sends for it."""
 LEAST_SECONDS = 0.25
@@ -55,14 +57,95 @@ MARGIN_SECONDS = 1.0
 class _Request:
     """What a thread is sending, and until when at the latest."""
 
-    __slots__ = ("_until", "batch")
+    __slots__ = ("_until", "batch", "connection", "seconds")
 
-    def __init__(self, batch: list[WaitingOp], seconds: float) -> None:
-        self.batch = batch
+    def __init__(self, seconds: float) -> None:
+        self.batch: list[WaitingOp] = []
+        self.connection: WireConnection | None = None
+        self.seconds = seconds
         self._until = time.monotonic() + seconds + MARGIN_SECONDS
 
     def over(self) -> bool:
         return time.monotonic() > self._until
+
+
+class Underway:
+    """An operation on its way to one broker: between its two halves, its thread may do something else.
+
+    Whoever is interrupted meanwhile does not unsend it, and calls `leave`, at any moment, as often as they like.
+    """
+
+    def __init__(self, combiner: Combiner, op: WaitingOp, awaited: Awaited, until: float) -> None:
+        self._combiner = combiner
+        self._op, self._awaited, self._until = op, awaited, until
+        self._request: _Request | None = None  # sent by this thread, its answer not yet received
+
+    def begin(self) -> None:
+        """Put it down, and send what waits if nobody else does."""
+        combiner = self._combiner
+        try:
+            if combiner.goes_by_loop():
+                combiner.hand_over([self._op])
+                return
+            combiner.put_down(self._op)
+            if combiner.take_baton():
+                self._request = combiner.new_request(self._until)
+                combiner.send(self._request)
+        except BaseException:
+            self.leave()
+            raise
+
+    def wait(self) -> None:
+        """Wait until it is answered, or its time is up; send when it is this thread's turn, or nobody's for a while."""
+        combiner, awaited = self._combiner, self._awaited
+        try:
+            if self._request is not None:
+                self._receive()
+            awaited.waits = True
+            if not awaited.done() and combiner.still_here(self._op) and combiner.take_baton():
+                self._lead()
+            looks = 0
+            while not awaited.done() and (left := self._until - time.monotonic()) > 0:
+                if awaited.wait(min(left, LOOK_SECONDS)):
+                    if not awaited.done():
+                        awaited.led = True
+                        self._lead()
+                    continue
+                looks = looks + 1 if combiner.still_here(self._op) else 0
+                if looks > 1:
+                    self._lead()
+        finally:
+            self.leave()
+
+    def answer(self) -> OpResult | None:
+        """Wait for the answer."""
+        self.wait()
+        if not self._awaited.done():
+            raise self._combiner.no_answer(self._op, self._awaited)
+        return self._awaited.outcome()
+
+    def leave(self) -> None:
+        """Wait no longer. What this thread has sent is in doubt then, and sent again: operations are idempotent."""
+        request, self._request = self._request, None
+        if request is not None:
+            self._combiner.interrupted(request)
+        if not self._awaited.leave() and not self._awaited.led:
+            self._awaited.led = True
+            self._combiner.pass_on()
+        if not self._awaited.done():
+            self._combiner.rouse()
+
+    def _lead(self) -> None:
+        """With the baton: send what waits as one request, and pass the baton on."""
+        self._request = self._combiner.new_request(self._until)
+        self._combiner.send(self._request)
+        self._receive()
+
+    def _receive(self) -> None:
+        request = self._request
+        if request is not None:
+            self._combiner.receive(request)
+            self._request = None
 
 
 class Combiner:
@@ -82,23 +165,16 @@ class Combiner:
         self._ticking = False
         self._ticks = 0  # for how long what is first in line, or that nobody is, has been so
         self._first: WaitingOp | None = None
+        self._seen_requests = 0
         forks.watch(self)
 
     # What threads use
 
-    def ask(self, frame: bytes, timeout: float, retry: bool) -> OpResult | None:
-        """Send an operation and wait for its answer. Whoever is interrupted meanwhile does not unsend it."""
+    def ask(self, frame: bytes, timeout: float, retry: bool) -> Underway:
+        """An operation whose answer is waited for, to be begun."""
         awaited = Awaited()
         op = WaitingOp(frame, awaited, time.monotonic() + timeout, retry)
-        self._put_and_wait(op, awaited, op.deadline)
-        if not awaited.done():
-            sent = any(op in request.batch for request in tuple(self._sending.values()))
-            if not sent and op not in self._waiting:
-                awaited.wait(LOOP_GONE_SECONDS)  # the coalescer has it, and knows best what to say
-            if not awaited.done():
-                op.uncertain = op.uncertain or sent
-                raise op.overdue(self._ops.address, None)
-        return awaited.outcome()
+        return Underway(self, op, awaited, op.deadline)
 
     def tell(self, frame: bytes, timeout: float, *, stay: float, done: Done) -> None:
         """Send an operation in any case, and wait for its answer for `stay` seconds.
@@ -108,34 +184,22 @@ class Combiner:
         now = time.monotonic()
         if stay:
             awaited = Awaited(done)
-            self._put_and_wait(WaitingOp(frame, awaited, now + timeout, retry=True), awaited, now + stay)
+            underway = Underway(self, WaitingOp(frame, awaited, now + timeout, retry=True), awaited, now + stay)
+            underway.begin()
+            underway.wait()
             return
         op = WaitingOp(frame, Told(done), now + timeout, retry=True)
         if self._ops.full or len(self._waiting) >= WAITING_OPS:
             op.fail(self._ops.too_much())
-        elif self._goes_by_loop():
-            self._hand_over([op])
+        elif self.goes_by_loop():
+            self.hand_over([op])
         else:
             self._waiting.append(op)
-            self._rouse()
+            self.rouse()
 
-    def _put_and_wait(self, op: WaitingOp, awaited: Awaited, until: float) -> None:
-        try:
-            if self._goes_by_loop():
-                self._hand_over([op])
-            else:
-                self._waiting.append(op)
-                if self._baton.acquire(blocking=False):
-                    self._lead(until)
-            self._wait(op, awaited, until)
-        except BaseException:
-            self._rouse()  # nobody unsends what is left here
-            raise
-        finally:
-            if not awaited.leave() and not awaited.led:
-                self._pass_on()
+    # For an operation on its way
 
-    def _goes_by_loop(self) -> bool:
+    def goes_by_loop(self) -> bool:
         """In trouble, which the coalescer deals with; or in a signal handler that has interrupted its own thread's
         request, and must not wait for it."""
         thread = threading.get_ident()
@@ -143,43 +207,71 @@ class Combiner:
             self._sending.pop(thread, None)  # it was interrupted at the very end of a request
         return thread in self._sending or not self._ops.flowing
 
-    def _wait(self, op: WaitingOp, awaited: Awaited, until: float) -> None:
-        """Wait for the answer, and send when it is this thread's turn, or nobody's for a while."""
-        looks = 0
-        while not awaited.done() and (left := until - time.monotonic()) > 0:
-            if awaited.wait(min(left, LOOK_SECONDS)):
-                if not awaited.done():
-                    awaited.led = True
-                    self._lead(until)
-                continue
-            if self._inherited:
-                raise BrokerUnavailable("the process was forked in the middle of a request, which is the parent's")
-            looks = looks + 1 if op in self._waiting else 0
-            if looks > 1:
-                self._lead(until)
+    def put_down(self, op: WaitingOp) -> None:
+        self._waiting.append(op)
 
-    # With the baton
+    def still_here(self, op: WaitingOp) -> bool:
+        """Whether nobody has taken it."""
+        if self._inherited:
+            raise BrokerUnavailable("the process was forked in the middle of a request, which is the parent's")
+        return op in self._waiting
 
-    def _lead(self, until: float) -> None:
-        """Send what waits as one request, then pass the baton on."""
-        thread = threading.get_ident()
-        batch: list[WaitingOp] = []
+    def no_answer(self, op: WaitingOp, awaited: Awaited) -> TallystickError:
+        """The error for whoever has waited in vain."""
+        sent = any(op in request.batch for request in tuple(self._sending.values()))
+        if not sent and op not in self._waiting:
+            awaited.wait(LOOP_GONE_SECONDS)  # the coalescer has it, and knows best what to say
+            if awaited.done():
+                awaited.outcome()
+        op.uncertain = op.uncertain or sent
+        return op.overdue(self._ops.address, None)
+
+    def take_baton(self) -> bool:
+        return self._baton.acquire(blocking=False)
+
+    def new_request(self, until: float) -> _Request:
+        # To a tenth of a second: a socket need not be told of another time for each request.
+        return _Request(min(self._request_timeout, max(round(until - time.monotonic() + 0.05, 1), LEAST_SECONDS)))
+
+    def send(self, request: _Request) -> None:
+        """Send what waits as one request."""
+        self._sending[threading.get_ident()] = request
+        self._take(request.batch)
+        if not request.batch:
+            return
+        self.requests += 1
         try:
-            # To a tenth of a second: a socket need not be told of another time for each request.
-            seconds = min(self._request_timeout, max(round(until - time.monotonic() + 0.05, 1), LEAST_SECONDS))
-            self._sending[thread] = _Request(batch, seconds)
-            self._take(batch)
-            if batch:
-                self._exchange(batch, seconds)
-        except BaseException:
-            # Interrupted: what was sent is in doubt, and sent again; all operations are idempotent.
-            for op in batch:
-                op.uncertain = True
-            self._hand_over(batch)
-            raise
-        finally:
-            self._sending.pop(thread, None)
-            self._pass_on()
+            request.connection = self._wire.send(request_body(request.batch), request.seconds)
+        except TallystickError as error:
+            self.hand_over(request.batch, error)
+            request.batch = []
+
+    def receive(self, request: _Request) -> None:
+        """Hand everybody their answers, and pass the baton on."""
+        connection, request.connection = request.connection, None
+        if connection is not None:
+            try:
+                results = results_of(self._wire.receive(connection), len(request.batch))
+            except TallystickError as error:
+                self.hand_over(request.batch, error)
+            else:
+                self._answered(request.batch, results)
+            request.batch = []
+        self._end(request)
+
+    def interrupted(self, request: _Request) -> None:
+        if request.connection is not None:
+            self._wire.drop(request.connection)
+        for op in request.batch:
+            op.uncertain = True
+        self.hand_over(request.batch)
+        self._end(request)
+
+    def _end(self, request: _Request) -> None:
+        thread = threading.get_ident()
+        if self._sending.get(thread) is request:
+            del self._sending[thread]
+        self.pass_on()
 
     def _take(self, batch: list[WaitingOp]) -> None:
         """Fill a request with those that have waited longest; a large one may fill it alone."""
@@ -202,39 +294,41 @@ class Combiner:
             batch.remove(late)
             late.fail(late.overdue(self._ops.address, None))
 
-    def _exchange(self, batch: list[WaitingOp], seconds: float) -> None:
-        self.requests += 1
-        try:
-            results = results_of(self._wire.post(request_body(batch), seconds), len(batch))
-        except TallystickError as error:
-            self._hand_over(batch, error)
-            return
+    def _answered(self, batch: list[WaitingOp], results: list[OpResult | None]) -> None:
         refused = False
+        asleep: list[Awaited] = []
         for op, result in zip(batch, results, strict=True):
-            if result is None or result.error is None:
-                op.succeed(result)
-            else:
+            if result is not None and result.error is not None:
                 refused = True
+            elif isinstance(op.receiver, Awaited) and not op.receiver.done():
+                op.receiver.settle_asleep(result)
+                asleep.append(op.receiver)
+            else:
+                op.succeed(result)
+        wake_in_turn(asleep)
         if refused:
             self._on_loop(self._ops.answered, batch, results)
 
-    def _pass_on(self) -> None:
+    def pass_on(self) -> None:
+        """Hand the baton to one who waits for it, or leave it for whoever comes."""
         if self._closed:
             self._wire.close()
         while True:
-            seen = tuple(self._waiting)
-            for op in seen:
-                if isinstance(op.receiver, Awaited) and op.receiver.offer():
+            for receiver in self._waiting_threads():
+                if receiver.offer():
                     return
             with contextlib.suppress(RuntimeError):  # somebody has gone on without it, and is back
                 self._baton.release()
-            # Who came after that look, and found the baton taken, must not wait for nobody.
-            if tuple(self._waiting)[-1:] == seen[-1:] or not self._baton.acquire(blocking=False):
+            # Who began to wait after that look, and found the baton taken, must not wait for nobody.
+            if not any(receiver.would_lead() for receiver in self._waiting_threads()) or not self.take_baton():
                 return
+
+    def _waiting_threads(self) -> list[Awaited]:
+        return [op.receiver for op in tuple(self._waiting) if isinstance(op.receiver, Awaited)]
 
     # By the event loop
 
-    def _hand_over(self, ops: list[WaitingOp], error: TallystickError | None = None) -> None:
+    def hand_over(self, ops: list[WaitingOp], error: TallystickError | None = None) -> None:
         if ops and not self._on_loop(self._ops.take_over, ops, error):
             for op in ops:
                 op.fail(error or op.given_up())
@@ -248,7 +342,7 @@ class Combiner:
             return False
         return True
 
-    def _rouse(self) -> None:
+    def rouse(self) -> None:
         if not self._ticking:
             self._on_loop(self._start_ticking)
 
@@ -266,12 +360,14 @@ class Combiner:
             first = None
         self._first = first
         if first is not None or self._ticks < QUIET_TICKS:
-            self._loop.call_later(TICK_SECONDS, self._tick)
+            busy = self.requests != self._seen_requests
+            self._seen_requests = self.requests
+            self._loop.call_later(BUSY_TICK_SECONDS if busy else TICK_SECONDS, self._tick)
             return
         self._ticks = 0
         self._ticking = False
         if self._waiting:  # who has come since found it ticking
-            self._rouse()
+            self.rouse()
 
     def _leave_to_coalescer(self) -> None:
         while self._waiting:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from tallystick.client.base import forks
 from tallystick.client.connection.awaited import Awaited
 from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.combiner import Underway
 from tallystick.client.connection.waiting import encode_op
 from tallystick.core.errors import TallystickError
 from tallystick.core.ops import ClientOp, OpResult
@@ -74,6 +75,12 @@ class FromThreads:
 
     def ask(self, broker: BrokerPeer, op: ClientOp, timeout: float, *, retry: bool = True) -> OpResult | None:
         """Send an operation and wait for its answer. Whoever is interrupted meanwhile does not unsend it."""
+        underway = self.underway(broker, op, timeout, retry)
+        underway.begin()
+        return underway.answer()
+
+    def underway(self, broker: BrokerPeer, op: ClientOp, timeout: float, retry: bool = True) -> Underway:
+        """An operation that is to be sent, and its answer awaited later."""
         self._refuse_own_thread()
         return broker.threads.ask(encode_op(op), timeout, retry)
 

@@ -16,6 +16,7 @@ import os
 import select
 import socket
 import ssl
+import struct
 import time
 
 from yarl import URL
@@ -24,7 +25,11 @@ from tallystick.client.connection.exchange import PATH, WireAnswer, request_head
 from tallystick.client.connection.transport import CONNECT_SECONDS, IDLE_SECONDS
 from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
 
-RECEIVE_BYTES = 256 * 1024
+RECEIVE_BYTES = 16 * 1024, 256 * 1024
+"""At first, and of a large answer: memory of the second size comes from the system, and goes back to it, each time."""
+FRESH_SECONDS = 0.05
+"""A connection that was of use so short a time ago is not looked at again: each look hands Python's lock to another
+thread. If it has been closed since, the request meets that, and is sent again like any whose answer was lost."""
 KEPT = 2
 """How many connections are kept for the next request: one is in use, unless a request takes very long."""
 
@@ -43,28 +48,46 @@ class Wire:
         self._free: list[WireConnection] = []
         self._in_use: set[WireConnection] = set()
 
-    def post(self, body: bytes, seconds: float) -> bytes:
-        """The body of a 2xx answer; anything else is raised as the error it stands for."""
+    def send(self, body: bytes, seconds: float) -> WireConnection:
+        """Send a request, and have the connection for its answer: to be given to `receive` or `drop`."""
         connection = self._take() or self._connect(min(CONNECT_SECONDS, seconds))
         self._in_use.add(connection)
         try:
-            answer = connection.exchange(b"%b%d\r\n\r\n%b" % (self._head, len(body), body), seconds)
-        except TimeoutError as failure:
-            connection.close()
-            raise BrokerUnavailable(f"{self.address} did not answer within {seconds:.1f} s") from failure
+            connection.send(b"%b%d\r\n\r\n%b" % (self._head, len(body), body), seconds)
         except OSError as failure:
-            connection.close()
-            raise BrokerUnavailable(f"the connection to {self.address} broke: {failure}") from failure
-        except BaseException:  # interrupted: an answer that comes now would be taken for that of the next request
-            connection.close()
+            self.drop(connection)
+            raise self._broken(failure, seconds) from failure
+        except BaseException:
+            self.drop(connection)
             raise
-        finally:
-            self._in_use.discard(connection)
+        return connection
+
+    def receive(self, connection: WireConnection) -> bytes:
+        """The body of a 2xx answer; anything else is raised as the error it stands for."""
+        try:
+            answer = connection.receive()
+        except OSError as failure:
+            self.drop(connection)
+            raise self._broken(failure, connection.seconds) from failure
+        except BaseException:
+            self.drop(connection)
+            raise
+        self._in_use.discard(connection)
         if answer.keeps_alive and len(self._free) < KEPT:
             self._free.append(connection)
         else:
             connection.close()
         return answer.content(self.address)
+
+    def drop(self, connection: WireConnection) -> None:
+        """Whoever waited for the answer is gone: one that comes now would be taken for that of the next request."""
+        self._in_use.discard(connection)
+        connection.close()
+
+    def _broken(self, failure: OSError, seconds: float) -> BrokerUnavailable:
+        if isinstance(failure, TimeoutError | BlockingIOError):
+            return BrokerUnavailable(f"{self.address} did not answer within {seconds:.1f} s")
+        return BrokerUnavailable(f"the connection to {self.address} broke: {failure}")
 
     def close(self) -> None:
         """Close what nobody uses."""
@@ -117,38 +140,49 @@ class WireConnection:
     """One socket, and when it was last of use."""
 
     def __init__(self, plain: socket.socket) -> None:
+        self.seconds = -1.0
         self._socket = plain
-        self._seconds = -1.0
         self._poll = select.poll()
         self._poll.register(plain, select.POLLIN)
-        self._used_at = 0.0
-
-    def exchange(self, request: bytes, seconds: float) -> WireAnswer:
-        deadline = time.monotonic() + seconds
-        self.send(request, seconds)
-        return self.receive(deadline)
+        self._used_at = self._deadline = 0.0
+        # The system's own timeouts need no look at the socket before each call. TLS and gevent have no use for them.
+        self._system_waits = type(plain).__module__ == "socket"
+        if self._system_waits:
+            plain.settimeout(None)
 
     def send(self, request: bytes, seconds: float) -> None:
-        if seconds != self._seconds:
-            self._socket.settimeout(seconds)
-            self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        if seconds != self.seconds:
+            self._set_timeout(seconds)
         self._socket.sendall(request)
 
-    def receive(self, deadline: float) -> WireAnswer:
+    def _set_timeout(self, seconds: float) -> None:
+        self.seconds = seconds
+        if not self._system_waits:
+            self._socket.settimeout(seconds)
+            return
+        timeval = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, timeval)
+
+    def receive(self) -> WireAnswer:
         answer = WireAnswer()
+        size, more = RECEIVE_BYTES
         while not answer.complete:
-            data = self._socket.recv(RECEIVE_BYTES)
+            data = self._socket.recv(size)
+            size = more
             if not data:
                 raise ConnectionError("it was closed")
             answer.take(data)
-            if not answer.complete and time.monotonic() > deadline:
+            if not answer.complete and time.monotonic() > self._deadline:
                 raise TimeoutError
         self._used_at = time.monotonic()
         return answer
 
     def is_stale(self) -> bool:
         """Whether the other side has closed it, or is about to. Nothing is to be read before a request."""
-        return time.monotonic() - self._used_at > IDLE_SECONDS or bool(self._poll.poll(0))
+        idle = time.monotonic() - self._used_at
+        return idle > FRESH_SECONDS and (idle > IDLE_SECONDS or bool(self._poll.poll(0)))
 
     def cut_off(self, nowhere: int) -> None:
         """Have it lead nowhere, and leave the parent's end as it is."""

@@ -33,19 +33,50 @@ class CheckBackBlock(Block):
     _marked: str | None = None
 
     def before_commit(self) -> Script[None]:
+        expected = self._expected_source()
+        if expected and (yield from self._prepare_meanwhile(expected)):
+            return
         refused = yield from self._prepare(self._mark_and_prepare)
         if refused is not None:
             raise _not_again(refused)
+        self.producer().connection.databases.found(self.adapter.address, self._found)
+
+    def _expected_source(self) -> str | None:
+        """Which database this should be, if it is sure enough for the broker to be told before it is looked at. With a
+        gid of the user's own the mark comes first in any case: it may have to wait for another attempt."""
+        producer = self.producer()
+        if self.known_gid is not None or not producer.answering or producer.connection.brokers.only is None:
+            return None
+        databases = producer.connection.databases
+        source = databases.expected(self.adapter.address)
+        return source if source and databases.knows(source) else None
+
+    def _prepare_meanwhile(self, source: str) -> Script[bool]:
+        """The half messages are on their way while the mark is made: one wait for both. False, with the half messages
+        taken back, if this is not the database that was expected."""
+        check = self.check.on_the_wire(source, self.settings.check_after)
+        producer = self.producer()
+        pinned = yield from producer.begin_meanwhile(lambda gid: self._half(gid, check), self._mark)
+        found = yield from self.find_source(needs_door=False)
+        producer.connection.databases.found(self.adapter.address, found)
+        if found != source:
+            yield producer.rollback(pinned)
+            return False
+        self._asked, self.pinned = check, pinned
+        return True
+
+    def _mark(self, gid: str) -> Script[None]:
+        self.here = yield InDatabase(self.local.mark(gid, self.settings.barrier_table))
+        self._marked = gid
 
     def _mark_and_prepare(self, gid: str) -> Script[ClientOp]:
         """The mark first: one statement makes sure of the transaction, finds out which database it is in, and waits for
         whoever else uses the gid. The broker is asked while the mark can still be undone."""
-        table = self.settings.barrier_table
         if self._marked is None:
-            self.here = yield InDatabase(self.local.mark(gid, table))
+            yield from self._mark(gid)
         else:  # another broker, under another gid: the mark of the first must not outlive it
-            yield InDatabase(rename_mark(self._marked, gid, table=table))
-        self._marked = gid
+            yield InDatabase(rename_mark(self._marked, gid, table=self.settings.barrier_table))
+            self._marked = gid
         return (yield from self._first_op(gid))
 
     def prepare_early(self) -> Script[None]:
@@ -96,7 +127,10 @@ class CheckBackBlock(Block):
         producer = self.producer()
         if check.via == "group" and not producer.answering:
             yield OnLoop(producer.start_answering)
-        group, member = str(self.settings.group), producer.connection.member
+        return self._half(gid, check)
+
+    def _half(self, gid: str, check: Check) -> Prepare:
+        group, member = str(self.settings.group), self.producer().connection.member
         return Prepare(gid, group, self.messages, check, member, self.calls, self.call_options)
 
     def _check_back(self) -> Script[Check]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from msgspec import Struct
 from tallystick.client.connection import LoopConnection
 from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.transactions.outbox import Outbox
-from tallystick.client.transactions.script import Ask, OnLoop, Script, Tell
+from tallystick.client.transactions.script import Answer, Ask, OnLoop, Put, Script, Tell
 from tallystick.core.errors import BrokerUnavailable, NotFound, TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.ops import ClientOp, Commit, Rollback, Send
@@ -90,6 +91,28 @@ class Producer:
         except BaseException as error:
             if gid is None:
                 yield from self._forget(pinned, error)
+            raise
+        return pinned
+
+    def begin_meanwhile(
+        self, op: Callable[[str], ClientOp], meanwhile: Callable[[str], Script[None]]
+    ) -> Script[Pinned]:
+        """The same, at the only broker and under a new gid, while something else is done for it."""
+        pinned = yield from self._new_at(self.connection.brokers.for_new()[0], self._timeout)
+        underway = yield Put(pinned.broker, op(pinned.gid), self._timeout)
+        try:
+            underway.begin()
+            try:
+                yield from meanwhile(pinned.gid)
+            except Exception:
+                with contextlib.suppress(TallystickError):  # whatever it says: it is rolled back
+                    yield Answer(underway)
+                yield self.rollback(pinned)
+                raise
+            yield Answer(underway)
+        except BaseException as error:
+            underway.leave()
+            yield from self._forget(pinned, error)
             raise
         return pinned
 

@@ -3,8 +3,8 @@
 A script is a generator: it yields what is to be done and gets back the result, or has the failure thrown into it.
 What a step means is decided here, whether the caller waits on a thread or on an event loop.
 
-`Ask` and `Tell` are the border between a transaction and the connection: an operation goes out, an answer comes back.
-How it gets there is the connection's own business.
+`Ask` (or its two halves, `Put` and `Answer`) and `Tell` are the border between a transaction and the connection: an
+operation goes out, an answer comes back. How it gets there is the connection's own business.
 """
 
 from __future__ import annotations
@@ -36,6 +36,21 @@ class Ask(Struct, frozen=True):
     op: ClientOp
     timeout: float
     retry: bool = True
+
+
+class Put(Struct, frozen=True):
+    """An operation for one broker, whose answer is waited for later. Gives what is to be begun, and to be left if the
+    answer is not waited for."""
+
+    broker: BrokerPeer
+    op: ClientOp
+    timeout: float
+
+
+class Answer(Struct, frozen=True):
+    """The answer to what was put."""
+
+    underway: Any
 
 
 class Tell(Struct, frozen=True):
@@ -78,7 +93,7 @@ class Local(Enum):
     ROLLBACK = "rollback"
 
 
-Step = Ask | Tell | OnLoop | InDatabase | UserCode | Local
+Step = Ask | Put | Answer | Tell | OnLoop | InDatabase | UserCode | Local
 Script = Generator[Step, Any, T]
 
 
@@ -122,6 +137,10 @@ def _do_sync(step: Step, adapter: Any, way: FindWay) -> Any:
         return run_sync(adapter, step.operation)
     if isinstance(step, Ask):
         return way().ask(step.broker, step.op, step.timeout, retry=step.retry)
+    if isinstance(step, Put):
+        return way().underway(step.broker, step.op, step.timeout)
+    if isinstance(step, Answer):
+        return step.underway.answer()
     if isinstance(step, Tell):
         return way().tell(step.broker, step.op, step.timeout, stay=step.stay, done=step.done)
     if isinstance(step, OnLoop):
@@ -138,6 +157,10 @@ async def _do_async(step: Step, adapter: Any) -> Any:
         return run_sync(adapter, step.operation)
     if isinstance(step, Ask):
         return await step.broker.ops.run(step.op, step.timeout, retry=step.retry)
+    if isinstance(step, Put):
+        return step.broker.ops.underway(step.op, step.timeout)
+    if isinstance(step, Answer):
+        return await step.underway.answer()
     if isinstance(step, Tell):
         return await step.broker.ops.tell(step.op, step.timeout, stay=step.stay, done=step.done)
     if isinstance(step, OnLoop):
