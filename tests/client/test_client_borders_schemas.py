@@ -21,6 +21,7 @@ from tallystick.barrier import WrongDatabase, adapt_sync, create_tables, decide,
 from tallystick.client import handlers
 from tallystick.client.transactions.modes import CheckBackBlock
 from tallystick.client.transactions.script import nothing
+from tallystick.link import Link
 
 QUICK = {"check_after": "200ms", "check_interval": "200ms"}
 
@@ -107,6 +108,30 @@ def test_one_connection_that_goes_from_tenant_to_tenant(tenants: Tenants, topic:
             pay_in(ts, connection, topic, number)
         eventually(lambda: values_in(broker.url, topic) == list(range(6)), "all are found committed")
     assert [len(tenants.rows(name, "ledger")) for name in tenants.names] == [3, 3]
+
+
+def in_state(link: Link, state: str, group: str) -> list[Any]:
+    found: list[Any] = link.get("transactions", state=state, group=group)["transactions"]
+    return found
+
+
+def test_a_connection_that_leaves_the_tenant_where_it_was_expected(tenants: Tenants, topic: str, group: str) -> None:
+    """Its half messages are under way before it is found elsewhere: they are taken back, and go out under its name."""
+    with (
+        running_broker() as broker,
+        tallystick.Client(broker.url, group=group, wait=True) as ts,
+        contextlib.closing(tenants.open(tenants.names[0])) as connection,
+    ):
+        for number in range(8):
+            tenants.lead(connection.cursor().execute, tenants.names[number // 5])
+            pay_in(ts, connection, topic, number)
+        with Link(broker.url) as link:
+            eventually(lambda: not in_state(link, "prepared", group), "nothing is left to a check-back")
+            assert len(in_state(link, "rolled_back", group)) == 1
+        assert values_in(broker.url, topic) == list(range(8))
+        marked = [row for name in tenants.names for row in tenants.rows(name, "tallystick_barrier") if "msg" in row]
+        assert len(marked) == 8
+    assert [len(tenants.rows(name, "ledger")) for name in tenants.names] == [5, 3]
 
 
 def test_each_tenants_outbox_is_sent_and_emptied(

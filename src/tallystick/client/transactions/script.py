@@ -100,7 +100,16 @@ Script = Generator[Step, Any, T]
 def play_sync(script: Script[T], adapter: Adapter | None, way: FindWay) -> T:
     """Play a script on the caller's thread. Without an adapter it must not touch a database."""
     try:
-        step = next(script)
+        return _play_sync(script, adapter, way)
+    except BaseException as failure:
+        if inspect.getgeneratorstate(script) == inspect.GEN_CLOSED:  # it has come to its end
+            raise
+        return _play_sync(script, adapter, way, failure)  # Ctrl-C between two steps: it must hear of that, too
+
+
+def _play_sync(script: Script[T], adapter: Adapter | None, way: FindWay, interrupt: BaseException | None = None) -> T:
+    try:
+        step = next(script) if interrupt is None else script.throw(interrupt)
         while True:
             try:
                 result = _do_sync(step, adapter, way)
