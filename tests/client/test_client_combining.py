@@ -90,7 +90,7 @@ def test_threads_share_requests_and_each_gets_its_own_result(broker: BrokerProce
             eventually(lambda: way._sending)
             asked = [pool.submit(prepare, ts, topic, number) for number in range(1, THREADS)]
             unknown = pool.submit(ask, ts, Commit(ts.new_gid()))
-            eventually(lambda: len(way._waiting) == THREADS)
+            eventually(lambda: len(way.waiting) == THREADS)
             os.kill(broker.pid, signal.SIGCONT)
             gids = [one.result(PATIENCE) for one in (first, *asked)]
             with pytest.raises(errors.NotFound):
@@ -196,7 +196,7 @@ def test_a_signal_handler_may_begin_a_block_while_its_own_thread_sends_one(
                     eventually(place)
                     signal.pthread_kill(main, signal.SIGUSR1)
 
-                place = (lambda: way._waiting) if follows else (lambda: way._sending)
+                place = (lambda: way.waiting) if follows else (lambda: way._sending)
                 threading.Thread(target=interrupt, args=(place,)).start()
                 prepare(ts, f"{topic}-interrupted", 1)
                 assert len(handled) == 1
@@ -226,7 +226,7 @@ def prepare(number):
 
 
 def interrupt():
-    while len(peer.threads._waiting) < 2:
+    while len(peer.threads.waiting) < 2:
         time.sleep(0.001)
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
@@ -272,7 +272,7 @@ def test_a_connection_that_breaks_under_the_operations_of_many(
             first = pool.submit(prepare, ts, topic, 0)
             eventually(lambda: way._sending)
             rest = [pool.submit(prepare, ts, topic, number) for number in range(1, THREADS)]
-            eventually(lambda: len(way._waiting) == THREADS - 1)
+            eventually(lambda: len(way.waiting) == THREADS - 1)
             proxy.arm(cut)
             os.kill(broker.pid, signal.SIGCONT)
             eventually(lambda: proxy.cut)
@@ -306,7 +306,7 @@ def test_closing_tells_everybody_who_waits(topic: str, group: str) -> None:
         way = way_of(ts)
         with stopped(broker), ThreadPoolExecutor(THREADS) as pool:
             asked = [pool.submit(prepare, ts, topic, number) for number in range(THREADS)]
-            eventually(lambda: len(way._waiting) == THREADS - 1)
+            eventually(lambda: len(way.waiting) == THREADS - 1)
             ts.close(timeout=0.2)
             failures = [one.exception(PATIENCE) for one in asked]
         assert {type(failure) for failure in failures} == {errors.BrokerUnavailable}

@@ -173,7 +173,7 @@ def test_an_interrupt_in_the_mark_leaves_others_their_answers(
 
         def work(number: int) -> str:
             if number == 0:
-                eventually(lambda: len(way._waiting) >= 3, "the others wait for the one who sends")
+                eventually(lambda: len(way.waiting) >= 3, "the others wait for the one who sends")
                 others_wait.set()
                 return "looked"
             return type(prepare(ts, topic, number)).__name__

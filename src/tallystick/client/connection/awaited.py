@@ -21,12 +21,12 @@ class Told:
 
     def __init__(self, done: Done | None) -> None:
         self._on_done = done
-        self._settled = False
+        self.settled = False
         self._result: OpResult | None = None
         self._failure: BaseException | None = None
 
     def done(self) -> bool:
-        return self._settled
+        return self.settled
 
     def cancelled(self) -> bool:
         return False
@@ -40,7 +40,7 @@ class Told:
         self._settle()
 
     def _settle(self) -> None:
-        self._settled = True
+        self.settled = True
         if self._on_done is not None:
             try:
                 self._on_done(self._failure)
@@ -83,7 +83,7 @@ class Awaited(Told):
         return True
 
     def would_lead(self) -> bool:
-        return self.waits and not self._settled and not self._seat
+        return self.waits and not self.settled and not self._seat
 
     def wake(self) -> None:
         try:

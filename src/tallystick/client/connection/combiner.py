@@ -15,7 +15,6 @@ every operation may be sent twice. So whoever has waited for a second in vain go
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
@@ -87,8 +86,8 @@ class Underway:
             if combiner.goes_by_loop():
                 combiner.hand_over([self._op])
                 return
-            combiner.put_down(self._op)
-            if combiner.take_baton():
+            combiner.waiting.append(self._op)
+            if combiner.baton.acquire(blocking=False):
                 self._request = combiner.new_request(self._until)
                 combiner.send(self._request)
         except BaseException:
@@ -102,12 +101,12 @@ class Underway:
             if self._request is not None:
                 self._receive()
             awaited.waits = True
-            if not awaited.done() and combiner.still_here(self._op) and combiner.take_baton():
+            if not awaited.settled and combiner.still_here(self._op) and combiner.baton.acquire(blocking=False):
                 self._lead()
             looks = 0
-            while not awaited.done() and (left := self._until - time.monotonic()) > 0:
+            while not awaited.settled and (left := self._until - time.monotonic()) > 0:
                 if awaited.wait(min(left, LOOK_SECONDS)):
-                    if not awaited.done():
+                    if not awaited.settled:
                         awaited.led = True
                         self._lead()
                     continue
@@ -120,7 +119,7 @@ class Underway:
     def answer(self) -> OpResult | None:
         """Wait for the answer."""
         self.wait()
-        if not self._awaited.done():
+        if not self._awaited.settled:
             raise self._combiner.no_answer(self._op, self._awaited)
         return self._awaited.outcome()
 
@@ -132,7 +131,7 @@ class Underway:
         if not self._awaited.leave() and not self._awaited.led:
             self._awaited.led = True
             self._combiner.pass_on()
-        if not self._awaited.done():
+        if not self._awaited.settled:
             self._combiner.rouse()
 
     def _lead(self) -> None:
@@ -157,8 +156,8 @@ class Combiner:
         self._loop = asyncio.get_running_loop()
         self._wire = Wire(ops.address)
         self._request_timeout = request_timeout
-        self._waiting: deque[WaitingOp] = deque()
-        self._baton = threading.Lock()
+        self.waiting: deque[WaitingOp] = deque()
+        self.baton = threading.Lock()
         self._sending: dict[int, _Request] = {}  # by thread
         self._closed = False
         self._inherited = False
@@ -189,12 +188,12 @@ class Combiner:
             underway.wait()
             return
         op = WaitingOp(frame, Told(done), now + timeout, retry=True)
-        if self._ops.full or len(self._waiting) >= WAITING_OPS:
+        if self._ops.full or len(self.waiting) >= WAITING_OPS:
             op.fail(self._ops.too_much())
         elif self.goes_by_loop():
             self.hand_over([op])
         else:
-            self._waiting.append(op)
+            self.waiting.append(op)
             self.rouse()
 
     # For an operation on its way
@@ -207,27 +206,21 @@ class Combiner:
             self._sending.pop(thread, None)  # it was interrupted at the very end of a request
         return thread in self._sending or not self._ops.flowing
 
-    def put_down(self, op: WaitingOp) -> None:
-        self._waiting.append(op)
-
     def still_here(self, op: WaitingOp) -> bool:
         """Whether nobody has taken it."""
         if self._inherited:
             raise BrokerUnavailable("the process was forked in the middle of a request, which is the parent's")
-        return op in self._waiting
+        return op in self.waiting
 
     def no_answer(self, op: WaitingOp, awaited: Awaited) -> TallystickError:
         """The error for whoever has waited in vain."""
         sent = any(op in request.batch for request in tuple(self._sending.values()))
-        if not sent and op not in self._waiting:
+        if not sent and op not in self.waiting:
             awaited.wait(LOOP_GONE_SECONDS)  # the coalescer has it, and knows best what to say
             if awaited.done():
                 awaited.outcome()
         op.uncertain = op.uncertain or sent
         return op.overdue(self._ops.address, None)
-
-    def take_baton(self) -> bool:
-        return self._baton.acquire(blocking=False)
 
     def new_request(self, until: float) -> _Request:
         # To a tenth of a second: a socket need not be told of another time for each request.
@@ -276,7 +269,7 @@ class Combiner:
     def _take(self, batch: list[WaitingOp]) -> None:
         """Fill a request with those that have waited longest; a large one may fill it alone."""
         size = 0
-        waiting = self._waiting
+        waiting = self.waiting
         try:
             while len(batch) < REQUEST_OPS:
                 op = waiting[0]
@@ -290,9 +283,10 @@ class Combiner:
         except IndexError:  # the last one was taken, by this thread or another
             pass
         now = time.monotonic()
-        for late in [op for op in batch if not op.worth_sending(now)]:
-            batch.remove(late)
-            late.fail(late.overdue(self._ops.address, None))
+        for op in tuple(batch):
+            if not op.worth_sending(now):
+                batch.remove(op)
+                op.fail(op.overdue(self._ops.address, None))
 
     def _answered(self, batch: list[WaitingOp], results: list[OpResult | None]) -> None:
         refused = False
@@ -300,7 +294,7 @@ class Combiner:
         for op, result in zip(batch, results, strict=True):
             if result is not None and result.error is not None:
                 refused = True
-            elif isinstance(op.receiver, Awaited) and not op.receiver.done():
+            elif isinstance(op.receiver, Awaited) and not op.receiver.settled:
                 op.receiver.settle_asleep(result)
                 asleep.append(op.receiver)
             else:
@@ -317,14 +311,19 @@ class Combiner:
             for receiver in self._waiting_threads():
                 if receiver.offer():
                     return
-            with contextlib.suppress(RuntimeError):  # somebody has gone on without it, and is back
-                self._baton.release()
+            try:
+                self.baton.release()
+            except RuntimeError:
+                log.debug("somebody has gone on without the baton, and is back")
             # Who began to wait after that look, and found the baton taken, must not wait for nobody.
-            if not any(receiver.would_lead() for receiver in self._waiting_threads()) or not self.take_baton():
+            waiting = self._waiting_threads()
+            if not any(one.would_lead() for one in waiting) or not self.baton.acquire(blocking=False):
                 return
 
     def _waiting_threads(self) -> list[Awaited]:
-        return [op.receiver for op in tuple(self._waiting) if isinstance(op.receiver, Awaited)]
+        if not self.waiting:
+            return []
+        return [op.receiver for op in tuple(self.waiting) if isinstance(op.receiver, Awaited)]
 
     # By the event loop
 
@@ -353,7 +352,7 @@ class Combiner:
 
     def _tick(self) -> None:
         """Send what has waited for a tick and nobody has taken along; a thread that is sending gets a while for it."""
-        first = next(iter(tuple(self._waiting)), None)
+        first = next(iter(tuple(self.waiting)), None)
         self._ticks = self._ticks + 1 if first is self._first else 0
         if first is not None and self._ticks >= (BUSY_TICKS if self._sending else 1):
             self._leave_to_coalescer()
@@ -366,11 +365,11 @@ class Combiner:
             return
         self._ticks = 0
         self._ticking = False
-        if self._waiting:  # who has come since found it ticking
+        if self.waiting:  # who has come since found it ticking
             self.rouse()
 
     def _leave_to_coalescer(self) -> None:
-        while self._waiting:
+        while self.waiting:
             batch: list[WaitingOp] = []
             self._take(batch)
             self._ops.take_over(batch, None)

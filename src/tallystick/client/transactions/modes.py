@@ -33,32 +33,33 @@ class CheckBackBlock(Block):
     _marked: str | None = None
 
     def before_commit(self) -> Script[None]:
-        expected = self._expected_source()
-        if expected and (yield from self._prepare_meanwhile(expected)):
+        address = self.adapter.address
+        expected = self._expected_source(address)
+        if expected and (yield from self._prepare_meanwhile(address, expected)):
             return
         refused = yield from self._prepare(self._mark_and_prepare)
         if refused is not None:
             raise _not_again(refused)
-        self.producer().connection.databases.found(self.adapter.address, self._found)
+        self.producer().connection.databases.found(address, self._found)
 
-    def _expected_source(self) -> str | None:
+    def _expected_source(self, address: str) -> str | None:
         """Which database this should be, if it is sure enough for the broker to be told before it is looked at. With a
         gid of the user's own the mark comes first in any case: it may have to wait for another attempt."""
         producer = self.producer()
         if self.known_gid is not None or not producer.answering or producer.connection.brokers.only is None:
             return None
         databases = producer.connection.databases
-        source = databases.expected(self.adapter.address)
+        source = databases.expected(address)
         return source if source and databases.knows(source) else None
 
-    def _prepare_meanwhile(self, source: str) -> Script[bool]:
+    def _prepare_meanwhile(self, address: str, source: str) -> Script[bool]:
         """The half messages are on their way while the mark is made: one wait for both. False, with the half messages
         taken back, if this is not the database that was expected."""
         check = self.check.on_the_wire(source, self.settings.check_after)
         producer = self.producer()
         pinned = yield from producer.begin_meanwhile(lambda gid: self._half(gid, check), self._mark)
         found = yield from self.find_source(needs_door=False)
-        producer.connection.databases.found(self.adapter.address, found)
+        producer.connection.databases.found(address, found)
         if found != source:
             yield producer.rollback(pinned)
             return False
