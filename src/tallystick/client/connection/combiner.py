@@ -40,7 +40,8 @@ in the outbox."""
 TICK_SECONDS = 0.001
 """How long what nobody waits for is left for somebody else's request, if there was none of late."""
 BUSY_TICK_SECONDS = 0.005
-"""The same while threads send: each tick takes Python's lock from one of them."""
+"""The same while threads send one request after another: each tick takes Python's lock from one of them."""
+BUSY_WINDOW_SECONDS = 0.02
 BUSY_TICKS = 50
 QUIET_TICKS = 20
 LOOK_SECONDS = 0.5
@@ -164,7 +165,8 @@ class Combiner:
         self._ticking = False
         self._ticks = 0  # for how long what is first in line, or that nobody is, has been so
         self._first: WaitingOp | None = None
-        self._seen_requests = 0
+        self._window = (0.0, 0)  # since when requests are counted, and how many there had been
+        self._tick_seconds = TICK_SECONDS
         forks.watch(self)
 
     # What threads use
@@ -355,20 +357,29 @@ class Combiner:
         first = next(iter(tuple(self.waiting)), None)
         self._ticks = self._ticks + 1 if first is self._first else 0
         if first is not None and self._ticks >= (BUSY_TICKS if self._sending else 1):
-            self._leave_to_coalescer()
+            self.flush()
             first = None
         self._first = first
         if first is not None or self._ticks < QUIET_TICKS:
-            busy = self.requests != self._seen_requests
-            self._seen_requests = self.requests
-            self._loop.call_later(BUSY_TICK_SECONDS if busy else TICK_SECONDS, self._tick)
+            self._loop.call_later(self._next_tick(), self._tick)
             return
         self._ticks = 0
         self._ticking = False
         if self.waiting:  # who has come since found it ticking
             self.rouse()
 
-    def _leave_to_coalescer(self) -> None:
+    def _next_tick(self) -> float:
+        """Long, if there was a request in each such time of late: then the next one is not far."""
+        now = self._loop.time()
+        began, requests = self._window
+        if now - began > BUSY_WINDOW_SECONDS:
+            busy = (self.requests - requests) * BUSY_TICK_SECONDS > now - began
+            self._tick_seconds = BUSY_TICK_SECONDS if busy else TICK_SECONDS
+            self._window = now, self.requests
+        return self._tick_seconds
+
+    def flush(self) -> None:
+        """Have what nobody waits for sent now, by the event loop."""
         while self.waiting:
             batch: list[WaitingOp] = []
             self._take(batch)
@@ -377,11 +388,11 @@ class Combiner:
     async def close(self, timeout: float) -> None:
         """Leave what waits to the coalescer, once the thread that is sending has its answer."""
         self._closed = True
-        self._leave_to_coalescer()
+        self.flush()
         deadline = self._loop.time() + timeout
         while self._sending and self._loop.time() < deadline:  # noqa: ASYNC110 - threads know of no event of the loop's
             await asyncio.sleep(LEADER_LOOK_SECONDS)
-        self._leave_to_coalescer()
+        self.flush()
         self._wire.close()
         self._wire.interrupt()  # whoever has had no answer until now hears of the end
 
