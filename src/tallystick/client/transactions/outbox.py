@@ -29,7 +29,10 @@ log = logging.getLogger("tallystick.client")
 CLAIM_ROWS = 200
 # Rows that the process which wrote them has had time to send and delete itself.
 LEFT_BEHIND_SECONDS = 5.0
-DELETE_SOON_SECONDS = 0.02
+DELETE_SOON_SECONDS, DELETE_LATEST_SECONDS = 0.02, 0.25
+"""When confirmed rows are deleted: the more there are, the more wait for each other, since every time is a connection
+and a durable write of its own."""
+DELETE_FEW = 4
 # A row this close to the end of the broker's memory of gids is as good as too old.
 RETENTION_MARGIN_MS = 60_000
 WARNED_ROWS = 10_000
@@ -49,6 +52,7 @@ class Outbox:
         self._driven: set[Door] = set()
         self._confirmed: deque[tuple[Door, str]] = deque()
         self._deleting = False
+        self._delete_after = DELETE_SOON_SECONDS
         self._warned: set[str] = set()
 
     # After a block of this process
@@ -76,11 +80,13 @@ class Outbox:
     def _start_deleting(self) -> None:
         if not self._deleting:
             self._deleting = True
-            self._tasks.start(self._delete_confirmed(DELETE_SOON_SECONDS))
+            self._tasks.start(self._delete_confirmed(self._delete_after))
 
     async def _delete_confirmed(self, pause: float) -> None:
         await asyncio.sleep(pause)
         self._deleting = False
+        few = len(self._confirmed) <= DELETE_FEW
+        self._delete_after = DELETE_SOON_SECONDS if few else min(2 * self._delete_after, DELETE_LATEST_SECONDS)
         by_door: defaultdict[Door, list[str]] = defaultdict(list)
         for _ in range(len(self._confirmed)):
             door, gid = self._confirmed.popleft()
