@@ -132,7 +132,7 @@ def _how_it_went(bench: Bench, place: str, found: Rounds, *, of_one_thread: bool
         added = found.median(lambda turns: turns[way].seconds - turns[ALONE].seconds)
         bench.report.add(Figure(f"{place}: {way}, time added", added * 1e3, "ms", ADDED_SECONDS * 1e3, True))
     spent = found.median(lambda turns: turns[way].processor - turns[ALONE].processor)
-    bench.report.add(Figure(f"{place}: {way}, processor time added", spent * 1e6, "us"))
+    bench.report.add(Figure(f"{place}: {way}, the service's processor time added", spent * 1e6, "us"))
     carried = found.median(lambda turns: OPERATIONS["check-back"] / turns[way].requests)
     bench.report.add(Figure(f"{place}: {way}, operations a request", carried, ""))
 

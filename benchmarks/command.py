@@ -21,7 +21,11 @@ def main(arguments: Sequence[str], more: Mapping[str, Section] | None = None) ->
     parser = argparse.ArgumentParser(prog="tallystick bench", description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="section", help=f"{', '.join(sections)}; all by default")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full size, for a quick look: 0.05")
-    parser.add_argument("--postgresql", metavar="DSN", help="a PostgreSQL database to measure blocks on as well")
+    parser.add_argument(
+        "--postgresql",
+        metavar="DSN",
+        help="a PostgreSQL database to measure blocks on as well (make bench has its own)",
+    )
     parser.add_argument("--json", action="store_true", help="the figures as JSON on standard output")
     given = parser.parse_args(list(arguments))
     unknown = sorted(set(given.sections) - set(sections))

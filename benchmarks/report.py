@@ -56,7 +56,11 @@ class Report:
         return msgspec.json.encode(self.figures).decode()
 
     def show(self, console: Console) -> None:
-        table = Table(title="Tallystick benchmarks", title_justify="left")
+        caption = (
+            "Ratios are medians of each round's own. Targets are those we set ourselves: one that is missed here is no "
+            "fault of your machine, and on a busy one all of them mean little."
+        )
+        table = Table(title="Tallystick benchmarks", title_justify="left", caption=caption, caption_justify="left")
         for name, side in (
             ("what", "left"),
             ("measured", "right"),

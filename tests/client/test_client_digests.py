@@ -110,6 +110,11 @@ def test_a_database_without_the_table_goes_on_without_digests(
     assert "create_tables" in letter.header("dead-reason")
 
 
+def test_a_connection_is_no_way_to_open_one(ts: tallystick.Client, topic: str, bank: Bank) -> None:
+    with bank.connection() as connection, pytest.raises(errors.InvalidRequest, match="a function that opens"):
+        ts.subscribe(topic, exactly_once=connection)(lambda message, conn: None)
+
+
 def test_a_digest_needs_a_database(ts: tallystick.Client, topic: str) -> None:
     with pytest.raises(errors.InvalidRequest, match="give exactly_once"):
         ts.subscribe(topic, digest=True)(lambda message: None)

@@ -149,3 +149,31 @@ def test_what_waits_for_a_silent_broker_is_bounded(
         for _ in range(5):
             way.tell(b"", 10.0, stay=0, done=failures.append)
         assert [type(failure) for failure in failures] == [errors.Busy] * 2
+
+
+def test_a_client_that_is_asked_for_an_outcome_tells_its_own_first(
+    broker: BrokerProcess, bank: Bank, topic: str, group: str
+) -> None:
+    with Client(broker.url, group=group, check=LONG) as ts:
+        gids = [pay(ts, bank, topic, number, wait=False) for number in range(10)]
+        assert ts.outcome(gids[-1]) == "committed"
+        found = [ts.outcome(pay(ts, bank, topic, number, wait=False)) for number in range(20)]
+    assert found == ["committed"] * 20
+
+
+async def test_an_async_client_that_is_asked_for_an_outcome_tells_its_own_first(
+    broker: BrokerProcess, bank: Bank, topic: str, group: str
+) -> None:
+    async with AsyncClient(broker.url, group=group, check=LONG) as ts:
+        found = [await ts.outcome(await pay_async(ts, bank, topic, number)) for number in range(20)]
+    assert found == ["committed"] * 20
+
+
+def test_a_message_without_a_transaction_takes_the_commit_of_a_block_along(
+    broker: BrokerProcess, bank: Bank, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(combiner, "TICK_SECONDS", 60.0)
+    with Client(broker.url, group=group, check=LONG) as ts:
+        pay(ts, bank, topic, 1, wait=False)
+        ts.send(f"{topic}-other", 2)
+        eventually_equal(lambda: values_in(broker.url, topic), [1])

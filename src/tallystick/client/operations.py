@@ -140,7 +140,7 @@ class Operations:
     async def transaction_state(self, gid: str) -> TransactionView:
         """What the broker knows of a transaction; `NotFound` if nothing."""
         broker = await self._core.runtime().brokers.of_gid(check_gid(gid))
-        broker.threads.flush()  # it may be of this process, which has told nobody yet
+        await broker.hear_first(self._settings.commit_wait)
         return await questions.transaction(broker, gid, self._settings.timeout)
 
     async def outcome(self, gid: str) -> Outcome | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ log = logging.getLogger("tallystick.client")
 T = TypeVar("T", Prepare, Send)
 
 PROBE_SECONDS = 1.0
+HEARD_LOOK_SECONDS = 0.001
 
 _info = msgspec.msgpack.Decoder(BrokerInfo)
 
@@ -58,6 +60,14 @@ class BrokerPeer:
             request_timeout=self._timeout,
             on_health=self.mark,
         )
+
+    async def hear_first(self, timeout: float) -> None:
+        """Have it hear what this process has told it so far: whoever asks what became of a block sees its commit."""
+        told = [*self.threads.under_way(), *self.ops.under_way()]
+        self.threads.flush()
+        deadline = time.monotonic() + timeout
+        while not all(op.receiver.done() for op in told) and time.monotonic() < deadline:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(HEARD_LOOK_SECONDS)
 
     def mark(self, healthy: bool) -> None:
         if healthy == self.healthy:

@@ -105,6 +105,7 @@ class Coalescer:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[WaitingOp] = deque()
         self._waiting_bytes = 0
+        self.take_along: Callable[[], None] = lambda: None  # called before a request is made
         self._split: deque[list[WaitingOp]] = deque()  # parts of refused requests, sent before anything new
         self._later: list[WaitingOp] = []  # refused one by one for now; back in line when `_later_timer` fires
         self._later_timer: asyncio.TimerHandle | None = None
@@ -229,8 +230,13 @@ class Coalescer:
             self._pump_scheduled = True
             self._loop.call_soon(self._pump)
 
+    def under_way(self) -> list[WaitingOp]:
+        return [*self._waiting, *(op for batch in self._in_flight.values() for op in batch)]
+
     def _pump(self) -> None:
         self._pump_scheduled = False
+        if self._waiting:
+            self.take_along()
         while (self._waiting or self._split) and self._pause is None and len(self._in_flight) < self._limits.in_flight:
             batch = self._split.popleft() if self._split else self._take(self._share())
             if batch:

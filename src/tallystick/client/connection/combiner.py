@@ -156,6 +156,7 @@ class Combiner:
         self._ops = ops
         self._loop = asyncio.get_running_loop()
         self._wire = Wire(ops.address)
+        ops.take_along = self._go_along
         self._request_timeout = request_timeout
         self.waiting: deque[WaitingOp] = deque()
         self.baton = threading.Lock()
@@ -377,6 +378,14 @@ class Combiner:
             self._tick_seconds = BUSY_TICK_SECONDS if busy else TICK_SECONDS
             self._window = now, self.requests
         return self._tick_seconds
+
+    def _go_along(self) -> None:
+        """A request of the event loop's takes along what nobody waits for. Threads that wait send by themselves."""
+        if self.waiting and not self._waiting_threads():
+            self.flush()
+
+    def under_way(self) -> list[WaitingOp]:
+        return [*self.waiting, *(op for request in tuple(self._sending.values()) for op in request.batch)]
 
     def flush(self) -> None:
         """Have what nobody waits for sent now, by the event loop."""

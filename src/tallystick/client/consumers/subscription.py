@@ -110,6 +110,12 @@ def _check_numbers(subscription: Subscription) -> None:
 def _check_delivery(subscription: Subscription) -> None:
     if subscription.by not in ("inbox", "offset"):
         raise InvalidRequest(f"by: {subscription.by!r} is none of inbox, offset", field="by")
+    if subscription.exactly_once is not None and not callable(subscription.exactly_once):
+        raise InvalidRequest(
+            f"exactly_once: a function that opens a connection, not {type(subscription.exactly_once).__name__}: each "
+            "thread that handles messages has one of its own",
+            field="exactly_once",
+        )
     if subscription.with_connection and subscription.exactly_once is None:
         raise InvalidRequest("a handler that takes a connection needs exactly_once=open_connection", field="handler")
     if subscription.batch > 1 and subscription.exactly_once is None:
