@@ -24,7 +24,7 @@ def main(arguments: Sequence[str], more: Mapping[str, Section] | None = None) ->
     parser.add_argument(
         "--postgresql",
         metavar="DSN",
-        help="a PostgreSQL database to measure blocks on as well (make bench has its own)",
+        help="a database to measure blocks on as well (make bench has one)",
     )
     parser.add_argument("--json", action="store_true", help="the figures as JSON on standard output")
     given = parser.parse_args(list(arguments))

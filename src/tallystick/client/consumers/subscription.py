@@ -110,9 +110,10 @@ def _check_numbers(subscription: Subscription) -> None:
 def _check_delivery(subscription: Subscription) -> None:
     if subscription.by not in ("inbox", "offset"):
         raise InvalidRequest(f"by: {subscription.by!r} is none of inbox, offset", field="by")
-    if subscription.exactly_once is not None and not callable(subscription.exactly_once):
+    opens = subscription.exactly_once
+    if opens is not None and (not callable(opens) or hasattr(opens, "commit")):  # sqlite3's connections are callable
         raise InvalidRequest(
-            f"exactly_once: a function that opens a connection, not {type(subscription.exactly_once).__name__}: each "
+            f"exactly_once: a function that opens a connection, not {type(opens).__name__}: each "
             "thread that handles messages has one of its own",
             field="exactly_once",
         )
