@@ -115,14 +115,14 @@ def test_a_single_thread_needs_no_other(broker: BrokerProcess, topic: str, group
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt in a thread at the n-th line that it runs in what sends for threads."""
+    """Raises KeyboardInterrupt in a thread at the n-th line that it runs in some files: what sends for threads."""
 
-    def __init__(self, at: int) -> None:
-        self.at = at
+    def __init__(self, at: int, files: tuple[str, ...] = INTERRUPTED) -> None:
+        self.at, self._files = at, files
         self.passed = 0
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.endswith(INTERRUPTED):
+        if not frame.f_code.co_filename.endswith(self._files):
             return None
         if event == "line":
             self.passed += 1

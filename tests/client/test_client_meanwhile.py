@@ -8,12 +8,11 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import pytest
 from client_support import Bank, pay, values_in
-from test_client_combining import PATIENCE, prepare, stopped, together, way_of
+from test_client_combining import PATIENCE, Interrupt, prepare, stopped, together, way_of
 
 from brokers import BrokerProcess, running_broker
 from eventually import eventually
@@ -185,22 +184,6 @@ def test_an_interrupt_in_the_mark_leaves_others_their_answers(
     assert (values_in(broker.url, topic), paid(bank)) == ([], [])
 
 
-class Interrupt:
-    """Raises KeyboardInterrupt at the n-th line that the thread runs in what makes up a block."""
-
-    def __init__(self, at: int) -> None:
-        self.at, self.passed = at, 0
-
-    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.endswith(OF_A_BLOCK):
-            return None
-        if event == "line":
-            self.passed += 1
-            if self.passed == self.at:
-                raise KeyboardInterrupt(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
-        return self
-
-
 def under(interrupt: Interrupt, block: Callable[[], Any]) -> None:
     sys.settrace(interrupt)
     try:
@@ -226,11 +209,11 @@ def test_ctrl_c_at_any_line_of_a_block_leaves_both_or_neither(bank: Bank, topic:
             def block(number: int, **options: Any) -> None:
                 pay(ts, bank, topic, number, note=f"{number}", **options)
 
-            rehearsal = Interrupt(0)
+            rehearsal = Interrupt(0, OF_A_BLOCK)
             under(rehearsal, lambda: block(0, wait=False))
             assert rehearsal.passed > 100
             for at in range(1 + begin, rehearsal.passed + 1, 3):
-                under(Interrupt(at), lambda at=at: block(at, wait=False))
+                under(Interrupt(at, OF_A_BLOCK), lambda at=at: block(at, wait=False))
             block(rehearsal.passed + 1)
             eventually(lambda: values_in(broker.url, topic) == numbers(bank), "the same are there and there")
             eventually(lambda: not undecided(broker, group), "nothing is undecided")
