@@ -21,7 +21,7 @@ from tallystick.client.base import forks
 from tallystick.client.base.calls import CallOptions
 from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection
 from tallystick.client.base.stats import Stats
-from tallystick.client.connection.portal import Portal, open_portal
+from tallystick.client.connection.portal import Portal, is_closed, open_portal
 from tallystick.client.consumers import GRACE_SECONDS
 from tallystick.client.consumers.subscription import Subscription, Subscriptions
 from tallystick.client.runtime import CLOSE_SECONDS
@@ -117,6 +117,8 @@ class Client(Subscriptions):
         portal = self._portal
         if portal is None:
             with self._lock:
+                if self._core.closed:
+                    raise is_closed()
                 portal = self._portal = self._portal or open_portal()
         return portal
 
@@ -150,7 +152,7 @@ class Client(Subscriptions):
         _open.discard(self)
         with self._lock:
             portal, self._portal = self._portal, None
-        self._core.closed = True
+            self._core.closed = True
         if portal is not None:
             portal.call(lambda: self._core.close(timeout))
             portal.stop()

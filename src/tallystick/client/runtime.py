@@ -14,10 +14,10 @@ from tallystick.client.base.settings import Decider, OpenConnection, Settings
 from tallystick.client.base.stats import Stats
 from tallystick.client.base.times import milliseconds_or_none
 from tallystick.client.connection import LoopConnection
+from tallystick.client.connection.portal import is_closed
 from tallystick.client.consumers import Consumers
 from tallystick.client.transactions.outbox import Outbox
 from tallystick.client.transactions.producer import Producer
-from tallystick.core.errors import TallystickError
 from tallystick.core.ids import new_gid
 
 CLOSE_SECONDS = 5.0
@@ -68,7 +68,7 @@ class ClientCore:
         if latest is not None and latest.loop is loop:
             return latest
         if self.closed:
-            raise TallystickError("the client is closed; make a new one")
+            raise is_closed()
         self.latest = self._runtimes.get(loop) or self._new_runtime(loop)
         return self.latest
 

@@ -26,6 +26,10 @@ def _under_gevent() -> bool:
     return threading.get_ident.__module__.startswith("gevent")
 
 
+def is_closed() -> TallystickError:
+    return TallystickError("the client is closed; make a new one")
+
+
 def new_loop() -> asyncio.AbstractEventLoop:
     # Under gevent a thread is a greenlet: it must wait by what gevent has patched, or everybody waits with it.
     if _under_gevent():
@@ -59,19 +63,27 @@ class FromThreads:
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         self.loop = loop
         self._thread = thread
+        self._ended = False
+        self._gate = threading.RLock()  # a signal handler may come through it while its thread does
 
     def call(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run `function` on the loop and wait for what it returns."""
         self._refuse_own_thread()
         waited = _Waited()
         tasks: list[asyncio.Task[None]] = []
-        self.loop.call_soon_threadsafe(lambda: tasks.append(self.loop.create_task(waited.run(function))))
+        with self._gate:
+            if self._ended:
+                raise is_closed()
+            self.loop.call_soon_threadsafe(lambda: tasks.append(self.loop.create_task(waited.run(function))))
         try:
             waited.wait()
         except BaseException:  # the waiting was interrupted
             self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
             raise
-        return cast(T, waited.outcome())
+        try:
+            return cast(T, waited.outcome())
+        except CancelledError:
+            raise is_closed() from None
 
     def ask(self, broker: BrokerPeer, op: ClientOp, timeout: float, *, retry: bool = True) -> OpResult | None:
         """Send an operation and wait for its answer. Whoever is interrupted meanwhile does not unsend it."""
@@ -119,7 +131,7 @@ class Portal(FromThreads):
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            self.loop.run_until_complete(asyncio.sleep(0))  # those who came in the last moment are told, too
+            self.loop.run_until_complete(asyncio.sleep(0))  # operations that came in the last moment are told of the end
         finally:
             self.loop.close()
 
@@ -127,6 +139,8 @@ class Portal(FromThreads):
         """End the loop; whoever still waits is told that their call was cancelled."""
         if _gevents.still_used(self):
             return
+        with self._gate:  # whoever is through is on the loop before what follows, and is told; nobody comes after
+            self._ended = True
         asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self.loop).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()

@@ -74,6 +74,10 @@ class Transport:
             ) from failure
         except TimeoutError as failure:
             raise BrokerUnavailable(f"{self.address} did not answer within {timeout:.1f} s") from failure
+        except RuntimeError as failure:
+            if not self._session.closed:
+                raise
+            raise BrokerUnavailable(f"the client was closed before {self.address} had answered") from failure
         except aiohttp.ClientError as failure:
             detail = str(failure) or type(failure).__name__
             raise BrokerUnavailable(f"the connection to {self.address} broke: {detail}") from failure

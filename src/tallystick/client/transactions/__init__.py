@@ -88,7 +88,12 @@ class Transaction(TransactionBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        play_sync(self._block.leave(error), self._block.adapter, self._way)
+        try:
+            play_sync(self._block.leave(error), self._block.adapter, self._way)
+        except BaseException:
+            if not self._block.ended:  # Ctrl-C before it had begun to end
+                play_sync(self._block.give_up(), self._block.adapter, self._way)
+            raise
 
 
 class AsyncTransaction(TransactionBase):

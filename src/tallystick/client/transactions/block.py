@@ -79,7 +79,7 @@ class Block(ABC):
         self._found = ""  # the database that the connection was last seen to lead to
         self._entered = False
         self._sealed = False
-        self._ended = False
+        self.ended = False
         self._early = prepare == "early"
         if self.own_gid and not self.takes_own_gid:
             raise InvalidRequest(
@@ -124,7 +124,7 @@ class Block(ABC):
         self.calls.append(outgoing_call(url, body, **options))
 
     def _must_be_open(self, what: str) -> None:
-        if self._ended:
+        if self.ended:
             raise InvalidRequest(f"the transaction has ended; {what} before tx.commit()")
         if self._sealed:
             raise InvalidRequest(f"the half messages are prepared already; {what} before tx.prepare()")
@@ -164,19 +164,19 @@ class Block(ABC):
 
     def commit(self) -> Script[None]:
         """End the block's work before the end of the block."""
-        if self._ended:
+        if self.ended:
             raise InvalidRequest("the transaction has ended already; tx.commit() is called once")
         return self.end()
 
     def leave(self, failure: BaseException | None) -> Script[None]:
         """The block is left. Whatever came of a `commit` before, there is nothing to add to it."""
-        if self._ended:
+        if self.ended:
             return nothing()
         return self.end() if failure is None else self.give_up()
 
     def end(self) -> Script[None]:
         """The block came to its end without an exception."""
-        self._ended = True
+        self.ended = True
         if self._early and not self._sealed:
             yield from self.give_up()
             raise InvalidRequest("prepare='early' needs tx.prepare() before the changes", field="prepare")
@@ -226,7 +226,7 @@ class Block(ABC):
 
     def _stop(self, decided: AlreadyDecided) -> Script[NoReturn]:
         """The barrier has an outcome already: undo what this attempt did, and tell the broker that outcome."""
-        self._ended = True
+        self.ended = True
         yield from self._rolled_back()
         if decided.outcome == "committed":
             yield from self.finish()
@@ -237,7 +237,7 @@ class Block(ABC):
 
     def give_up(self) -> Script[None]:
         """Undo: the local transaction first, so that the broker is never told what is not true yet."""
-        self._ended = True
+        self.ended = True
         # If this fails the connection is broken: the database rolls back by itself, nothing was committed.
         yield from self._rolled_back()
         yield from self._withdraw()

@@ -84,7 +84,7 @@ class CheckBackBlock(Block):
         """Half messages first, then the local transaction with its mark: a check-back that comes now waits for it."""
         if not self._early:
             yield from super().prepare_early()
-        if self._sealed or self._ended:
+        if self._sealed or self.ended:
             raise InvalidRequest("tx.prepare() was called already", field="prepare")
         self._sealed = True
         refused = None
