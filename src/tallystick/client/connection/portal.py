@@ -131,7 +131,7 @@ class Portal(FromThreads):
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            self.loop.run_until_complete(asyncio.sleep(0))  # operations that came in the last moment are told of the end
+            self.loop.run_until_complete(asyncio.sleep(0))  # operations that came last are told of the end
         finally:
             self.loop.close()
 
