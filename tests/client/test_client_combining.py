@@ -22,8 +22,10 @@ from brokers import BrokerProcess, running_broker
 from cutting_proxy import CuttingProxy, lossy_proxy
 from eventually import eventually
 from tallystick import CheckBack, Client, errors, outgoing
-from tallystick.client.connection.combiner import Combiner
-from tallystick.core.ops import ClientOp, Commit, Prepare
+from tallystick.client.connection.awaited import Awaited
+from tallystick.client.connection.combiner import Combiner, Underway
+from tallystick.client.connection.waiting import WaitingOp
+from tallystick.core.ops import ClientOp, Commit, OpResult, Prepare
 
 THREADS = 8
 PATIENCE = 60.0
@@ -414,3 +416,14 @@ def test_time_left_is_kept(broker: BrokerProcess, topic: str, group: str) -> Non
             began = time.monotonic()
             way.tell(b"\x80", 20.0, stay=0.01, done=lambda _: None)
             assert time.monotonic() - began < 10
+
+
+def test_an_answer_that_the_event_loop_brings_late_is_the_answer(broker: BrokerProcess, topic: str, group: str) -> None:
+    with Client(broker.url, group=group) as ts:
+        way = way_of(ts)
+        awaited = Awaited()
+        op = WaitingOp(b"", awaited, time.monotonic() - 1.0, retry=True)
+        threading.Timer(0.1, awaited.set_result, [OpResult(duplicate=True)]).start()
+        answer = Underway(way, op, awaited, op.deadline).answer()
+        assert answer is not None
+        assert answer.duplicate

@@ -120,8 +120,8 @@ class Underway:
     def answer(self) -> OpResult | None:
         """Wait for the answer."""
         self.wait()
-        if not self._awaited.settled:
-            raise self._combiner.no_answer(self._op, self._awaited)
+        if not self._awaited.settled and not self._combiner.answers_late(self._op, self._awaited):
+            raise self._op.overdue(self._combiner.address, None)
         return self._awaited.outcome()
 
     def leave(self) -> None:
@@ -153,6 +153,7 @@ class Combiner:
 
     def __init__(self, ops: Coalescer, request_timeout: float) -> None:
         self.requests = 0  # how many were sent, for tests and measurements
+        self.address = ops.address
         self._ops = ops
         self._loop = asyncio.get_running_loop()
         self._wire = Wire(ops.address)
@@ -215,15 +216,13 @@ class Combiner:
             raise BrokerUnavailable("the process was forked in the middle of a request, which is the parent's")
         return op in self.waiting
 
-    def no_answer(self, op: WaitingOp, awaited: Awaited) -> TallystickError:
-        """The error for whoever has waited in vain."""
+    def answers_late(self, op: WaitingOp, awaited: Awaited) -> bool:
+        """Whether the answer comes after all. If the coalescer has the operation, it knows best what to say."""
         sent = any(op in request.batch for request in tuple(self._sending.values()))
-        if not sent and op not in self.waiting:
-            awaited.wait(LOOP_GONE_SECONDS)  # the coalescer has it, and knows best what to say
-            if awaited.done():
-                awaited.outcome()
         op.uncertain = op.uncertain or sent
-        return op.overdue(self._ops.address, None)
+        if not sent and op not in self.waiting:
+            awaited.wait(LOOP_GONE_SECONDS)
+        return awaited.settled
 
     def new_request(self, until: float) -> _Request:
         # To a tenth of a second: a socket need not be told of another time for each request.
@@ -289,7 +288,7 @@ class Combiner:
         for op in tuple(batch):
             if not op.worth_sending(now):
                 batch.remove(op)
-                op.fail(op.overdue(self._ops.address, None))
+                op.fail(op.overdue(self.address, None))
 
     def _answered(self, batch: list[WaitingOp], results: list[OpResult | None]) -> None:
         refused = False
