@@ -28,7 +28,7 @@ serve: ## run a broker on 127.0.0.1:7440
 
 test: check ## the checks and a test of every promise
 	@scripts/setup test
-	$(BIN)/pytest -n 5 $(PYTEST_FLAGS) -m "not full" $(ARGS)
+	$(BIN)/pytest -n 6 $(PYTEST_FLAGS) -m "not full" $(ARGS)
 
 test-full: ## the tests that `make test` leaves out: further engines, drivers, kills and seeds
 	@scripts/setup test

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from stream_runs import run_to_end
+from stream_runs import begin, run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ class Pipeline:
         writer = (rows or numbers).writeStream.format(self.sink).option("faults", str(self.faults))
         writer = writer.option("url", self.url).option("topic", self.topic).options(**self.sink_options)
         writer = writer.option("checkpointLocation", str(self.directory / "checkpoint"))
-        return (writer.trigger(availableNow=True) if available_now else writer).start()
+        return begin((writer.trigger(availableNow=True) if available_now else writer).start)
 
     def numbers(self, spark: SparkSession) -> DataFrame:
         """Its input. The session knows the formats of the tests from here on."""

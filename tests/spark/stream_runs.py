@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 TOO_SLOW = "Python worker failed to connect back"
+INITIALIZING = ("Initializing StreamExecution", "Initializing sources")
 
 
 def run_to_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
@@ -30,3 +32,14 @@ def run_to_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
             return query
         finally:
             query.stop()
+
+
+def begin(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query that goes on by itself: again, if its source did not come up in its ten seconds."""
+    while True:
+        query = start()
+        while query.isActive and query.status["message"] in INITIALIZING:
+            time.sleep(0.05)
+        if query.isActive or TOO_SLOW not in str(query.exception()):
+            return query
+        query.stop()

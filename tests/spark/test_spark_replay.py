@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 import typer
 from archive_support import archived_rows, fill, rows_of, settings, starts_of
+from stream_runs import run_to_end
 from typer.testing import CliRunner
 
 from brokers import BrokerProcess, running_broker
@@ -247,7 +248,7 @@ def test_the_source_reads_archive_and_log_as_one_topic(
     batch = spark.read.format("tallystick").options(**options).load()
     assert sorted(tuple(row) for row in batch.select("queue", "offset", "key", "value").collect()) == wanted
     stream = spark.readStream.format("tallystick").options(**options).option("startingOffsets", "earliest")
-    query = (
+    writing = (
         stream.option("maxOffsetsPerTrigger", "150")
         .load()
         .select("queue", "offset", "key", "value")
@@ -255,9 +256,8 @@ def test_the_source_reads_archive_and_log_as_one_topic(
         .queryName("both")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(60)
+    run_to_end(writing.start)
     assert sorted(tuple(row) for row in spark.sql("select * from both").collect()) == wanted
     # And other readers of Parquet, by the list of files or, while nobody archives, by the directory.
     paths = Archive(str(tmp_path / "archive")).paths("both")

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sink_support import NOTHING, Play, content, difference, expected, last, numbers, rows
 from sink_support_query import Pipeline
+from stream_runs import run_to_end
 
 from brokers import BrokerProcess
 from tallystick.core.ids import new_gid
@@ -106,7 +107,7 @@ def test_for_each_batch_fans_out_to_two_topics_once_each(spark: SparkSession, pi
     def run() -> None:
         writer = pipeline.numbers(spark).writeStream.foreachBatch(fan_out)
         writer = writer.option("checkpointLocation", str(pipeline.directory / "fan-out"))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        run_to_end(writer.trigger(availableNow=True).start)
 
     with pytest.raises(StreamingQueryException, match="after both"):
         run()

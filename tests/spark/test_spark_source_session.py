@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from source_support import Row, new_topic, produce, put_topic, trim, truth
-from stream_runs import run_to_end
+from stream_runs import begin, run_to_end
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
@@ -45,7 +45,7 @@ class Query:
     def start(self, **trigger: Any) -> StreamingQuery:
         stream = self.spark.readStream.format("tallystick").options(**self.options).load()
         writing = stream.writeStream.format("parquet").option("checkpointLocation", f"{self.directory}/checkpoint")
-        return (writing.trigger(**trigger) if trigger else writing).start(f"{self.directory}/rows")
+        return begin(lambda: (writing.trigger(**trigger) if trigger else writing).start(f"{self.directory}/rows"))
 
     def run(self) -> list[int]:
         """Read all that is there; the number of rows of each batch."""

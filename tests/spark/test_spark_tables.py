@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
+from stream_runs import run_to_end
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
@@ -244,4 +245,4 @@ def test_a_table_is_no_stream_and_a_wrong_option_is_told_at_load(spark: SparkSes
         spark.read.format("tallystick").option("url", broker.url).option("table", "queues").load()
     stream = spark.readStream.format("tallystick").option("url", broker.url).option("table", "op").load()
     with pytest.raises(Exception, match="is no stream"):
-        stream.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination(60)
+        run_to_end(stream.writeStream.format("noop").trigger(availableNow=True).start)
