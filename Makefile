@@ -5,7 +5,7 @@ ARGS ?=
 # Hundreds of processes are started here, and each would compile what it imports if nobody kept the outcome.
 export PYTHONDONTWRITEBYTECODE :=
 # Which tests stay together on one worker, and which begin, is said in tests/conftest.py. Many wait for killed processes
-# to come back, so there are more workers than the two cores that the tests are meant for; in the full run one less,
+# to come back, so there are more workers than the two cores that the tests are meant for; in the full run two less,
 # because there each has a Java machine of its own.
 PYTEST_FLAGS ?= --dist loadfile --no-loadscope-reorder
 
