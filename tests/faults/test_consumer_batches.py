@@ -109,7 +109,7 @@ def test_consumers_killed_at_every_step_have_all_effects_of_a_batch_or_none(new_
         list(pool.map(dies, range(1, len(steps) + 1)))
 
 
-@every_way
+@pytest.mark.parametrize("by", ["inbox", pytest.param("offset", marks=pytest.mark.full)])
 def test_consumers_killed_while_a_batch_is_undone_have_each_effect_once(new_shop: NewShop) -> None:
     steps = steps_of(new_shop(), fails=FAILS)
     assert "after local rollback" in steps

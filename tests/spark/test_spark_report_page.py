@@ -335,6 +335,7 @@ def test_numbers_as_people_read_them(said: Any, expected: str) -> None:
     assert said == expected
 
 
+@pytest.mark.full
 def test_a_page_stays_small_with_many_topics() -> None:
     many = [
         {"step": time(minute * MINUTE), "topic": f"t{topic}", "messages": 1, "bytes": 1}
