@@ -100,19 +100,23 @@ class Producer:
         """The same, at the only broker and under a new gid, while something else is done for it."""
         pinned = yield from self._new_at(self.connection.brokers.for_new()[0], self._timeout)
         underway = yield Put(pinned.broker, op(pinned.gid), self._timeout)
+        done = False
         try:
             underway.begin()
             try:
                 yield from meanwhile(pinned.gid)
+                done = True
             except Exception:
                 with contextlib.suppress(TallystickError):  # whatever it says: it is rolled back
                     yield Answer(underway)
-                yield self.rollback(pinned)
                 raise
             yield Answer(underway)
         except BaseException as error:
             underway.leave()
-            yield from self._forget(pinned, error)
+            if done:
+                yield from self._forget(pinned, error)
+            else:
+                yield self.rollback(pinned)
             raise
         return pinned
 
