@@ -80,10 +80,9 @@ def test_parked_old_and_unread_are_problems(url: str, post: Post) -> None:
 
 
 @contextmanager
-def impostor(**changed: Any) -> Iterator[str]:
-    """Answers as a broker in trouble would."""
-    info = {"store": "s", "version": "0.0.1", "now_ms": time.time_ns() // 1_000_000, "oldest_pending_at": None}
-    info |= {"calls_waiting": 0, "calls_parked": 0}
+def impostor(clock_ahead: float = 0.0, **changed: Any) -> Iterator[str]:
+    """Answers as a broker in trouble would, by a clock that is so many seconds ahead."""
+    info = {"store": "s", "version": "0.0.1", "oldest_pending_at": None, "calls_waiting": 0, "calls_parked": 0}
     answers: dict[str, tuple[int, Any]] = {
         "/v1/info": (200, info | {key: value for key, value in changed.items() if key != "ready"}),
         "/readyz": changed.get("ready", (200, {"status": "ready"})),
@@ -95,7 +94,7 @@ def impostor(**changed: Any) -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, content = answers[self.path.partition("?")[0]]
-            body = json.dumps(content).encode()
+            body = json.dumps({"now_ms": round((time.time() + clock_ahead) * 1000), **content}).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -129,7 +128,7 @@ def test_a_broker_that_takes_no_work(ready: tuple[int, Any], words: list[str]) -
 
 @pytest.mark.parametrize(("seconds", "status"), [(-3600, "problem"), (3600, "problem"), (-5, "note"), (0, "ok")])
 def test_a_clock_that_differs(seconds: int, status: str) -> None:
-    with impostor(now_ms=(time.time_ns() // 1_000_000) + seconds * 1000 + 500) as url:
+    with impostor(clock_ahead=seconds) as url:
         done = tallystick("doctor", BROKER_ONLY, "--json", url=url)
     assert findings(done)["clock"]["status"] == status
     assert done.code == (1 if status == "problem" else 0)
