@@ -10,8 +10,7 @@ import pytest
 
 from tallystick.client.connection import loop_wire
 from tallystick.client.connection.loop_wire import LoopWire
-from tallystick.client.connection.transport import BrokerUnreachable
-from tallystick.core.errors import BrokerUnavailable, Busy
+from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, Busy
 from tallystick.local import free_port
 
 Talk = Callable[["Caller"], Awaitable[None]]
@@ -100,7 +99,7 @@ async def test_the_request_names_the_broker_and_not_the_credentials() -> None:
         await wire.post(b"", 5)
     lines = heads[0].splitlines()
     assert lines[0] == "POST /v1/batch HTTP/1.1"
-    assert [line for line in lines if line.startswith("Host: ")] == [f"Host: 127.0.0.1:{wire._port}"]
+    assert [line for line in lines if line.startswith("Host: ")] == [f"Host: 127.0.0.1:{wire._place.port}"]
     assert "Authorization: Basic c2hvcDpzZWNyZXQ=" in lines
 
 
