@@ -7,7 +7,6 @@ import compileall
 import os
 import shutil
 import subprocess
-import sys
 import venv
 from collections.abc import Iterable
 from importlib.metadata import Distribution, PathDistribution, distribution
@@ -19,7 +18,12 @@ from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
+SERVER_ONLY = {
+    *("grpcio", "grpcio-reflection", "prometheus-client", "protobuf", "rocksdict", "sortedcontainers", "uvicorn"),
+    *("uvloop", "aiohttp", "yarl", "rich", "typer"),
+}
+"""What services must not get with the client."""
 
 
 class Environment:
@@ -37,7 +41,6 @@ class Environment:
         for name in self.names:
             _link_files(distribution(name), self.site)
         _write_script(package(installed), directory / "bin" / "tallystick", self.python)
-        compileall.compile_dir(self.site, quiet=2, workers=1)  # as pip does
 
     def run(self, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment, or `python`. It knows nothing of the environment that the tests run in."""
@@ -53,6 +56,10 @@ class Environment:
             **options,
         )
 
+    def compile(self) -> None:
+        """Make the bytecode, as pip does: it weighs something, and saves time."""
+        compileall.compile_dir(self.site, quiet=2)
+
     def size(self) -> int:
         """Bytes of all that is installed."""
         return sum(path.stat().st_size for path in self.site.rglob("*") if path.is_file())
@@ -60,10 +67,14 @@ class Environment:
 
 def unpacked_wheel(directory: Path) -> Path:
     """What a wheel of this source puts into an environment."""
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(directory), versions=["standard"])
-    with ZipFile(wheel) as files:
+    with ZipFile(build_wheel(directory)) as files:
         files.extractall(directory / "installed")
     return directory / "installed"
+
+
+def build_wheel(directory: Path) -> Path:
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(directory), versions=["standard"])
+    return Path(wheel)
 
 
 def package(installed: Path) -> Distribution:
@@ -102,7 +113,7 @@ def _link_files(described: Distribution, site: Path) -> None:
     """Hard links, where the file system allows them: Spark alone is half a gigabyte."""
     for file in described.files or []:
         if ".." in file.parts or "__pycache__" in file.parts:
-            continue  # programs and the like; bytecode is made anew
+            continue  # programs and the like; bytecode is made here, if at all
         place = site / file
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -124,6 +135,3 @@ def import_seconds(python: Path | str, code: str) -> float:
     timed = f"import time\nbegun = time.perf_counter()\n{code}\nprint(time.perf_counter() - begun)"
     done = subprocess.run([str(python), "-I", "-c", timed], capture_output=True, text=True, check=True, timeout=60)
     return float(done.stdout)
-
-
-FULL_PYTHON = sys.executable
