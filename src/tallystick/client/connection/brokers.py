@@ -96,7 +96,7 @@ class BrokerPeer:
         except BrokerUnavailable:
             self.mark(False)
             raise
-        self.store = info.store
+        self.answered_by(info.store)
         self.limits = msgspec.convert(info.limits, Limits)
         self._dedup_retention_ms = info.dedup_retention_ms
         self.mark(True)
