@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -46,7 +47,9 @@ async def echo(caller: Caller) -> None:
 
 
 @asynccontextmanager
-async def broker(*talks: Talk, credentials: str = "") -> AsyncIterator[LoopWire]:
+async def broker(
+    *talks: Talk, credentials: str = "", tls: ssl.SSLContext | None = None, path: str = ""
+) -> AsyncIterator[LoopWire]:
     """The first connection is answered by the first of `talks`, and so on; the last one goes on with the rest."""
     left = list(talks)
 
@@ -59,9 +62,9 @@ async def broker(*talks: Talk, credentials: str = "") -> AsyncIterator[LoopWire]
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
-    wire = LoopWire(f"http://{credentials}127.0.0.1:{port}")
+    wire = LoopWire(f"{'https' if tls else 'http'}://{credentials}127.0.0.1:{port}{path}")
     try:
         yield wire
     finally:

@@ -12,9 +12,9 @@ import pytest
 from environments import ROOT, SERVER_ONLY, Environment
 
 # What the tests themselves import: their tools, drivers of databases, and web servers of the services in them.
-TEST_TOOLS = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "httpx", "gevent", "gunicorn")
+TEST_TOOLS = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "httpx", "cryptography")
 DRIVERS = ("psycopg[binary]", "psycopg2-binary", "pymysql", "sqlalchemy[asyncio]", "aiosqlite", "redis")
-SERVICES = ("fastapi", "flask", "uvicorn")
+SERVICES = ("fastapi", "flask", "gevent", "gunicorn", "uvicorn")
 WORKERS = 4
 LEAST = 400
 """So many tests there are at least: fewer, and something was not collected."""
