@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.client
+import os
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,11 @@ serve(load_config())
 """
 
 # What the process has imported from which brokers are forked: the broker, and what it imports when it needs it.
-_MODULES = ("brokers", "tallystick.api.server", "tallystick.broker.config", "aiohttp", "grpc", "pyarrow")
+_MODULES = ("brokers", "tallystick.api.server", "tallystick.broker.config", "grpc", "pyarrow")
+
+# Where only the client is installed, another interpreter has what a broker needs (tests/light), and finds it there.
+PYTHON = os.environ.get("BROKER_PYTHON", sys.executable)
+PATH = os.environ["BROKER_PATH"].split(os.pathsep) if "BROKER_PATH" in os.environ else sys.path
 
 
 class BrokerProcess(LocalBroker):
@@ -78,9 +83,11 @@ class BrokerProcess(LocalBroker):
 
     def _executed(self, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         """Started as a program, for what has to be there before the first import."""
+        if "BROKER_PATH" in os.environ:
+            environment = {**environment, "PYTHONPATH": os.pathsep.join(PATH)}
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [*self.prefix, sys.executable, "-c", _PROGRAM],
+                [*self.prefix, PYTHON, "-c", _PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -172,4 +179,4 @@ def run_forked(_: dict[str, Any]) -> None:
 
 @functools.cache
 def _fork_server() -> ForkServer:
-    return lasting_fork_server(*_MODULES)
+    return lasting_fork_server(*_MODULES, python=PYTHON, path=PATH)

@@ -102,9 +102,12 @@ class Child:
 
 
 class ForkServer:
-    """A process that has imported some modules, and all its children."""
+    """A process that has imported some modules, and all its children. By default it runs what we run, from where we
+    have it."""
 
-    def __init__(self, directory: Path, *modules: str) -> None:
+    def __init__(
+        self, directory: Path, *modules: str, python: str = sys.executable, path: list[str] | None = None
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.log = directory / "children.log"
@@ -112,9 +115,9 @@ class ForkServer:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    sys.executable,
+                    python,
                     str(Path(__file__).with_name("fork_server_main.py")),
-                    json.dumps({"path": sys.path, "modules": modules}),
+                    json.dumps({"path": sys.path if path is None else path, "modules": modules}),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -194,10 +197,10 @@ class ForkServer:
         self.close()
 
 
-def lasting_fork_server(*modules: str) -> ForkServer:
+def lasting_fork_server(*modules: str, python: str = sys.executable, path: list[str] | None = None) -> ForkServer:
     """One that ends with the tests."""
     directory = Path(tempfile.mkdtemp(prefix="tallystick-"))
-    server = ForkServer(directory, *modules)
+    server = ForkServer(directory, *modules, python=python, path=path)
 
     def end() -> None:
         server.close()

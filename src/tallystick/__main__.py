@@ -1,7 +1,32 @@
-"""`python -m tallystick`: the command line without its script."""
+"""The command `tallystick`, also as `python -m tallystick`: the command line, or what to install for it."""
+
+from __future__ import annotations
 
 import sys
 
-from tallystick.cli import main
+from tallystick.extras import ExtraMissing, need
 
-sys.exit(main())
+USAGE = 2
+# Commands that need more than the command line; that comes along with what they need.
+_NEEDS = {"serve": "server", "demo": "server", "bench": "server", "spark": "spark"}
+
+
+def main() -> int:
+    try:
+        try:
+            need("cli")
+        except ExtraMissing:
+            for command, extra in _NEEDS.items():
+                if command in sys.argv[1:]:
+                    need(extra)
+            raise
+        from tallystick.cli import main as run
+
+        return run()
+    except ExtraMissing as error:
+        sys.stderr.write(f"tallystick: {error}\n")
+        return USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,8 +1,8 @@
 """A plain connection to a broker: one request at a time, made on the caller's own thread.
 
-The command line and Spark's processes use it. A service uses `tallystick.Client`, which coalesces and fails over; its
-transport needs an event loop, aiohttp and the time to import them. A command that is over in a moment and a worker of
-Spark's that reads Arrow as it comes want none of that, so this one stands on `http.client` and on `core`.
+The command line and Spark's processes use it. A service uses `tallystick.Client`, which coalesces and fails over, and
+needs an event loop for that. A command that is over in a moment and a worker of Spark's that reads Arrow as it comes
+want none of that, so this one stands on `http.client` and on `core`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
-from urllib.parse import SplitResult, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
+from tallystick.core.addresses import BrokerAddress, broker_address
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, TallystickError, error_from_code
 
@@ -25,16 +26,12 @@ _BACKOFF = Backoff(first_ms=50, cap_ms=2_000)
 T = TypeVar("T")
 
 
-def checked_address(url: str, named: str) -> SplitResult:
+def checked_address(url: str, named: str) -> BrokerAddress:
     """The parts of an address that a broker can have; `named` is what the user calls it."""
-    parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
     try:
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise InvalidRequest(f"{named}: {url!r} is no address: {error}", field="url") from error
-    if parts.scheme not in ("http", "https") or not host:
-        raise InvalidRequest(f"{named}: {url!r} is no address such as http://127.0.0.1:7440", field="url")
-    return parts
+        return broker_address(url)
+    except ValueError as reason:
+        raise InvalidRequest(f"{named}: {reason}", field="url") from reason
 
 
 class Link:
@@ -45,12 +42,12 @@ class Link:
     """
 
     def __init__(self, url: str, timeout: float = TIMEOUT_SECONDS, patience: float = 0.0, named: str = "--url") -> None:
-        parts = checked_address(url, named)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        address = checked_address(url, named)
+        kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         self.url = url
         self._named, self._patience = named, patience
-        self._prefix = parts.path.rstrip("/")
-        self._connection = kind(str(parts.hostname), parts.port, timeout=timeout)
+        self._prefix = address.path
+        self._connection = kind(address.host, address.port, timeout=timeout)
 
     def __enter__(self) -> Link:
         return self

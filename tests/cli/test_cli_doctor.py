@@ -150,6 +150,7 @@ def test_another_version_is_worth_a_note() -> None:
 
 
 def test_the_packages_it_looks_for_are_those_of_the_project() -> None:
-    assert {"rocksdict", "msgspec", "uvicorn"} <= {name for name, _ in wanted_packages("")}
+    assert {name for name, _ in wanted_packages("")} == {"httptools", "msgspec"}
+    assert {"rocksdict", "uvicorn"} <= {name for name, _ in wanted_packages("server")}
     assert [name for name, _ in wanted_packages("mysql")] == ["pymysql"]
-    assert dict(wanted_packages(""))["rich"] == "13.7"
+    assert dict(wanted_packages("cli"))["rich"] == "13.7"

@@ -149,7 +149,8 @@ def test_another_store_behind_the_same_address_is_noticed(
     tmp_path: Path, bank: Bank, topic: str, group: str, by: str
 ) -> None:
     """Its offsets begin anew, and ids and places carry its name."""
-    with running_broker(tmp_path, redelivery_first="100ms") as broker:
+    # Its consumer may ask for the topic before it is made.
+    with running_broker(tmp_path, redelivery_first="100ms", default_queues=1) as broker:
         make(broker.url, topic)
         send(broker.url, topic, "1", "2", "3")
         with consuming(broker.url, bank, topic, group, by) as wait:
@@ -166,7 +167,7 @@ def test_another_store_behind_the_same_address_is_noticed(
 def test_another_store_that_ends_earlier_is_no_loss_of_messages(
     tmp_path: Path, bank: Bank, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running_broker(tmp_path) as broker:
+    with running_broker(tmp_path, default_queues=1) as broker:
         make(broker.url, topic)
         send(broker.url, topic, "1", "2", "3")
         with (
@@ -180,5 +181,5 @@ def test_another_store_that_ends_earlier_is_no_loss_of_messages(
             make(broker.url, topic)
             send(broker.url, topic, "4")
             wait(4)
-        assert "no longer from" in caplog.text
+        assert "no longer" in caplog.text  # said by whoever of the client notices it first
         assert "Messages were removed" not in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -10,8 +11,7 @@ import pytest
 
 from tallystick.client.connection import loop_wire
 from tallystick.client.connection.loop_wire import LoopWire
-from tallystick.client.connection.transport import BrokerUnreachable
-from tallystick.core.errors import BrokerUnavailable, Busy
+from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, Busy
 from tallystick.local import free_port
 
 Talk = Callable[["Caller"], Awaitable[None]]
@@ -47,7 +47,9 @@ async def echo(caller: Caller) -> None:
 
 
 @asynccontextmanager
-async def broker(*talks: Talk, credentials: str = "") -> AsyncIterator[LoopWire]:
+async def broker(
+    *talks: Talk, credentials: str = "", tls: ssl.SSLContext | None = None, path: str = ""
+) -> AsyncIterator[LoopWire]:
     """The first connection is answered by the first of `talks`, and so on; the last one goes on with the rest."""
     left = list(talks)
 
@@ -60,9 +62,9 @@ async def broker(*talks: Talk, credentials: str = "") -> AsyncIterator[LoopWire]
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
-    wire = LoopWire(f"http://{credentials}127.0.0.1:{port}")
+    wire = LoopWire(f"{'https' if tls else 'http'}://{credentials}127.0.0.1:{port}{path}")
     try:
         yield wire
     finally:
@@ -100,7 +102,7 @@ async def test_the_request_names_the_broker_and_not_the_credentials() -> None:
         await wire.post(b"", 5)
     lines = heads[0].splitlines()
     assert lines[0] == "POST /v1/batch HTTP/1.1"
-    assert [line for line in lines if line.startswith("Host: ")] == [f"Host: 127.0.0.1:{wire._port}"]
+    assert [line for line in lines if line.startswith("Host: ")] == [f"Host: 127.0.0.1:{wire._place.port}"]
     assert "Authorization: Basic c2hvcDpzZWNyZXQ=" in lines
 
 

@@ -98,10 +98,12 @@ def test_closing_tells_the_broker_of_the_last_blocks(broker: BrokerProcess, bank
 
 
 ENDING = """
-import multiprocessing, sqlite3, sys, threading, time
+import sqlite3, sys, threading, time
+url, path, topic, way, imported = sys.argv[1:]
+if imported == "before":
+    import multiprocessing
 import tallystick
 
-url, path, topic, way = sys.argv[1:]
 ts = tallystick.Client(url, group="ending", check=tallystick.CheckBack(after=600))
 
 
@@ -122,6 +124,7 @@ if way == "exit":
     block(1)
 else:
     block(0)
+    import multiprocessing
     child = multiprocessing.get_context("fork").Process(target=later if way == "thread" else block, args=(1,))
     child.start()
     child.join()
@@ -129,11 +132,12 @@ else:
 """
 
 
+@pytest.mark.parametrize("imported", ["before", "after"])  # multiprocessing, which the client itself does not need
 @pytest.mark.parametrize("way", ["exit", "fork", "thread"])
 def test_a_process_that_ends_right_after_a_block_has_told_the_broker(
-    broker: BrokerProcess, bank: Bank, topic: str, way: str
+    broker: BrokerProcess, bank: Bank, topic: str, way: str, imported: str
 ) -> None:
-    run(ENDING, broker.url, str(bank.path), topic, way)
+    run(ENDING, broker.url, str(bank.path), topic, way, imported)
     assert values_in(broker.url, topic) == ([1] if way == "exit" else [0, 1])
 
 

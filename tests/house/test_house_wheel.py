@@ -5,23 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
-ROOT = Path(__file__).parents[2]
+from environments import unpacked_wheel
+
 NOT_INSTALLED = ("bench", "benchmarks", "examples", "tests")
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a wheel, unpacked."""
-    place = tmp_path_factory.mktemp("wheel")
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(place), versions=["standard"])
-    with ZipFile(wheel) as files:
-        files.extractall(place / "installed")
-    return place / "installed"
+    return unpacked_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_a_wheel_holds_the_package_and_no_benchmark(installed: Path) -> None:

@@ -1,10 +1,8 @@
-"""The programs that pages of the documentation show, and the wheel."""
+"""The programs that pages of the documentation show."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -16,10 +14,3 @@ def page_program(page: str, name: str) -> str:
     found = re.search(rf"^```\w+ file={re.escape(name)}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert found is not None, f"{page} has no {name}"
     return found[1]
-
-
-def build_wheel(directory: Path) -> Path:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
-    (path,) = directory.glob("*.whl")
-    return path

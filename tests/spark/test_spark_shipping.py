@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from shipping_support import ROOT, build_wheel
+from shipping_support import ROOT
 
+from environments import build_wheel
 from tallystick.cli.doctor import spark as doctor
 from tallystick.cli.doctor.finding import Finding
 from tallystick.spark import jdbc
@@ -96,7 +97,7 @@ def test_the_wheel_knows_its_extra(wheel: zipfile.ZipFile) -> None:
     (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     lines = wheel.read(metadata).decode().splitlines()
     wanted = [line for line in lines if line.startswith("Requires-Dist: ") and line.endswith("extra == 'spark'")]
-    assert [line.split()[1].partition(">=")[0] for line in wanted] == ["jinja2", "pyarrow", "pyspark"]
+    assert [line.split()[1].partition(">=")[0] for line in wanted] == ["jinja2", "pyarrow", "pyspark", "rich", "typer"]
 
 
 # --- the doctor --------------------------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from shipping_support import build_wheel, page_program
+from shipping_support import page_program
 
 from brokers import BrokerProcess, running_broker
+from environments import build_wheel
 from tallystick.link import Link
 from tallystick.spark.java import find_java
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from tallystick.core.errors import TallystickError
+from tallystick.extras import need
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _SOURCE = Path(__file__).parents[3]
@@ -27,6 +28,7 @@ def bench(context: typer.Context) -> None:
         raise TallystickError(
             "the benchmarks are not part of the installed package; in a checkout of the source, `make bench` runs them"
         )
+    need("server")
     sys.path.insert(0, str(_SOURCE))
     try:
         benchmarks = importlib.import_module("benchmarks.command")

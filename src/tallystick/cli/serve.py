@@ -12,6 +12,7 @@ import typer
 from tallystick.broker.config import load_config
 from tallystick.cli.flags import with_config_flags
 from tallystick.core.errors import TallystickError
+from tallystick.extras import need
 
 _EPILOG = (
     "Every setting may also come from the environment (TALLYSTICK_CHECK_AFTER=2s) or from a TOML file "
@@ -32,6 +33,7 @@ def serve(
     ] = None,
     **flags: Any,
 ) -> None:
+    need("server")
     settings = load_config(config, flags)
     from tallystick.api.server import serve as run  # late: a wrong setting is told without loading the broker
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
+import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from multiprocessing.util import Finalize, register_after_fork
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -289,9 +290,18 @@ def _close_all() -> None:
             log.exception("a client could not be closed at the end of the process")  # the others still can
 
 
-def _close_all_in_worker(_: object = None) -> None:
-    """A process of multiprocessing may end without `atexit`, and forgets what its parent has registered."""
-    Finalize(None, _close_all_after_threads, exitpriority=0)
+def _watch_workers() -> None:
+    """A process of multiprocessing may end without `atexit`, and forgets what its parent has registered. It is looked
+    for and not imported, which would take longer than most of what a client needs: where nobody has imported it, there
+    are no such processes. So this is said again in every child: a worker's parent has it."""
+    multiprocessing = sys.modules.get("multiprocessing.util")
+    if multiprocessing is not None:
+        multiprocessing.register_after_fork(_open, _close_all_in_worker)
+        _close_all_in_worker(_open)
+
+
+def _close_all_in_worker(_: object) -> None:
+    sys.modules["multiprocessing.util"].Finalize(None, _close_all_after_threads, exitpriority=0)
 
 
 def _close_all_after_threads() -> None:
@@ -302,5 +312,5 @@ def _close_all_after_threads() -> None:
     _close_all()
 
 
-_close_all_in_worker()
-register_after_fork(_open, _close_all_in_worker)
+_watch_workers()
+os.register_at_fork(after_in_child=_watch_workers)

@@ -12,6 +12,7 @@ from tallystick.cli.options import Json
 from tallystick.cli.output import print_json
 from tallystick.core.errors import TallystickError
 from tallystick.demo.run import RECONCILE_LOG, DemoOptions, DemoResult, Sabotage, run
+from tallystick.extras import need
 
 _SECONDS = "Give the transfers up after this time; by default, when nothing has moved for two minutes."
 _SPARK = (
@@ -37,6 +38,7 @@ def demo(
     spark: Annotated[bool, typer.Option("--spark/--no-spark", help=_SPARK)] = True,
     as_json: Json = False,
 ) -> None:
+    need("server")
     chosen = random.randrange(1_000_000) if seed is None else seed  # noqa: S311 - shown, so that it can be given again
     options = DemoOptions(transfers, kills, producers, consumers, seconds, chosen, keep, sabotage, spark)
     result = run(options, Console(stderr=as_json, highlight=False))

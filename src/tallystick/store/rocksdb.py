@@ -10,7 +10,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rocksdict import (
+from tallystick.core.errors import DataDirectoryError
+from tallystick.extras import need
+from tallystick.store.directory import DataDirectory
+from tallystick.store.kv.engine import AREAS, Area, Changes, EngineFailed
+from tallystick.store.kv.store import KvStore
+from tallystick.store.protocol import StoreSettings
+
+need("server")
+
+from rocksdict import (  # noqa: E402 - where it is missing, the line above has said what to install
     BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
@@ -21,12 +30,6 @@ from rocksdict import (
     ReadOptions,
     WriteBatch,
 )
-
-from tallystick.core.errors import DataDirectoryError
-from tallystick.store.directory import DataDirectory
-from tallystick.store.kv.engine import AREAS, Area, Changes, EngineFailed
-from tallystick.store.kv.store import KvStore
-from tallystick.store.protocol import StoreSettings
 
 log = logging.getLogger("tallystick.store")
 

@@ -13,8 +13,9 @@ transaction (`prepare` to `rollback`) and that transaction itself (`prepare` to 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal, cast
+
+from msgspec import Struct
 
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
@@ -30,8 +31,7 @@ from tallystick.core.names import check_gid
 OutboxState = Literal["prepare", "commit", "rollback"]
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxRow:
+class OutboxRow(Struct, frozen=True):
     """Something the broker has not confirmed. `attempts` counts the claims, this one included."""
 
     gid: str

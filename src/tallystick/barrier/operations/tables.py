@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.operations.common import own_transaction
@@ -17,6 +16,8 @@ _WAIT = 60.0
 @cache
 def table_definitions(engine: str) -> tuple[str, ...]:
     """The statements of `sql/<engine>.sql`, without their comments."""
+    from importlib.resources import files  # late: few processes create tables, and every client would pay for it
+
     text = files("tallystick.barrier").joinpath("sql", f"{engine}.sql").read_text(encoding="utf-8")
     code = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
     return tuple(part.strip() for part in code.split(";") if part.strip())

@@ -18,6 +18,8 @@ from tallystick.core.limits import MIB
 
 LEAST_PYTHON = (3, 11)
 EXTRAS = {
+    "server": "running a broker",
+    "cli": "the command line",
     "arrow": "bulk reads as Arrow",
     "postgresql": "barrier, inbox and outbox in PostgreSQL",
     "mysql": "the same in MySQL and MariaDB",

@@ -7,9 +7,10 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from tallystick.barrier.adapters import adapt_async, adapt_sync, own_opener
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
@@ -33,8 +34,7 @@ EXPECT_AFTER = 3
 """So often the same source was found at an address before it is expected there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
+class Door(Struct, frozen=True):
     """A way into a database: what opens a connection, and where that is to look for the tables ("": where it does)."""
 
     open: OpenConnection

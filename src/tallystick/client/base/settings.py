@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
-from yarl import URL
 
 from tallystick.barrier.names import BARRIER_TABLE, checked_table
 from tallystick.barrier.operations.barrier import Decision
 from tallystick.client.base.times import milliseconds_or_none
+from tallystick.core.addresses import broker_address
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
 from tallystick.core.ops import Check, OnExhausted
@@ -97,12 +97,10 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def parse_address(address: str) -> str:
     """A broker's address in its one spelling: scheme, host and port, no slash at the end."""
-    url = URL(address.strip() if "://" in address else f"http://{address.strip()}")
-    if url.scheme not in ("http", "https") or not url.host:
-        raise InvalidRequest(
-            f"{address!r} is not a broker address; give one such as http://127.0.0.1:7440", field="urls"
-        )
-    return str(url).rstrip("/")
+    try:
+        return broker_address(address).text
+    except ValueError as reason:
+        raise InvalidRequest(str(reason), field="urls") from reason
 
 
 def addresses_of(urls: str | Iterable[str]) -> tuple[str, ...]:

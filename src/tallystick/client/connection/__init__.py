@@ -13,7 +13,6 @@ from tallystick.client.base.settings import Settings
 from tallystick.client.base.stats import Stats
 from tallystick.client.base.workers import Workers
 from tallystick.client.connection.brokers import Brokers
-from tallystick.client.connection.transport import new_session, shut_session
 from tallystick.core.ids import new_member_id
 
 log = logging.getLogger("tallystick.client")
@@ -33,8 +32,7 @@ class LoopConnection:
         self.stats = stats
         self.loop = asyncio.get_running_loop()
         self.member = settings.member or new_member_id()
-        self.session = new_session()
-        self.brokers = Brokers(settings, self.session, self.member)
+        self.brokers = Brokers(settings, self.member)
         self.workers = Workers("tallystick-database", DATABASE_THREADS)
         # Whose turn it is, among blocks and handlers, to use a synchronous connection on this loop.
         self.turn = asyncio.Lock()
@@ -54,5 +52,6 @@ class LoopConnection:
             log.warning("closed with %d operations unanswered; their outcome is left to the check-back", given_up)
 
     async def let_go(self) -> None:
-        await shut_session(self.session)
+        self.brokers.let_go()
+        await asyncio.sleep(0)  # its sockets are closed in the loop's next turn, and the loop may end before that
         self.workers.stop()

@@ -9,14 +9,12 @@ import time
 from collections.abc import Iterator
 from typing import TypeVar
 
-import aiohttp
 import msgspec
 
 from tallystick.client.base.settings import Settings
 from tallystick.client.connection.coalescer import Coalescer, CoalescerLimits
 from tallystick.client.connection.combiner import Combiner
 from tallystick.client.connection.loop_wire import LoopWire
-from tallystick.client.connection.transport import Transport
 from tallystick.core.calls import check_branches
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ids import new_gid, store_of_gid
@@ -37,10 +35,9 @@ _info = msgspec.msgpack.Decoder(BrokerInfo)
 class BrokerPeer:
     """One address: its connection, what it said of itself, and whether it answered the last time."""
 
-    def __init__(self, address: str, session: aiohttp.ClientSession, settings: Settings) -> None:
+    def __init__(self, address: str, settings: Settings) -> None:
         self.address = address
-        self.transport = Transport(address, session)
-        self._wire = LoopWire(address)
+        self.wire = LoopWire(address)
         self.healthy = True
         self.store: str | None = None
         self.limits: Limits | None = None
@@ -55,7 +52,7 @@ class BrokerPeer:
     def _coalescer(self, in_flight: int) -> Coalescer:
         return Coalescer(
             self.address,
-            self._wire.post,
+            self.wire.post,
             limits=CoalescerLimits(in_flight=in_flight),
             request_timeout=self._timeout,
             on_health=self.mark,
@@ -92,14 +89,14 @@ class BrokerPeer:
     async def info(self, timeout: float | None = None) -> BrokerInfo:
         """What the broker says of itself, asked now."""
         try:
-            content = await self.transport.request("GET", "/v1/info", timeout=timeout or self._timeout)
+            content = await self.wire.request("GET", "/v1/info", timeout=timeout or self._timeout)
             info = _info.decode(content)
         except msgspec.MsgspecError as failure:
             raise BrokerUnavailable(f"{self.address} is not a Tallystick broker: {failure}") from failure
         except BrokerUnavailable:
             self.mark(False)
             raise
-        self.store = info.store
+        self.answered_by(info.store)
         self.limits = msgspec.convert(info.limits, Limits)
         self._dedup_retention_ms = info.dedup_retention_ms
         self.mark(True)
@@ -137,19 +134,16 @@ class BrokerPeer:
         if self._probe is not None:
             self._probe.cancel()
         await self.threads.close(timeout)
-        given_up = await asyncio.gather(self.ops.close(timeout), self.unconfirmed.close(timeout))
-        self._wire.close()
-        return sum(given_up)
+        return sum(await asyncio.gather(self.ops.close(timeout), self.unconfirmed.close(timeout)))
 
 
 class Brokers:
     """All addresses of a client, on one event loop."""
 
-    def __init__(self, settings: Settings, session: aiohttp.ClientSession, member: str) -> None:
+    def __init__(self, settings: Settings, member: str) -> None:
         self.timeout = settings.timeout
         self._settings = settings
-        self._session = session
-        self._by_address = {address: BrokerPeer(address, session, settings) for address in settings.addresses}
+        self._by_address = {address: BrokerPeer(address, settings) for address in settings.addresses}
         # Each member has its own order of preference, so a fleet spreads over the brokers, and each process
         # stays with one while that is healthy: its batches are larger and the order of its keys is kept.
         self._order = sorted(
@@ -172,7 +166,7 @@ class Brokers:
         """The broker at an address; one that a crashed process wrote down may be missing in our own list."""
         broker = self._by_address.get(address)
         if broker is None:
-            broker = self._by_address[address] = BrokerPeer(address, self._session, self._settings)
+            broker = self._by_address[address] = BrokerPeer(address, self._settings)
         return broker
 
     async def of_row(self, gid: str, address: str) -> BrokerPeer:
@@ -221,8 +215,13 @@ class Brokers:
         return [broker for broker in unknown if broker.store is None]
 
     async def close(self, timeout: float) -> int:
+        """Flush what waits; how much of it was given up."""
         given_up = await asyncio.gather(*(broker.close(timeout) for broker in self._by_address.values()))
         return sum(given_up)
+
+    def let_go(self) -> None:
+        for broker in self._by_address.values():
+            broker.wire.close()
 
 
 def _weight(address: str, name: str) -> bytes:

@@ -1,31 +1,41 @@
-"""What the wires of threads and of event loops share: the head of a request with operations, and its answer."""
+"""What the wires of threads and of event loops share: the head of a request, and its answer or its refusal.
+
+The distinction that matters to a transaction is made on the wires: `BrokerUnreachable` means that no byte of the
+request left, any other `BrokerUnavailable` means that the broker may or may not have acted.
+"""
 
 from __future__ import annotations
 
 import base64
 
 import httptools
-from yarl import URL
+import msgspec
 
-from tallystick.client.connection.transport import refusal
-from tallystick.core.wire import MSGPACK
+from tallystick.core.addresses import BrokerAddress
+from tallystick.core.errors import BrokerUnavailable, TallystickError, error_from_code
+from tallystick.core.wire import MSGPACK, Problem
 
-PATH = "/v1/batch"
+BATCH = "/v1/batch"
+CONNECT_SECONDS = 5.0
+IDLE_SECONDS = 3.0
+"""Shorter than a web server's own patience with idle connections (5 s is common): a request on a connection that is
+just being closed at the other end would count as sent, with its answer lost."""
+
+_problem = msgspec.json.Decoder(Problem)
 
 
-def request_head(url: URL) -> bytes:
+def request_head(address: BrokerAddress, method: str = "POST", target: str = BATCH) -> bytes:
     """All of a request's head but its last number, the length of the body."""
     return (
-        f"POST {url.raw_path} HTTP/1.1\r\nHost: {url.with_user(None).authority}\r\n{_authorization(url)}"
+        f"{method} {address.path}{target} HTTP/1.1\r\nHost: {address.authority}\r\n{_authorization(address)}"
         f"Content-Type: {MSGPACK}\r\nAccept: {MSGPACK}\r\nContent-Length: "
     ).encode()
 
 
-def _authorization(url: URL) -> str:
-    """For a proxy in front of the broker that asks who is there."""
-    if not url.user:
+def _authorization(address: BrokerAddress) -> str:
+    if address.login is None:
         return ""
-    credentials = base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
+    credentials = base64.b64encode(":".join(address.login).encode()).decode()
     return f"Authorization: Basic {credentials}\r\n"
 
 
@@ -52,7 +62,7 @@ class WireAnswer:
         body = b"".join(self._body)
         if self._status < 300:
             return body
-        raise refusal(address, self._status, self._retry_after, body)
+        raise _refusal(address, self._status, self._retry_after, body)
 
     # --- the parser's callbacks ------------------------------------------------------------------------------------
 
@@ -68,3 +78,16 @@ class WireAnswer:
         if self._status >= 200:  # 1xx: the real one follows
             self.complete = True
             self.keeps_alive = self._parser.should_keep_alive()
+
+
+def _refusal(address: str, status: int, retry_after: str, content: bytes) -> TallystickError:
+    """The error of an answer that is not 2xx, also from a proxy that does not speak problem+json."""
+    try:
+        problem = _problem.decode(content)
+    except msgspec.MsgspecError:
+        text = content[:200].decode("utf-8", "replace")
+        return BrokerUnavailable(f"{address} answered {status} without a reason: {text!r}")
+    error = error_from_code(problem.code, problem.detail, problem.field)
+    if retry_after.isdigit():
+        error.extra["retry_after"] = float(retry_after)
+    return error

@@ -67,7 +67,7 @@ class _Groups(Struct):
 
 
 async def _ask(broker: BrokerPeer, kind: type[T], method: str, path: str, **options: Any) -> T:
-    content = await broker.transport.request(method, path, **options)
+    content = await broker.wire.request(method, path, **options)
     try:
         return msgspec.msgpack.decode(content, type=kind)
     except msgspec.MsgspecError as failure:

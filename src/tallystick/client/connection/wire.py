@@ -19,10 +19,8 @@ import ssl
 import struct
 import time
 
-from yarl import URL
-
-from tallystick.client.connection.exchange import PATH, WireAnswer, request_head
-from tallystick.client.connection.transport import CONNECT_SECONDS, IDLE_SECONDS
+from tallystick.client.connection.exchange import CONNECT_SECONDS, IDLE_SECONDS, WireAnswer, request_head
+from tallystick.core.addresses import broker_address
 from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
 
 RECEIVE_BYTES = 16 * 1024, 256 * 1024
@@ -39,12 +37,12 @@ class Wire:
     whatever else goes wrong, an answer reaches only whom it is for."""
 
     def __init__(self, address: str) -> None:
-        url = URL(address + PATH)
+        place = broker_address(address)
         self.address = address
         self.connections = 0  # how many were made, for tests and measurements
-        self._place = (url.host or "", url.port or 80)
-        self._is_secure = url.scheme == "https"
-        self._head = request_head(url)
+        self._place = (place.host, place.port)
+        self._is_secure = place.scheme == "https"
+        self._head = request_head(place)
         self._free: list[WireConnection] = []
         self._in_use: set[WireConnection] = set()
 

@@ -1,0 +1,35 @@
+"""What `pip install tallystick` leaves out: the extras that bring it, and the words for whoever lacks one.
+
+Packages are looked for and not imported. The tables and messages here need nothing but the standard library: they are
+what is left to say when everything else is missing.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+# extra -> what it is for, and the modules that its packages bring
+EXTRAS = {
+    "server": (
+        "the broker",
+        ("grpc", "grpc_reflection", "prometheus_client", "rocksdict", "sortedcontainers", "uvicorn", "uvloop"),
+    ),
+    "cli": ("the command line", ("rich", "typer")),
+    "spark": ("Spark", ("jinja2", "pyarrow", "pyspark")),
+}
+
+
+class ExtraMissing(ModuleNotFoundError):
+    """Something needs an extra of Tallystick's that is not installed."""
+
+
+def lacking(extra: str) -> list[str]:
+    """The modules of an extra that are not there."""
+    return [module for module in EXTRAS[extra][1] if find_spec(module) is None]
+
+
+def need(extra: str) -> None:
+    """Raise `ExtraMissing`, which says what to install, unless all of an extra is there."""
+    missing = lacking(extra)
+    if missing:
+        raise ExtraMissing(f"{EXTRAS[extra][0]} is not installed: pip install 'tallystick[{extra}]'", name=missing[0])
