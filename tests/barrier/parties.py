@@ -14,7 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import asyncpg
 import psycopg
+import psycopg2
+import psycopg2.pool
+import psycopg_pool
 import pymysql
 import pytest
 from sqlalchemy import create_engine
@@ -30,7 +34,14 @@ from tallystick.barrier.statement import Result, Statement
 
 T = TypeVar("T")
 
-DRIVER_ERRORS = (sqlite3.Error, psycopg.Error, pymysql.Error)
+DRIVER_ERRORS = (
+    sqlite3.Error,
+    psycopg.Error,
+    psycopg2.Error,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    pymysql.Error,
+)
 
 # name -> engine; a name says driver and database
 KINDS = {
@@ -49,6 +60,17 @@ KINDS = {
     "orm-postgresql": "postgresql",
     "async-core-postgresql": "postgresql",
     "async-orm-postgresql": "postgresql",
+    "psycopg2": "postgresql",
+    "psycopg2-autocommit": "postgresql",
+    "psycopg2-pool": "postgresql",
+    "core-psycopg2": "postgresql",
+    "orm-psycopg2": "postgresql",
+    "psycopg-pool": "postgresql",
+    "async-psycopg-pool": "postgresql",
+    "async-asyncpg": "postgresql",
+    "async-asyncpg-pool": "postgresql",
+    "async-core-asyncpg": "postgresql",
+    "async-orm-asyncpg": "postgresql",
     "pymysql": "mysql",
     "pymysql-autocommit": "mysql",
     "core-mysql": "mysql",
@@ -57,11 +79,14 @@ KINDS = {
 }
 PLAIN_KINDS = ["sqlite3", "psycopg", "pymysql"]
 
+# Where a statement outside a transaction commits by itself, whatever the connection was told.
+ALWAYS_AUTOCOMMIT = ("async-asyncpg", "async-asyncpg-pool")
+
 _MARKS = {"sqlite": [], "postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb]}
 
 
 # Of the tests that are for every kind, `make test` runs these: a driver of each engine, and sessions of SQLAlchemy.
-COMMON_KINDS = [*PLAIN_KINDS, "orm-mysql", "async-orm-postgresql"]
+COMMON_KINDS = [*PLAIN_KINDS, "orm-mysql", "async-orm-postgresql", "async-asyncpg-pool"]
 
 
 def kind_params(kinds: list[str]) -> list[Any]:
@@ -155,8 +180,12 @@ class Place:
         party = Party()
         self._parties.append(party)
         kind = kind or self.kind
-        if kind.startswith("async-psycopg"):
+        if kind.endswith("-pool") and kind.startswith("async-"):
+            party.connection = await self._pooled_async(kind, party)
+        elif kind.startswith("async-psycopg"):
             party.connection = await self._psycopg_async(kind)
+        elif kind == "async-asyncpg":
+            party.connection = await asyncpg.connect(**self._asyncpg_parameters())
         elif kind.startswith("async-"):
             party.connection = await self._sqlalchemy_async(kind, party)
         else:
@@ -196,6 +225,12 @@ class Place:
         autocommit = kind.endswith("-autocommit")
         if kind.startswith("sqlite3"):
             return sqlite3.connect(self.file, isolation_level=None if autocommit else "DEFERRED", timeout=5)
+        if kind.endswith("-pool"):
+            return self._pooled(kind, party)
+        if kind.startswith("psycopg2"):
+            connection = psycopg2.connect(**self._parameters())
+            connection.autocommit = autocommit
+            return connection
         if kind.startswith(("psycopg", "pymysql")):
             assert self.server is not None
             return self.server.connect(autocommit=autocommit)
@@ -203,6 +238,34 @@ class Place:
         engine = create_engine(self._url(kind), poolclass=NullPool, **options)
         party.dispose = engine.dispose
         return Session(engine) if kind.startswith("orm-") else engine.connect()
+
+    def _pooled(self, kind: str, party: Party) -> Any:
+        """A connection of a pool of its own."""
+        if kind == "psycopg2-pool":
+            old = psycopg2.pool.ThreadedConnectionPool(1, 1, **self._parameters())
+            party.dispose = old.closeall
+            return old.getconn()
+        pool = psycopg_pool.ConnectionPool(kwargs=self._parameters(), min_size=1, max_size=1, open=True)
+        party.dispose = pool.close
+        return pool.getconn()
+
+    async def _pooled_async(self, kind: str, party: Party) -> Any:
+        if kind == "async-asyncpg-pool":
+            acquiring = await asyncpg.create_pool(**self._asyncpg_parameters(), min_size=1, max_size=1)
+            party.dispose = acquiring.close
+            return await acquiring.acquire()
+        pool = psycopg_pool.AsyncConnectionPool(kwargs=self._parameters(), min_size=1, max_size=1, open=False)
+        await pool.open()
+        party.dispose = pool.close
+        return await pool.getconn()
+
+    def _parameters(self) -> dict[str, Any]:
+        assert self.server is not None
+        return self.server.parameters()
+
+    def _asyncpg_parameters(self) -> dict[str, Any]:
+        assert self.server is not None
+        return self.server.asyncpg_parameters()
 
     async def _psycopg_async(self, kind: str) -> Any:
         assert self.server is not None
@@ -218,7 +281,13 @@ class Place:
     def _url(self, kind: str) -> Any:
         if self.server is None:
             return f"sqlite+aiosqlite:///{self.file}" if self._is_async() else f"sqlite:///{self.file}"
-        drivers = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
+        drivers = {
+            "postgresql": "postgresql+psycopg",
+            "psycopg2": "postgresql+psycopg2",
+            "asyncpg": "postgresql+asyncpg",
+            "mysql": "mysql+pymysql",
+            "mariadb": "mariadb+pymysql",
+        }
         return self.server.url(drivers[kind.split("-")[1]])
 
     def _is_async(self) -> bool:

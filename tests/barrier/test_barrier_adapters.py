@@ -14,7 +14,7 @@ import aiosqlite
 import psycopg
 import pymysql.cursors
 import pytest
-from parties import DRIVER_ERRORS, KINDS, Party, Place, kind_params
+from parties import ALWAYS_AUTOCOMMIT, DRIVER_ERRORS, KINDS, Party, Place, kind_params
 from psycopg.rows import dict_row
 from sqlalchemy import create_engine
 from sqlalchemy.dialects.postgresql import asyncpg
@@ -157,7 +157,7 @@ async def test_row_factories_of_the_service_make_no_difference(place: Place, gid
 
 async def test_what_the_service_did_before_begin_belongs_to_the_transaction(place: Place, gid: str) -> None:
     party = await place.open()
-    if place.kind.endswith("-autocommit"):
+    if place.kind.endswith("-autocommit") or place.kind in ALWAYS_AUTOCOMMIT:
         await party.execute("begin")
     await party.execute("insert into account (id, balance) values (1, 100)")
     await party.begin()
