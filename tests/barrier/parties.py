@@ -17,8 +17,6 @@ from typing import Any, TypeVar
 import asyncpg
 import psycopg
 import psycopg2
-import psycopg2.pool
-import psycopg_pool
 import pymysql
 import pytest
 from sqlalchemy import create_engine
@@ -62,11 +60,7 @@ KINDS = {
     "async-orm-postgresql": "postgresql",
     "psycopg2": "postgresql",
     "psycopg2-autocommit": "postgresql",
-    "psycopg2-pool": "postgresql",
     "core-psycopg2": "postgresql",
-    "orm-psycopg2": "postgresql",
-    "psycopg-pool": "postgresql",
-    "async-psycopg-pool": "postgresql",
     "async-asyncpg": "postgresql",
     "async-asyncpg-pool": "postgresql",
     "async-core-asyncpg": "postgresql",
@@ -86,18 +80,25 @@ _MARKS = {"sqlite": [], "postgresql": [pytest.mark.postgresql], "mysql": [pytest
 
 
 # Of the tests that are for every kind, `make test` runs these: a driver of each engine, and sessions of SQLAlchemy.
-COMMON_KINDS = [*PLAIN_KINDS, "orm-mysql", "async-orm-postgresql", "async-asyncpg-pool"]
+COMMON_KINDS = [*PLAIN_KINDS, "orm-mysql", "async-orm-postgresql"]
+
+
+# Left to the full tests wherever they come.
+FULL_KINDS = [kind for kind in KINDS if "psycopg2" in kind or "asyncpg" in kind]
 
 
 def kind_params(kinds: list[str]) -> list[Any]:
-    return [pytest.param(kind, marks=_MARKS[KINDS[kind]]) for kind in kinds]
+    return [_param(kind, full=kind in FULL_KINDS) for kind in kinds]
 
 
 def every_kind() -> list[Any]:
     """Each kind there is; the less common ones are left to the full tests."""
     full = [kind for kind in KINDS if kind not in COMMON_KINDS]
-    marked = [pytest.param(kind, marks=[*_MARKS[KINDS[kind]], pytest.mark.full]) for kind in full]
-    return [*kind_params(COMMON_KINDS), *marked]
+    return [*kind_params(COMMON_KINDS), *(_param(kind, full=True) for kind in full)]
+
+
+def _param(kind: str, *, full: bool) -> Any:
+    return pytest.param(kind, marks=[*_MARKS[KINDS[kind]], *([pytest.mark.full] if full else [])])
 
 
 # For tests where the driver makes no difference: one kind for each engine.
@@ -180,8 +181,8 @@ class Place:
         party = Party()
         self._parties.append(party)
         kind = kind or self.kind
-        if kind.endswith("-pool") and kind.startswith("async-"):
-            party.connection = await self._pooled_async(kind, party)
+        if kind == "async-asyncpg-pool":
+            party.connection = await self._asyncpg_pooled(party)
         elif kind.startswith("async-psycopg"):
             party.connection = await self._psycopg_async(kind)
         elif kind == "async-asyncpg":
@@ -225,10 +226,9 @@ class Place:
         autocommit = kind.endswith("-autocommit")
         if kind.startswith("sqlite3"):
             return sqlite3.connect(self.file, isolation_level=None if autocommit else "DEFERRED", timeout=5)
-        if kind.endswith("-pool"):
-            return self._pooled(kind, party)
         if kind.startswith("psycopg2"):
-            connection = psycopg2.connect(**self._parameters())
+            assert self.server is not None
+            connection = psycopg2.connect(**self.server.parameters())
             connection.autocommit = autocommit
             return connection
         if kind.startswith(("psycopg", "pymysql")):
@@ -239,29 +239,11 @@ class Place:
         party.dispose = engine.dispose
         return Session(engine) if kind.startswith("orm-") else engine.connect()
 
-    def _pooled(self, kind: str, party: Party) -> Any:
+    async def _asyncpg_pooled(self, party: Party) -> Any:
         """A connection of a pool of its own."""
-        if kind == "psycopg2-pool":
-            old = psycopg2.pool.ThreadedConnectionPool(1, 1, **self._parameters())
-            party.dispose = old.closeall
-            return old.getconn()
-        pool = psycopg_pool.ConnectionPool(kwargs=self._parameters(), min_size=1, max_size=1, open=True)
+        pool = await asyncpg.create_pool(**self._asyncpg_parameters(), min_size=1, max_size=1)
         party.dispose = pool.close
-        return pool.getconn()
-
-    async def _pooled_async(self, kind: str, party: Party) -> Any:
-        if kind == "async-asyncpg-pool":
-            acquiring = await asyncpg.create_pool(**self._asyncpg_parameters(), min_size=1, max_size=1)
-            party.dispose = acquiring.close
-            return await acquiring.acquire()
-        pool = psycopg_pool.AsyncConnectionPool(kwargs=self._parameters(), min_size=1, max_size=1, open=False)
-        await pool.open()
-        party.dispose = pool.close
-        return await pool.getconn()
-
-    def _parameters(self) -> dict[str, Any]:
-        assert self.server is not None
-        return self.server.parameters()
+        return await pool.acquire()
 
     def _asyncpg_parameters(self) -> dict[str, Any]:
         assert self.server is not None

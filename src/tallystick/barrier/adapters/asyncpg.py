@@ -5,6 +5,7 @@ asyncpg does not tell whether an error has aborted the transaction, but the serv
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
@@ -159,10 +160,10 @@ async def commit_and_tell(connection: Any) -> None:
         raise aborted()
 
 
-def connect_as(pool: Any) -> Awaitable[Any]:
+async def connect_as(pool: Any) -> Any:
     """A connection of our own, made as a pool makes its: with its list of hosts, its password function and its SSL."""
-    connecting: Awaitable[Any] = pool._connect(*pool._connect_args, **pool._connect_kwargs)
-    return connecting
+    kinds = {"connection_class": pool._connection_class, "record_class": pool._record_class}
+    return await pool._connect(*pool._connect_args, loop=asyncio.get_running_loop(), **kinds, **pool._connect_kwargs)
 
 
 def _behind(connection: Any) -> Any:
