@@ -66,7 +66,7 @@ class AsyncpgAdapter:
     async def begin(self, first: Statement | None = None) -> None:
         self._refuse_strange()
         if _STATE.open(self._raw):
-            # As far as is known: a statement that was cancelled, a commit say, has not told its end yet. This waits for it.
+            # As far as is known: a statement that was cancelled, a commit say, has not told its end. This waits for it.
             await self._connection.execute("show transaction_isolation")
         begin = None if _STATE.open(self._raw) else "begin"
         self._beginning = True  # until it is answered, nobody knows

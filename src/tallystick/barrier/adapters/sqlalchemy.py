@@ -68,6 +68,7 @@ class SqlAlchemyAdapter:
         self._ending = Ending(self.dialect, self._state)
         self._begun: Connection | None = None
         self._path: str | None = None
+        self._address = ""
 
     @property
     def in_transaction(self) -> bool:
@@ -79,7 +80,10 @@ class SqlAlchemyAdapter:
     def address(self) -> str:
         if self._is_sqlite:
             return sqlite_address(self._file())
-        return postgres_address(self.raw) if self.dialect.name == "postgresql" else mysql_address(self.raw)
+        return self._address or self._address_of(self.raw)
+
+    def _address_of(self, raw: Any) -> str:
+        return postgres_address(raw) if self.dialect.name == "postgresql" else mysql_address(raw)
 
     @property
     def raw(self) -> Any:
@@ -100,6 +104,9 @@ class SqlAlchemyAdapter:
         # The pool knows when it opened the connection.
         opened_at = getattr(connection.connection._connection_record, "starttime", None)
         refuse_inherited(None if self._is_sqlite else raw, opened_at)
+        if not self._is_sqlite:
+            # Now: a session that is ended inside the block would have to open another connection to tell.
+            self._address = self._address_of(raw)
         if first is not None and self._is_psycopg:  # it brings its BEGIN along
             self.execute(first)
             return
