@@ -61,6 +61,11 @@ class Server:
         credentials = {"user": self.user, "password": self.password, name: database}
         return {"host": self.host, "port": self.port, **credentials}
 
+    def asyncpg_parameters(self, database: str = DATABASE) -> dict[str, Any]:
+        """Keyword arguments of asyncpg.connect()."""
+        credentials = {"user": self.user, "password": self.password, "database": database}
+        return {"host": self.host, "port": self.port, **credentials}
+
     def connect(self, database: str = DATABASE, **options: Any) -> Any:
         """A new connection of psycopg or PyMySQL."""
         return self.driver(**{**self.parameters(database), **options})

@@ -14,7 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import asyncpg
 import psycopg
+import psycopg2
 import pymysql
 import pytest
 from sqlalchemy import create_engine
@@ -30,7 +32,14 @@ from tallystick.barrier.statement import Result, Statement
 
 T = TypeVar("T")
 
-DRIVER_ERRORS = (sqlite3.Error, psycopg.Error, pymysql.Error)
+DRIVER_ERRORS = (
+    sqlite3.Error,
+    psycopg.Error,
+    psycopg2.Error,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    pymysql.Error,
+)
 
 # name -> engine; a name says driver and database
 KINDS = {
@@ -49,6 +58,13 @@ KINDS = {
     "orm-postgresql": "postgresql",
     "async-core-postgresql": "postgresql",
     "async-orm-postgresql": "postgresql",
+    "psycopg2": "postgresql",
+    "psycopg2-autocommit": "postgresql",
+    "core-psycopg2": "postgresql",
+    "async-asyncpg": "postgresql",
+    "async-asyncpg-pool": "postgresql",
+    "async-core-asyncpg": "postgresql",
+    "async-orm-asyncpg": "postgresql",
     "pymysql": "mysql",
     "pymysql-autocommit": "mysql",
     "core-mysql": "mysql",
@@ -57,6 +73,9 @@ KINDS = {
 }
 PLAIN_KINDS = ["sqlite3", "psycopg", "pymysql"]
 
+# Where a statement outside a transaction commits by itself, whatever the connection was told.
+ALWAYS_AUTOCOMMIT = ("async-asyncpg", "async-asyncpg-pool")
+
 _MARKS = {"sqlite": [], "postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb]}
 
 
@@ -64,15 +83,22 @@ _MARKS = {"sqlite": [], "postgresql": [pytest.mark.postgresql], "mysql": [pytest
 COMMON_KINDS = [*PLAIN_KINDS, "orm-mysql", "async-orm-postgresql"]
 
 
+# Left to the full tests wherever they come.
+FULL_KINDS = [kind for kind in KINDS if "psycopg2" in kind or "asyncpg" in kind]
+
+
 def kind_params(kinds: list[str]) -> list[Any]:
-    return [pytest.param(kind, marks=_MARKS[KINDS[kind]]) for kind in kinds]
+    return [_param(kind, full=kind in FULL_KINDS) for kind in kinds]
 
 
 def every_kind() -> list[Any]:
     """Each kind there is; the less common ones are left to the full tests."""
     full = [kind for kind in KINDS if kind not in COMMON_KINDS]
-    marked = [pytest.param(kind, marks=[*_MARKS[KINDS[kind]], pytest.mark.full]) for kind in full]
-    return [*kind_params(COMMON_KINDS), *marked]
+    return [*kind_params(COMMON_KINDS), *(_param(kind, full=True) for kind in full)]
+
+
+def _param(kind: str, *, full: bool) -> Any:
+    return pytest.param(kind, marks=[*_MARKS[KINDS[kind]], *([pytest.mark.full] if full else [])])
 
 
 # For tests where the driver makes no difference: one kind for each engine.
@@ -155,8 +181,12 @@ class Place:
         party = Party()
         self._parties.append(party)
         kind = kind or self.kind
-        if kind.startswith("async-psycopg"):
+        if kind == "async-asyncpg-pool":
+            party.connection = await self._asyncpg_pooled(party)
+        elif kind.startswith("async-psycopg"):
             party.connection = await self._psycopg_async(kind)
+        elif kind == "async-asyncpg":
+            party.connection = await asyncpg.connect(**self._asyncpg_parameters())
         elif kind.startswith("async-"):
             party.connection = await self._sqlalchemy_async(kind, party)
         else:
@@ -196,6 +226,11 @@ class Place:
         autocommit = kind.endswith("-autocommit")
         if kind.startswith("sqlite3"):
             return sqlite3.connect(self.file, isolation_level=None if autocommit else "DEFERRED", timeout=5)
+        if kind.startswith("psycopg2"):
+            assert self.server is not None
+            connection = psycopg2.connect(**self.server.parameters())
+            connection.autocommit = autocommit
+            return connection
         if kind.startswith(("psycopg", "pymysql")):
             assert self.server is not None
             return self.server.connect(autocommit=autocommit)
@@ -203,6 +238,16 @@ class Place:
         engine = create_engine(self._url(kind), poolclass=NullPool, **options)
         party.dispose = engine.dispose
         return Session(engine) if kind.startswith("orm-") else engine.connect()
+
+    async def _asyncpg_pooled(self, party: Party) -> Any:
+        """A connection of a pool of its own."""
+        pool = await asyncpg.create_pool(**self._asyncpg_parameters(), min_size=1, max_size=1)
+        party.dispose = pool.close
+        return await pool.acquire()
+
+    def _asyncpg_parameters(self) -> dict[str, Any]:
+        assert self.server is not None
+        return self.server.asyncpg_parameters()
 
     async def _psycopg_async(self, kind: str) -> Any:
         assert self.server is not None
@@ -218,7 +263,13 @@ class Place:
     def _url(self, kind: str) -> Any:
         if self.server is None:
             return f"sqlite+aiosqlite:///{self.file}" if self._is_async() else f"sqlite:///{self.file}"
-        drivers = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
+        drivers = {
+            "postgresql": "postgresql+psycopg",
+            "psycopg2": "postgresql+psycopg2",
+            "asyncpg": "postgresql+asyncpg",
+            "mysql": "mysql+pymysql",
+            "mariadb": "mariadb+pymysql",
+        }
         return self.server.url(drivers[kind.split("-")[1]])
 
     def _is_async(self) -> bool:

@@ -14,10 +14,10 @@ import aiosqlite
 import psycopg
 import pymysql.cursors
 import pytest
-from parties import DRIVER_ERRORS, KINDS, Party, Place, kind_params
+from parties import ALWAYS_AUTOCOMMIT, DRIVER_ERRORS, KINDS, Party, Place, kind_params
 from psycopg.rows import dict_row
 from sqlalchemy import create_engine
-from sqlalchemy.dialects.postgresql import asyncpg
+from sqlalchemy.dialects.postgresql import pg8000
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
@@ -44,6 +44,7 @@ from tallystick.barrier.operations.identity import ensure_identity
 from tallystick.barrier.operations.tether import require_tied, tie
 
 AUTOCOMMIT_KINDS = ["sqlite3-autocommit", "psycopg-autocommit", "pymysql-autocommit", "core-mariadb-autocommit"]
+AUTOCOMMIT_KINDS += ["psycopg2-autocommit", *ALWAYS_AUTOCOMMIT]
 
 
 async def test_adapter_knows_its_engine_and_kind(place: Place) -> None:
@@ -53,9 +54,8 @@ async def test_adapter_knows_its_engine_and_kind(place: Place) -> None:
 
 
 def test_unknown_connection_is_refused_with_a_list_of_the_known() -> None:
-    for stranger in (object(), "postgresql://", create_engine("sqlite://")):
-        with pytest.raises(UnsupportedConnection, match=r"sqlite3\.Connection, psycopg\.Connection.*AsyncSession"):
-            adapt(stranger)
+    with pytest.raises(UnsupportedConnection, match=r"sqlite3\.Connection, psycopg\.Connection.*AsyncSession"):
+        adapt(object())
 
 
 async def test_driver_that_is_only_supported_through_sqlalchemy_is_refused(tmp_path: Path) -> None:
@@ -103,15 +103,15 @@ async def test_sessions_of_an_async_registry_are_recognised(tmp_path: Path) -> N
 
 def test_sqlalchemy_driver_that_hides_its_transaction_is_refused() -> None:
     engine = create_engine("sqlite://")
-    engine.dialect = asyncpg.dialect()
-    with Session(engine) as session, pytest.raises(UnsupportedConnection, match=r"postgresql\+asyncpg is not"):
+    engine.dialect = pg8000.dialect()
+    with Session(engine) as session, pytest.raises(UnsupportedConnection, match=r"postgresql\+pg8000 is not"):
         adapt(session)
 
 
 def test_no_driver_is_needed_but_the_one_in_use(tmp_path: Path) -> None:
     code = """
 import sys
-for name in ("psycopg", "pymysql", "sqlalchemy"):
+for name in ("psycopg", "psycopg2", "asyncpg", "pymysql", "sqlalchemy"):
     sys.modules[name] = None
 import sqlite3
 from tallystick.barrier import adapt_sync, create_tables, decide, run_sync
@@ -157,7 +157,7 @@ async def test_row_factories_of_the_service_make_no_difference(place: Place, gid
 
 async def test_what_the_service_did_before_begin_belongs_to_the_transaction(place: Place, gid: str) -> None:
     party = await place.open()
-    if place.kind.endswith("-autocommit"):
+    if place.kind.endswith("-autocommit") or place.kind in ALWAYS_AUTOCOMMIT:
         await party.execute("begin")
     await party.execute("insert into account (id, balance) values (1, 100)")
     await party.begin()
@@ -176,7 +176,7 @@ async def test_transaction_in_which_nothing_happened_commits(place: Place) -> No
     await party.rollback()
 
 
-@pytest.mark.parametrize("kind", kind_params([k for k in KINDS if "psycopg" in k or "postgresql" in k]))
+@pytest.mark.parametrize("kind", kind_params([k for k in KINDS if KINDS[k] == "postgresql"]))
 async def test_transaction_that_an_ignored_error_aborted_does_not_commit(place: Place, gid: str) -> None:
     party = await place.open()
     await party.begin()
@@ -190,7 +190,7 @@ async def test_transaction_that_an_ignored_error_aborted_does_not_commit(place: 
     assert await party.run(decide(gid)) == "rolled_back"
 
 
-@pytest.mark.parametrize("kind", kind_params([*AUTOCOMMIT_KINDS, "sqlite3", "core-sqlite", "psycopg"]))
+@pytest.mark.parametrize("kind", kind_params([*AUTOCOMMIT_KINDS, "sqlite3", "core-sqlite", "psycopg", "psycopg2"]))
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 async def test_transaction_that_was_ended_in_its_middle_does_not_commit(place: Place, gid: str, end: str) -> None:
     party = await place.open()
@@ -221,8 +221,8 @@ async def test_the_next_transaction_is_not_taken_for_the_one_that_was_begun(plac
     await party.rollback()
 
 
-@pytest.mark.parametrize("kind", kind_params(["psycopg", "async-psycopg"]))
-async def test_transaction_block_of_psycopg_is_not_ours_to_end(place: Place) -> None:
+@pytest.mark.parametrize("kind", kind_params(["psycopg", "async-psycopg", *ALWAYS_AUTOCOMMIT]))
+async def test_transaction_block_of_the_driver_is_not_ours_to_end(place: Place) -> None:
     party = await place.open()
     connection = party.connection
     if place.kind == "psycopg":
@@ -318,7 +318,10 @@ if sys.version_info >= (3, 12):
         engine.dispose()
 
 
-@pytest.mark.parametrize("kind", kind_params(["sqlite3", "psycopg", "async-psycopg", "pymysql"]))
+@pytest.mark.parametrize(
+    "kind",
+    kind_params(["sqlite3", "psycopg", "async-psycopg", "psycopg2", "psycopg2-autocommit", "async-asyncpg", "pymysql"]),
+)
 async def test_closed_connection_gives_the_error_of_its_driver(place: Place, gid: str) -> None:
     party = await place.open()
     await party.begin()

@@ -35,15 +35,20 @@ SERVER_KINDS = [
     "async-psycopg",
     "core-postgresql",
     "async-orm-postgresql",
+    "psycopg2",
+    "psycopg2-autocommit",
+    "async-asyncpg",
+    "async-asyncpg-pool",
+    "async-core-asyncpg",
     "pymysql",
     "pymysql-autocommit",
     "core-mysql",
     "orm-mysql",
 ]
 server_kinds = pytest.mark.parametrize("kind", kind_params(SERVER_KINDS))
-postgresql_kinds = pytest.mark.parametrize(
-    "kind", kind_params(["psycopg", "psycopg-autocommit", "async-psycopg", "orm-postgresql", "async-core-postgresql"])
-)
+POSTGRESQL_KINDS = ["psycopg", "psycopg-autocommit", "async-psycopg", "orm-postgresql", "async-core-postgresql"]
+POSTGRESQL_KINDS += ["psycopg2", "psycopg2-autocommit", "async-asyncpg", "async-asyncpg-pool", "async-orm-asyncpg"]
+postgresql_kinds = pytest.mark.parametrize("kind", kind_params(POSTGRESQL_KINDS))
 mysql_kinds = pytest.mark.parametrize("kind", kind_params(["pymysql", "core-mysql"]))
 sqlite_kinds = pytest.mark.parametrize(
     "kind", ["sqlite3", "sqlite3-autocommit", "core-sqlite", "orm-sqlite", "async-core-sqlite", "async-orm-sqlite"]
@@ -181,7 +186,9 @@ async def test_commit_refused_by_a_constraint_is_certain(place: Place, gid: str)
     assert await truth(place, gid) == ("rolled_back", [])
 
 
-@pytest.mark.parametrize("kind", kind_params(["orm-sqlite", "orm-postgresql", "async-orm-postgresql", "orm-mysql"]))
+@pytest.mark.parametrize(
+    "kind", kind_params(["orm-sqlite", "orm-postgresql", "async-orm-postgresql", "async-orm-asyncpg", "orm-mysql"])
+)
 async def test_flush_that_fails_before_the_commit_is_certain(place: Place, gid: str) -> None:
     party = await marked(place, gid)
     party.connection.add(Account(id=1, balance=0))  # the number is taken

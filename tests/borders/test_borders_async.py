@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 from borders_support import MODES, Mode, Service
@@ -21,6 +22,9 @@ from sqlalchemy.pool import NullPool
 from tallystick import AsyncClient, errors
 
 Execute = Callable[[str], Awaitable[Any]]
+
+UNUSABLE = (psycopg.Error, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, errors.TallystickError)
+"""What a connection raises that a cancelled block has left."""
 
 LIMIT = 200
 """More awaits than any block has."""
@@ -63,8 +67,26 @@ async def psycopg_connection(bank: Bank, **options: Any) -> AsyncIterator[tuple[
 
 
 @asynccontextmanager
-async def sqlalchemy_session(bank: Bank) -> AsyncIterator[tuple[Any, Execute]]:
-    engine = create_async_engine(bank.url("postgresql+psycopg"), poolclass=NullPool)
+async def asyncpg_connection(bank: Bank) -> AsyncIterator[tuple[Any, Execute]]:
+    connection = await asyncpg.connect(**bank.asyncpg_parameters())
+    try:
+        yield connection, connection.execute
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def asyncpg_pool(bank: Bank) -> AsyncIterator[tuple[Any, Execute]]:
+    async with (
+        asyncpg.create_pool(**bank.asyncpg_parameters(), min_size=1, max_size=1) as pool,
+        pool.acquire() as connection,
+    ):
+        yield connection, connection.execute
+
+
+@asynccontextmanager
+async def sqlalchemy_session(bank: Bank, driver: str = "psycopg") -> AsyncIterator[tuple[Any, Execute]]:
+    engine = create_async_engine(bank.url(f"postgresql+{driver}"), poolclass=NullPool)
     try:
         async with AsyncSession(engine) as session:
             yield session, lambda sql: session.execute(text(sql))
@@ -98,7 +120,7 @@ async def cancel_everywhere(ts: AsyncClient, service: Service, opened: Any, mode
                 done.append(note)
             # The connection goes on to be used. It may be of no use any more, but nothing that was left in it by
             # the cancelled block is committed with the next.
-            with contextlib.suppress(psycopg.Error, SQLAlchemyError, errors.TallystickError):
+            with contextlib.suppress(*UNUSABLE):
                 await block(ts, connection, execute, service.topic, f"{note} next", mode)
                 done.append(f"{note} next")
         if played.waits < number:
@@ -122,8 +144,11 @@ OPENED = {
     "psycopg": psycopg_connection,
     "autocommit": partial(psycopg_connection, autocommit=True),
     "session": sqlalchemy_session,
+    "asyncpg": asyncpg_connection,
+    "asyncpg pool": asyncpg_pool,
+    "asyncpg session": partial(sqlalchemy_session, driver="asyncpg"),
 }
-ONCE = [(kind, mode, 1) for kind in ("psycopg", "session") for mode in MODES]
+ONCE = [(kind, mode, 1) for kind in ("psycopg", "session", "asyncpg", "asyncpg session") for mode in MODES]
 TWICE = [(kind, "late", 2) for kind in OPENED]
 
 

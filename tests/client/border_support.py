@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg2
 import pytest
 from client_support import Bank
 from sqlalchemy import create_engine, text
@@ -26,6 +27,8 @@ KINDS = {
     "orm-psycopg": ("postgresql", "postgresql+psycopg"),
     "core-psycopg2": ("postgresql", "postgresql+psycopg2"),
     "orm-psycopg2": ("postgresql", "postgresql+psycopg2"),
+    "psycopg2": ("postgresql", ""),
+    "psycopg2-autocommit": ("postgresql", ""),
     "pymysql": ("mysql", ""),
     "pymysql-autocommit": ("mysql", ""),
     "core-pymysql": ("mysql", "mysql+pymysql"),
@@ -91,12 +94,13 @@ def opener(bank: Bank, kind: str) -> Iterator[Callable[[], Any]]:
         level = None if autocommit else "DEFERRED"
         yield lambda: sqlite3.connect(bank.path, isolation_level=level, timeout=10)
     else:
-        yield lambda: _set_autocommit(bank.open()) if autocommit else bank.open()
+        opens = (lambda: psycopg2.connect(**bank.parameters())) if kind.startswith("psycopg2") else bank.open
+        yield lambda: _set_autocommit(opens()) if autocommit else opens()
 
 
 def _set_autocommit(connection: Any) -> Any:
     if callable(getattr(connection, "autocommit", None)):
         connection.autocommit(True)  # PyMySQL
     else:
-        connection.autocommit = True  # psycopg
+        connection.autocommit = True  # psycopg, psycopg2
     return connection

@@ -53,6 +53,10 @@ class Bank:
         assert isinstance(self._place, Server)
         return self._place.parameters(self._database)
 
+    def asyncpg_parameters(self) -> dict[str, Any]:
+        assert isinstance(self._place, Server)
+        return self._place.asyncpg_parameters(self._database)
+
     def note(self, connection: Any, note: str) -> None:
         """The business of this service."""
         connection.cursor().execute(f"insert into ledger (note) values ({self.mark})", (note,))

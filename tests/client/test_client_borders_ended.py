@@ -65,9 +65,10 @@ def visible(broker: BrokerProcess, topic: str) -> list[str]:
 
 ENDINGS = [(end, mode, order) for end in ("commit", "rollback") for mode, order in WAYS]
 ENDINGS += [(end, "check-back", "late") for end in ENDS if end not in ("commit", "rollback")]
+DEAF = "psycopg2-autocommit"
 
 
-@kinds()
+@kinds(*(kind for kind in KINDS if kind != DEAF))
 @pytest.mark.parametrize(("end", "mode", "order"), ENDINGS)
 def test_a_block_whose_transaction_was_ended_inside_says_so(
     ts: tallystick.Client,
@@ -93,7 +94,22 @@ def test_a_block_whose_transaction_was_ended_inside_says_so(
         assert "before" not in bank.notes()
 
 
-@kinds("psycopg", "orm-psycopg", "orm-psycopg2", "orm-sqlite", "orm-pymysql", "sqlite3", "pymysql")
+@kinds(DEAF)
+@pytest.mark.parametrize(("mode", "order"), WAYS[:3])
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_in_psycopg2s_autocommit_mode_its_methods_end_nothing_and_statements_do(
+    ts: tallystick.Client, broker: BrokerProcess, bank: Bank, topic: str, mode: str, order: str, end: str
+) -> None:
+    with opened(bank, DEAF) as conn:
+        block(ts, conn, topic, mode, order, getattr(conn.connection, end))
+        assert bank.notes() == ["after", "before"]
+        eventually(lambda: len(visible(broker, topic)) == 1, "the message of the block")
+        with pytest.raises(TransactionLost):
+            block(ts, conn, topic, mode, order, lambda: conn.execute(end))
+        assert conn.connection.autocommit is True
+
+
+@kinds("psycopg", "psycopg2", "orm-psycopg", "orm-psycopg2", "orm-sqlite", "orm-pymysql", "sqlite3", "pymysql")
 @ways
 def test_a_rollback_after_a_caught_error_is_noticed(
     ts: tallystick.Client, broker: BrokerProcess, bank: Bank, kind: str, topic: str, mode: str, order: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import signal
 import threading
 import time
@@ -136,9 +137,12 @@ def _name(step: Any) -> str:
 def _send_commit(adapter: Any) -> None:
     """Give COMMIT to the server and do not wait for its answer."""
     driver = adapter._connection
-    if adapter.dialect.name == "postgresql":
+    if hasattr(driver, "pgconn"):
         driver.pgconn.send_query(b"commit")
         driver.pgconn.flush()
+    elif adapter.dialect.name == "postgresql":  # the drivers that cannot send without waiting: what they would send
+        socket = driver._transport.get_extra_info("socket") if adapter.is_async else driver
+        os.write(socket.fileno(), b"Q\x00\x00\x00\x0bcommit\x00")
     else:
         driver._execute_command(COMMAND.COM_QUERY, "COMMIT")
 

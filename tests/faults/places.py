@@ -6,12 +6,16 @@ The tables have no unique keys, on purpose: nothing but the barrier and the inbo
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import asyncpg
 import psycopg
+import psycopg2
 import pymysql
 
 from tallystick.barrier import create_tables
@@ -24,17 +28,19 @@ _LOCK_SECONDS = 30
 
 
 class Place(NamedTuple):
-    """Where a database is; `engine` is sqlite, postgresql or mysql."""
+    """Where a database is; `engine` is sqlite, postgresql or mysql. `driver`: psycopg2, or asyncpg for what is
+    asynchronous, where it is not psycopg."""
 
     engine: str
     parameters: dict[str, Any]
+    driver: str = ""
 
     def connect(self) -> Any:
         """A connection as a service would open it, with the driver's own defaults."""
         if self.engine == "sqlite":
             return sqlite3.connect(self.parameters["path"], timeout=self.parameters.get("timeout", _LOCK_SECONDS))
         if self.engine == "postgresql":
-            return psycopg.connect(**self.parameters)
+            return (psycopg2 if self.driver == "psycopg2" else psycopg).connect(**self.parameters)
         return pymysql.connect(**self.parameters)
 
     def run(self, connection: Any, sql: str, *values: object) -> list[Any]:
@@ -48,12 +54,18 @@ class Place(NamedTuple):
 
     async def connect_async(self) -> Any:
         """An asynchronous connection where the driver has them, else a plain one for use on the event loop."""
+        if self.driver == "asyncpg":
+            given = dict(self.parameters)
+            return await asyncpg.connect(database=given.pop("dbname"), **given)
         if self.engine == "postgresql":
             return await psycopg.AsyncConnection.connect(**self.parameters)
         return self.connect()
 
     async def run_async(self, connection: Any, sql: str, *values: object) -> None:
-        if self.engine == "postgresql":
+        if self.driver == "asyncpg":
+            numbers = itertools.count(1)
+            await connection.execute(re.sub("%s", lambda _: f"${next(numbers)}", sql), *values)
+        elif self.engine == "postgresql":
             await connection.execute(sql, values)
         else:
             self.run(connection, sql, *values)

@@ -6,15 +6,16 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from places import Place
+from places import Place, server_place
 from survivors import BROKER, Survivors
 from variants import VARIANTS, is_committed, moments_of
 
 from brokers import BrokerProcess, running_broker
 from fork_server import ForkServer
+from servers import Server
 
 pytestmark = pytest.mark.fault
 
@@ -54,9 +55,28 @@ def broker() -> Iterator[BrokerProcess]:
 def test_a_kill_at_any_step_leaves_both_or_neither(
     place: Place, broker: BrokerProcess, crew: ForkServer, tmp_path: Path
 ) -> None:
-    survivors = Survivors(broker.url, place, crew, tmp_path, CHECK_AFTER)
+    outcomes = kill_at_every_step(Survivors(broker.url, place, crew, tmp_path, CHECK_AFTER), list(VARIANTS))
+    assert outcomes == {(outcome, by) for outcome in ("committed", "rolled_back") for by in ("producer", "check")}
+
+
+@pytest.mark.full
+@pytest.mark.postgresql
+@pytest.mark.parametrize(
+    ("driver", "variants"), [("psycopg2", ["late", "outbox"]), ("asyncpg", ["late-async", "later-async"])]
+)
+def test_a_kill_at_any_step_leaves_both_or_neither_whatever_the_driver(
+    postgres: Server, broker: BrokerProcess, crew: ForkServer, tmp_path: Path, driver: str, variants: list[str]
+) -> None:
+    place = server_place(postgres)._replace(driver=driver)
+    outcomes = kill_at_every_step(Survivors(broker.url, place, crew, tmp_path, CHECK_AFTER), variants)
+    assert outcomes == {("committed", "producer"), ("committed", "check"), ("rolled_back", "check")}
+
+
+def kill_at_every_step(survivors: Survivors, variants: list[str]) -> set[Any]:
+    """Which outcomes there were, and who brought them about."""
+    place = survivors.place
     with survivors.living():
-        cases = find_cases(survivors)
+        cases = find_cases(survivors, variants)
         unhurt: set[str] = set()
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             names = list(pool.map(lambda case: killed(survivors, case, unhurt), cases))
@@ -64,18 +84,18 @@ def test_a_kill_at_any_step_leaves_both_or_neither(
         sure = [is_committed(moments_of(case.variant, place.engine), case.at) for case in cases]
         must = {name for name, is_in in zip(names, sure, strict=True) if is_in}
         may = {name for name, is_in in zip(names, sure, strict=True) if is_in is None}
-        finished = {f"{name}-dry" for name, variant in VARIANTS.items() if not variant.refused}
+        finished = {f"{name}-dry" for name in variants if not VARIANTS[name].refused}
         assert committed - may == must | finished | unhurt
         survivors.settle(committed)
     outcomes = survivors.outcomes_agree()
-    assert set(outcomes) == {(outcome, by) for outcome in ("committed", "rolled_back") for by in ("producer", "check")}
     assert_kills_hit_their_moment(survivors, dict(zip(names, cases, strict=True)))
+    return set(outcomes)
 
 
-def find_cases(survivors: Survivors) -> list[Case]:
+def find_cases(survivors: Survivors, variants: list[str]) -> list[Case]:
     """Run each variant to its end and take a case for every moment it passes; all of them must be known here."""
     cases = []
-    for variant in VARIANTS:
+    for variant in variants:
         child = survivors.produce(variant, 0, f"{variant}-dry", check_after=60.0, patience=30.0)
         assert child.wait() == 0, survivors.crew.log_text()
         (moments,) = child.reported("moments")

@@ -12,6 +12,8 @@ from typing import Any
 
 from tallystick.barrier.adapters import inherited_connections  # noqa: F401 (before any fork: it notes what is open)
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
+from tallystick.barrier.adapters.not_connections import mistaken
+from tallystick.barrier.adapters.pools import keeps_no_track, past_pool
 from tallystick.barrier.errors import UnsupportedConnection
 
 _HERE = "tallystick.barrier.adapters"
@@ -21,6 +23,9 @@ _KINDS: dict[tuple[str, str], tuple[str, str]] = {
     ("sqlite3", "Connection"): ("sqlite", "SqliteAdapter"),
     ("psycopg", "Connection"): ("psycopg", "PsycopgAdapter"),
     ("psycopg", "AsyncConnection"): ("psycopg", "AsyncPsycopgAdapter"),
+    ("psycopg2", "connection"): ("psycopg2", "Psycopg2Adapter"),
+    ("asyncpg", "Connection"): ("asyncpg", "AsyncpgAdapter"),
+    ("asyncpg", "PoolConnectionProxy"): ("asyncpg", "AsyncpgAdapter"),
     ("pymysql", "Connection"): ("pymysql", "PyMySQLAdapter"),
     ("sqlalchemy", "Connection"): ("sqlalchemy", "SqlAlchemyAdapter"),
     ("sqlalchemy", "Session"): ("sqlalchemy", "SqlAlchemyAdapter"),
@@ -38,20 +43,24 @@ def adapt(connection: Any) -> Adapter:
     kind = type(connection)
     make = _makers.get(kind)
     if make is None:
-        make = _makers[kind] = _maker(kind)
+        make = _makers[kind] = _maker(connection)
     return make(connection)
 
 
-def _maker(connection: type) -> Callable[[Any], Adapter]:
+def _maker(connection: Any) -> Callable[[Any], Adapter]:
     """What makes an adapter of a connection of this type."""
-    for kind in _kinds_of(connection):
+    kinds = _kinds_of(type(connection))
+    for kind in kinds:
         if kind in _REGISTRIES:
             return lambda registry: adapt(registry())
         if kind in _KINDS:
             module, name = _KINDS[kind]
             adapter: Callable[[Any], Adapter] = getattr(import_module(f"{_HERE}.{module}"), name)
             return adapter
-    given = f"{connection.__module__}.{connection.__qualname__}"
+    mistake = mistaken(connection, kinds)
+    if mistake is not None:
+        raise mistake
+    given = f"{type(connection).__module__}.{type(connection).__qualname__}"
     known = ", ".join(f"{package}.{name}" for package, name in _KINDS)
     raise UnsupportedConnection(f"{given} is not a supported database connection; supported are {known}")
 
@@ -77,12 +86,20 @@ def adapt_async(connection: Any) -> AsyncAdapter:
 
 
 def own_opener(open_connection: Callable[[], Any]) -> Callable[[], Any]:
-    """The same way in without a pool of the service's own behind it, where that can be seen: `engine.connect`."""
+    """The same way in without a pool of the service's own behind it, where that can be seen: `engine.connect`,
+    `pool.acquire`, `pool.getconn`."""
     owner = getattr(open_connection, "__self__", None)
-    if not {("sqlalchemy", "Engine"), ("sqlalchemy", "AsyncEngine")} & set(_kinds_of(type(owner))):
-        return open_connection
+    kinds = _kinds_of(type(owner))
+    if not {("sqlalchemy", "Engine"), ("sqlalchemy", "AsyncEngine")} & set(kinds):
+        return past_pool(owner, open_connection, kinds) or open_connection
     opener: Callable[[], Any] = import_module(f"{_HERE}.sqlalchemy").own_opener(owner, open_connection)
     return opener
+
+
+def returning_opener(open_connection: Callable[[], Any]) -> Callable[[], Any]:
+    """The same way in; its connections may be a pool's, if closing them gives them back to it."""
+    owner = getattr(open_connection, "__self__", None)
+    return own_opener(open_connection) if keeps_no_track(_kinds_of(type(owner))) else open_connection
 
 
 def _kinds_of(connection: type) -> list[tuple[str, str]]:

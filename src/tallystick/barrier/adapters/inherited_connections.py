@@ -79,8 +79,10 @@ def _process_of(raw: Any) -> _Process:
 
 
 def _socket_of(raw: Any) -> int | None:
-    """The inode of the connection's socket, for psycopg, psycopg2 and PyMySQL."""
+    """The inode of the connection's socket, for psycopg, psycopg2, asyncpg and PyMySQL."""
     try:
+        if hasattr(raw, "_transport"):
+            return os.fstat(raw._transport.get_extra_info("socket").fileno()).st_ino
         return os.fstat((raw if hasattr(raw, "fileno") else raw._sock).fileno()).st_ino
     except Exception:
         return None  # closed, or of a driver that does not tell

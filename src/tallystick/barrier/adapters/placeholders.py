@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import NamedTuple
 
 _NAMED = re.compile(r"(?<![:\w]):(\w+)")
+_RETURNS_ROWS = re.compile(r"\s*select\b|.*\breturning\b", re.IGNORECASE | re.DOTALL)
 
 
 @lru_cache(maxsize=512)
 def percent_style(sql: str) -> str:
     """`:name` as `%(name)s`, for psycopg and PyMySQL. None of our statements for them holds a percent sign."""
     return _NAMED.sub(r"%(\1)s", sql)
+
+
+class Numbered(NamedTuple):
+    """A statement with `$1`, and the names of its values in their order."""
+
+    sql: str
+    names: tuple[str, ...]
+    returns_rows: bool
+
+
+@lru_cache(maxsize=512)
+def numbered_style(sql: str) -> Numbered:
+    """`:name` as `$1`, for asyncpg; a name that comes again has its number again."""
+    names = tuple(dict.fromkeys(_NAMED.findall(sql)))
+    text = _NAMED.sub(lambda found: f"${names.index(found[1]) + 1}", sql)
+    return Numbered(text, names, _RETURNS_ROWS.match(sql) is not None)

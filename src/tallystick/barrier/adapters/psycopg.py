@@ -137,6 +137,11 @@ async def run_statement_async(connection: psycopg.AsyncConnection[Any], statemen
     return Result(() if cursor.rownumber is None else await cursor.fetchall(), cursor.rowcount)
 
 
+def _pool_of(connection: Any) -> Any:
+    """The pool of psycopg_pool's that has handed it out."""
+    return getattr(connection, "_pool", None)
+
+
 class PsycopgAdapter(_PsycopgAdapter[psycopg.Connection[Any]]):
     """A `psycopg.Connection`, with or without autocommit."""
 
@@ -174,7 +179,11 @@ class PsycopgAdapter(_PsycopgAdapter[psycopg.Connection[Any]]):
         return lambda: psycopg.connect(autocommit=True, **parameters)
 
     def close(self) -> None:
-        self._connection.close()
+        pool = _pool_of(self._connection)
+        if pool is None:
+            self._connection.close()
+        else:
+            pool.putconn(self._connection)
 
 
 class AsyncPsycopgAdapter(_PsycopgAdapter[psycopg.AsyncConnection[Any]]):
@@ -214,4 +223,8 @@ class AsyncPsycopgAdapter(_PsycopgAdapter[psycopg.AsyncConnection[Any]]):
         return lambda: psycopg.AsyncConnection.connect(autocommit=True, **parameters)
 
     async def close(self) -> None:
-        await self._connection.close()
+        pool = _pool_of(self._connection)
+        if pool is None:
+            await self._connection.close()
+        else:
+            await pool.putconn(self._connection)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -17,8 +18,9 @@ from sqlalchemy.util import await_only
 
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.last_look import just_before_commit
-from tallystick.barrier.adapters.placeholders import percent_style
+from tallystick.barrier.adapters.placeholders import numbered_style, percent_style
 from tallystick.barrier.adapters.state import (
+    AsyncpgState,
     DriverState,
     MysqlState,
     PostgresState,
@@ -28,7 +30,7 @@ from tallystick.barrier.adapters.state import (
     sqlite_address,
 )
 from tallystick.barrier.adapters.transaction_end import Ending, not_committed
-from tallystick.barrier.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
+from tallystick.barrier.dialects import MYSQL, POSTGRESQL, PREPARED_POSTGRESQL, SQLITE, Dialect
 from tallystick.barrier.errors import BarrierError, TransactionOpen, UnsupportedConnection
 from tallystick.barrier.statement import Result, Statement
 
@@ -37,13 +39,14 @@ T = TypeVar("T")
 # Pools of which another one would not lead to the same database in memory.
 _ONE_CONNECTION = (StaticPool, SingletonThreadPool)
 
-# Only drivers that tell the state of their transaction. asyncpg and asyncmy, for two, do not: a transaction that
-# an error has aborted would "commit" without a word.
+# Only drivers that tell the state of their transaction, or, as asyncpg, what has become of a commit. With another one a
+# transaction that an error has aborted would "commit" without a word.
 _DRIVERS: dict[str, tuple[Dialect, DriverState]] = {
     "pysqlite": (SQLITE, SqliteState()),
     "aiosqlite": (SQLITE, SqliteState()),
     "psycopg": (POSTGRESQL, PostgresState()),
     "psycopg2": (POSTGRESQL, PostgresState()),
+    "asyncpg": (PREPARED_POSTGRESQL, AsyncpgState()),
     "pymysql": (MYSQL, MysqlState()),
     "aiomysql": (MYSQL, MysqlState()),
 }
@@ -61,9 +64,11 @@ class SqlAlchemyAdapter:
         self.dialect, self._state = _supported(self._engine)
         self._is_sqlite = self.dialect is SQLITE
         self._is_psycopg = self._engine.dialect.driver == "psycopg"
+        self._is_asyncpg = self._engine.dialect.driver == "asyncpg"
         self._ending = Ending(self.dialect, self._state)
         self._begun: Connection | None = None
         self._path: str | None = None
+        self._address = ""
 
     @property
     def in_transaction(self) -> bool:
@@ -75,7 +80,10 @@ class SqlAlchemyAdapter:
     def address(self) -> str:
         if self._is_sqlite:
             return sqlite_address(self._file())
-        return postgres_address(self.raw) if self.dialect.name == "postgresql" else mysql_address(self.raw)
+        return self._address or self._address_of(self.raw)
+
+    def _address_of(self, raw: Any) -> str:
+        return postgres_address(raw) if self.dialect.name == "postgresql" else mysql_address(raw)
 
     @property
     def raw(self) -> Any:
@@ -91,9 +99,14 @@ class SqlAlchemyAdapter:
         connection = self._connection()
         raw = _driver(connection)
         _refuse_deaf_commit(raw)
+        if self._is_asyncpg:
+            _asyncpg().refuse_autocommit(connection)
         # The pool knows when it opened the connection.
         opened_at = getattr(connection.connection._connection_record, "starttime", None)
         refuse_inherited(None if self._is_sqlite else raw, opened_at)
+        if not self._is_sqlite:
+            # Now: a session that is ended inside the block would have to open another connection to tell.
+            self._address = self._address_of(raw)
         if first is not None and self._is_psycopg:  # it brings its BEGIN along
             self.execute(first)
             return
@@ -117,7 +130,7 @@ class SqlAlchemyAdapter:
         else:
             connection = self._connection()
             self._ending.before_hooks(_driver(connection))
-            with just_before_commit(connection, lambda used: self._ending.before_commit(_driver(used))):
+            with just_before_commit(connection, self._last_look):
                 self._owner.commit()
         # A session that is joined to an outer transaction commits nothing. One with an engine of its own has given its
         # connection back to the pool, where it may be another thread's by now.
@@ -134,7 +147,11 @@ class SqlAlchemyAdapter:
         connection, self._begun = self._begun, None
         if connection is None or connection.closed or connection.invalidated:
             return
-        if self._state.open(_driver(connection)):
+        if not self._state.open(_driver(connection)):
+            return
+        if self._is_asyncpg:
+            _asyncpg().roll_back_driver(connection)
+        else:
             connection.connection.rollback()
 
     def execute(self, statement: Statement) -> Result:
@@ -143,8 +160,7 @@ class SqlAlchemyAdapter:
         if self._is_psycopg:
             return _on_psycopg(connection, statement)
         # Not `text()`: it is made and compiled again for every use, at several times the price of the statement.
-        sql = statement.sql if self._is_sqlite else percent_style(statement.sql)
-        result = connection.exec_driver_sql(sql, dict(statement.params) or None)
+        result = connection.exec_driver_sql(*self._bound(statement))
         if not result.returns_rows:
             return Result((), result.rowcount)
         return Result([tuple(row) for row in result], result.rowcount)
@@ -163,6 +179,18 @@ class SqlAlchemyAdapter:
 
     def close(self) -> None:
         self._owner.close()
+
+    def _last_look(self, used: Connection) -> None:
+        self._ending.before_commit(_driver(used))
+        if self._is_asyncpg:
+            _asyncpg().have_commit_told(used)
+
+    def _bound(self, statement: Statement) -> tuple[str, Any]:
+        """As the driver wants it."""
+        if self._is_asyncpg:
+            numbered = numbered_style(statement.sql)
+            return numbered.sql, tuple(statement.params[name] for name in numbered.names) or None
+        return statement.sql if self._is_sqlite else percent_style(statement.sql), dict(statement.params) or None
 
     def _connection(self) -> Connection:
         owner = self._owner
@@ -242,7 +270,7 @@ def _supported(engine: Engine) -> tuple[Dialect, DriverState]:
     if driver not in _DRIVERS:
         raise UnsupportedConnection(
             f"SQLAlchemy's driver {engine.dialect.name}+{driver} is not supported; use one of "
-            "sqlite, sqlite+aiosqlite, postgresql+psycopg (sync and async), postgresql+psycopg2, "
+            "sqlite, sqlite+aiosqlite, postgresql+psycopg (sync and async), postgresql+psycopg2, postgresql+asyncpg, "
             "mysql+pymysql, mysql+aiomysql, mariadb+pymysql, mariadb+aiomysql"
         )
     return _DRIVERS[driver]
@@ -320,6 +348,11 @@ def _on_psycopg(connection: Connection, statement: Statement) -> Result:
         return run_statement(raw, statement)
     except psycopg.Error as error:
         connection._handle_dbapi_exception(error, statement.sql, None, None, None)
+
+
+def _asyncpg() -> Any:
+    """What SQLAlchemy over asyncpg needs besides; imported by those who have asyncpg."""
+    return import_module("tallystick.barrier.adapters.sqlalchemy_asyncpg")
 
 
 def _driver(connection: Connection) -> Any:

@@ -44,6 +44,10 @@ def ended() -> TransactionLost:
     )
 
 
+def aborted() -> TransactionLost:
+    return TransactionLost("the local transaction was aborted by an earlier error, which was ignored", rolled_back=True)
+
+
 class SqliteState:
     """sqlite3 and aiosqlite."""
 
@@ -74,6 +78,10 @@ class PostgresState:
     def doubt(self, raw: Any) -> str | None:
         return None
 
+    def idle(self, raw: Any) -> bool:
+        """Whether there surely is no transaction: not what is said of a connection that is closed."""
+        return _libpq_status(raw) == _IDLE
+
     def busy(self, raw: Any) -> bool:
         """Whether a statement is under way."""
         return _libpq_status(raw) == _ACTIVE
@@ -87,9 +95,7 @@ class PostgresState:
         status = _libpq_status(raw)
         if status == _IN_ERROR:
             # COMMIT would answer with ROLLBACK here, and the driver would call that a success.
-            return TransactionLost(
-                "the local transaction was aborted by an earlier error, which was ignored", rolled_back=True
-            )
+            return aborted()
         return ended() if status == _IDLE else None
 
 
@@ -97,6 +103,25 @@ def _libpq_status(raw: Any) -> int:
     # Asked several times in a transaction; psycopg's `info` makes two objects for each answer, libpq itself none.
     status: int = raw.pgconn.transaction_status if hasattr(raw, "pgconn") else raw.info.transaction_status
     return status
+
+
+class AsyncpgState:
+    """asyncpg, which does not tell an aborted transaction from a good one: the answer to COMMIT does."""
+
+    chains: ClassVar[bool] = False
+
+    def open(self, raw: Any) -> bool:
+        return not raw.is_closed() and bool(raw.is_in_transaction())
+
+    def doubt(self, raw: Any) -> str | None:
+        return None
+
+    def begin(self, raw: Any) -> str | None:
+        # For SQLAlchemy, whose transaction begins by itself; unless it has missed that a statement ended the last one.
+        return "begin" if raw._top_xact is not None and not self.open(raw) else None
+
+    def lost(self, raw: Any) -> TransactionLost | None:
+        return None if raw.is_closed() or self.open(raw) else ended()
 
 
 class MysqlState:
@@ -132,6 +157,8 @@ _addresses: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 def postgres_address(raw: Any) -> str:
     """As it was configured, so that it stays the same when a list of hosts fails over."""
     known = _addresses.get(raw)
+    if known is None and hasattr(raw, "_addr"):
+        known = _addresses[raw] = _asyncpg_address(raw)
     if known is None:
         info = raw.info
         given = info.get_parameters() if hasattr(info, "get_parameters") else info.dsn_parameters
@@ -139,6 +166,13 @@ def postgres_address(raw: Any) -> str:
         known = f"{_server('postgresql', host, given.get('port') or info.port)}/{quote(info.dbname, safe='')}"
         _addresses[raw] = known
     return known
+
+
+def _asyncpg_address(raw: Any) -> str:
+    """As psycopg would spell it. Of a list of hosts asyncpg keeps only the one that it is connected to."""
+    at = raw._addr
+    host, port = at[:2] if isinstance(at, tuple) else at.split("/.s.PGSQL.")
+    return f"{_server('postgresql', host, port)}/{quote(raw._params.database, safe='')}"
 
 
 def mysql_address(raw: Any) -> str:

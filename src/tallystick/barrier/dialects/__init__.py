@@ -2,11 +2,12 @@
 
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.dialects.mysql import MySQL
-from tallystick.barrier.dialects.postgresql import PostgreSQL
+from tallystick.barrier.dialects.postgresql import PostgreSQL, PreparedPostgreSQL
 from tallystick.barrier.dialects.sqlite import Sqlite
 
 SQLITE = Sqlite()
 POSTGRESQL = PostgreSQL()
+PREPARED_POSTGRESQL = PreparedPostgreSQL()
 MYSQL = MySQL()
 
-__all__ = ["MYSQL", "POSTGRESQL", "SQLITE", "Dialect"]
+__all__ = ["MYSQL", "POSTGRESQL", "PREPARED_POSTGRESQL", "SQLITE", "Dialect"]

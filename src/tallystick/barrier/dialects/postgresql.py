@@ -119,3 +119,11 @@ class PostgreSQL(Dialect):
         if state is None or state in _UNCERTAIN_STATES:
             return False
         return state[:2] not in _UNCERTAIN_CLASSES
+
+
+class PreparedPostgreSQL(PostgreSQL):
+    """Over a driver that keeps every statement's text prepared: one text for all blocks, or theirs would push out the
+    service's own."""
+
+    def tie(self, token: str) -> Statement:
+        return Statement("select set_config('tallystick.block', :token, true)", {"token": token})

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
-from tallystick.barrier.adapters import adapt, adapt_sync
+from tallystick.barrier.adapters import adapt, adapt_sync, returning_opener
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.client.base.settings import OpenConnection
 from tallystick.client.base.workers import Slot, Workers
@@ -37,9 +37,10 @@ class Lane(Protocol):
 
 def lane_for(subscription: Subscription, turn: asyncio.Lock) -> Lane:
     """A lane for the subscription's handler; `turn` is whose turn it is to use a synchronous connection on the loop."""
+    opens = None if subscription.exactly_once is None else returning_opener(subscription.exactly_once)
     if inspect.iscoroutinefunction(subscription.handler):
-        return LoopLane(subscription.exactly_once, subscription.concurrency, turn)
-    return ThreadLane(subscription.exactly_once, subscription.concurrency, subscription.name)
+        return LoopLane(opens, subscription.concurrency, turn)
+    return ThreadLane(opens, subscription.concurrency, subscription.name)
 
 
 class ThreadLane:
