@@ -14,6 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import aiomysql
+import aiosqlite
+import asyncmy
+import mysql.connector
+import MySQLdb
 import psycopg
 import pymysql
 import pytest
@@ -30,7 +35,10 @@ from tallystick.barrier.statement import Result, Statement
 
 T = TypeVar("T")
 
-DRIVER_ERRORS = (sqlite3.Error, psycopg.Error, pymysql.Error)
+DRIVER_ERRORS = (
+    *(sqlite3.Error, psycopg.Error, pymysql.Error),
+    *(MySQLdb.Error, mysql.connector.Error, asyncmy.errors.Error),
+)
 
 # name -> engine; a name says driver and database
 KINDS = {
@@ -40,6 +48,7 @@ KINDS = {
     "orm-sqlite": "sqlite",
     "async-core-sqlite": "sqlite",
     "async-orm-sqlite": "sqlite",
+    "async-aiosqlite": "sqlite",
     "psycopg": "postgresql",
     "psycopg-autocommit": "postgresql",
     "async-psycopg": "postgresql",
@@ -54,6 +63,19 @@ KINDS = {
     "core-mysql": "mysql",
     "core-mariadb-autocommit": "mysql",
     "orm-mysql": "mysql",
+    "mysqlclient": "mysql",
+    "mysqlclient-autocommit": "mysql",
+    "mysql-connector": "mysql",
+    "mysql-connector-autocommit": "mysql",
+    "async-aiomysql": "mysql",
+    "async-aiomysql-autocommit": "mysql",
+    "async-asyncmy": "mysql",
+    "async-asyncmy-autocommit": "mysql",
+    "core-mysqldb": "mysql",
+    "core-mysqldb-autocommit": "mysql",
+    "orm-mysqlconnector": "mysql",
+    "async-core-aiomysql": "mysql",
+    "async-orm-asyncmy": "mysql",
 }
 PLAIN_KINDS = ["sqlite3", "psycopg", "pymysql"]
 
@@ -157,8 +179,10 @@ class Place:
         kind = kind or self.kind
         if kind.startswith("async-psycopg"):
             party.connection = await self._psycopg_async(kind)
-        elif kind.startswith("async-"):
+        elif kind.startswith(("async-core-", "async-orm-")):
             party.connection = await self._sqlalchemy_async(kind, party)
+        elif kind.startswith("async-"):
+            party.connection = await self._plain_async(kind)
         else:
             party.connection = await party.call(self._connect, kind, party)
         party.adapter = adapt(party.connection)
@@ -199,6 +223,10 @@ class Place:
         if kind.startswith(("psycopg", "pymysql")):
             assert self.server is not None
             return self.server.connect(autocommit=autocommit)
+        if kind.startswith(("mysqlclient", "mysql-connector")):
+            assert self.server is not None
+            connect = MySQLdb.connect if kind.startswith("mysqlclient") else mysql.connector.connect
+            return connect(**self.server.parameters(), autocommit=autocommit)
         options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
         engine = create_engine(self._url(kind), poolclass=NullPool, **options)
         party.dispose = engine.dispose
@@ -210,6 +238,14 @@ class Place:
             **self.server.parameters(), autocommit=kind.endswith("-autocommit")
         )
 
+    async def _plain_async(self, kind: str) -> Any:
+        if self.server is None:
+            return await aiosqlite.connect(self.file, timeout=5)
+        given = {**self.server.parameters(), "autocommit": kind.endswith("-autocommit")}
+        if "aiomysql" in kind:
+            return await aiomysql.connect(db=given.pop("database"), **given)
+        return await asyncmy.connect(**given)
+
     async def _sqlalchemy_async(self, kind: str, party: Party) -> Any:
         engine = create_async_engine(self._url(kind.removeprefix("async-")), poolclass=NullPool)
         party.dispose = engine.dispose
@@ -219,7 +255,8 @@ class Place:
         if self.server is None:
             return f"sqlite+aiosqlite:///{self.file}" if self._is_async() else f"sqlite:///{self.file}"
         drivers = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
-        return self.server.url(drivers[kind.split("-")[1]])
+        named = kind.split("-")[1]
+        return self.server.url(drivers.get(named, f"mysql+{named}"))
 
     def _is_async(self) -> bool:
         return self.kind.startswith("async-")

@@ -19,9 +19,16 @@ _HERE = "tallystick.barrier.adapters"
 # (package, class) of the connection -> (module, class) of its adapter
 _KINDS: dict[tuple[str, str], tuple[str, str]] = {
     ("sqlite3", "Connection"): ("sqlite", "SqliteAdapter"),
+    ("aiosqlite", "Connection"): ("aiosqlite", "AioSqliteAdapter"),
     ("psycopg", "Connection"): ("psycopg", "PsycopgAdapter"),
     ("psycopg", "AsyncConnection"): ("psycopg", "AsyncPsycopgAdapter"),
     ("pymysql", "Connection"): ("pymysql", "PyMySQLAdapter"),
+    ("MySQLdb", "Connection"): ("mysqlclient", "MysqlclientAdapter"),
+    ("mysql", "MySQLConnection"): ("mysql_connector", "MysqlConnectorAdapter"),
+    ("mysql", "CMySQLConnection"): ("mysql_connector", "MysqlConnectorAdapter"),
+    ("mysql", "PooledMySQLConnection"): ("mysql_connector", "MysqlConnectorAdapter"),
+    ("aiomysql", "Connection"): ("aiomysql", "AiomysqlAdapter"),
+    ("asyncmy", "Connection"): ("aiomysql", "AsyncmyAdapter"),
     ("sqlalchemy", "Connection"): ("sqlalchemy", "SqlAlchemyAdapter"),
     ("sqlalchemy", "Session"): ("sqlalchemy", "SqlAlchemyAdapter"),
     ("sqlalchemy", "AsyncConnection"): ("sqlalchemy", "AsyncSqlAlchemyAdapter"),

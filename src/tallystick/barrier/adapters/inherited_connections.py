@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -71,6 +73,12 @@ def refuse_inherited_file(connection: Any) -> None:
         raise _inherited()
 
 
+def refuse_dead_thread(thread: threading.Thread) -> None:
+    """The same for a connection that lives on a thread, which a child does not have."""
+    if not thread.is_alive() and _forked_at:
+        raise _inherited()
+
+
 def _process_of(raw: Any) -> _Process:
     found = _seen.get(raw)
     if found is None:
@@ -79,11 +87,23 @@ def _process_of(raw: Any) -> _Process:
 
 
 def _socket_of(raw: Any) -> int | None:
-    """The inode of the connection's socket, for psycopg, psycopg2 and PyMySQL."""
+    """The inode of the connection's socket, for psycopg, psycopg2, PyMySQL and the drivers of `_MYSQL_SOCKETS`."""
     try:
-        return os.fstat((raw if hasattr(raw, "fileno") else raw._sock).fileno()).st_ino
+        found = _MYSQL_SOCKETS.get(_package(raw), lambda raw: raw if hasattr(raw, "fileno") else raw._sock)(raw)
+        return os.fstat(found.fileno()).st_ino
     except Exception:
         return None  # closed, or of a driver that does not tell
+
+
+_MYSQL_SOCKETS: dict[str, Callable[[Any], Any]] = {
+    "aiomysql": lambda raw: raw._writer.get_extra_info("socket"),
+    "asyncmy": lambda raw: raw._transport.get_extra_info("socket"),
+    "mysql": lambda raw: raw._socket.sock,  # mysql.connector; in C it does not tell
+}
+
+
+def _package(raw: Any) -> str:
+    return type(raw).__module__.partition(".")[0]
 
 
 def _open_sockets() -> set[int]:

@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 from sqlalchemy.util import await_only
 
+from tallystick.barrier.adapters.asking_state import ConnectorState, MysqlclientState
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.last_look import just_before_commit
-from tallystick.barrier.adapters.placeholders import percent_style
+from tallystick.barrier.adapters.placeholders import percent_style, without_bytes
 from tallystick.barrier.adapters.state import (
     DriverState,
     MysqlState,
@@ -37,8 +38,8 @@ T = TypeVar("T")
 # Pools of which another one would not lead to the same database in memory.
 _ONE_CONNECTION = (StaticPool, SingletonThreadPool)
 
-# Only drivers that tell the state of their transaction. asyncpg and asyncmy, for two, do not: a transaction that
-# an error has aborted would "commit" without a word.
+# Only drivers that tell the state of their transaction, or can be asked for it. asyncpg, for one, does not: a
+# transaction that an error has aborted would "commit" without a word.
 _DRIVERS: dict[str, tuple[Dialect, DriverState]] = {
     "pysqlite": (SQLITE, SqliteState()),
     "aiosqlite": (SQLITE, SqliteState()),
@@ -46,6 +47,9 @@ _DRIVERS: dict[str, tuple[Dialect, DriverState]] = {
     "psycopg2": (POSTGRESQL, PostgresState()),
     "pymysql": (MYSQL, MysqlState()),
     "aiomysql": (MYSQL, MysqlState()),
+    "asyncmy": (MYSQL, MysqlState()),
+    "mysqldb": (MYSQL, MysqlclientState()),
+    "mysqlconnector": (MYSQL, ConnectorState()),
 }
 
 
@@ -90,7 +94,8 @@ class SqlAlchemyAdapter:
         self.attach()
         connection = self._connection()
         raw = _driver(connection)
-        _refuse_deaf_commit(raw)
+        if self.dialect is not MYSQL:
+            _refuse_deaf_commit(raw)
         # The pool knows when it opened the connection.
         opened_at = getattr(connection.connection._connection_record, "starttime", None)
         refuse_inherited(None if self._is_sqlite else raw, opened_at)
@@ -142,6 +147,8 @@ class SqlAlchemyAdapter:
         connection = self._connection()
         if self._is_psycopg:
             return _on_psycopg(connection, statement)
+        if self._engine.dialect.driver == "aiomysql":
+            statement = without_bytes(statement)
         # Not `text()`: it is made and compiled again for every use, at several times the price of the statement.
         sql = statement.sql if self._is_sqlite else percent_style(statement.sql)
         result = connection.exec_driver_sql(sql, dict(statement.params) or None)
@@ -243,7 +250,7 @@ def _supported(engine: Engine) -> tuple[Dialect, DriverState]:
         raise UnsupportedConnection(
             f"SQLAlchemy's driver {engine.dialect.name}+{driver} is not supported; use one of "
             "sqlite, sqlite+aiosqlite, postgresql+psycopg (sync and async), postgresql+psycopg2, "
-            "mysql+pymysql, mysql+aiomysql, mariadb+pymysql, mariadb+aiomysql"
+            "mysql+pymysql, mysql+mysqldb, mysql+mysqlconnector, mysql+aiomysql, mysql+asyncmy (or mariadb+...)"
         )
     return _DRIVERS[driver]
 
