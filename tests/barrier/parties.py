@@ -65,13 +65,9 @@ KINDS = {
     "orm-mysql": "mysql",
     "mysqlclient": "mysql",
     "mysqlclient-autocommit": "mysql",
-    "mysql-connector": "mysql",
     "mysql-connector-autocommit": "mysql",
     "async-aiomysql": "mysql",
-    "async-aiomysql-autocommit": "mysql",
-    "async-asyncmy": "mysql",
     "async-asyncmy-autocommit": "mysql",
-    "core-mysqldb": "mysql",
     "core-mysqldb-autocommit": "mysql",
     "orm-mysqlconnector": "mysql",
     "async-core-aiomysql": "mysql",
@@ -86,15 +82,14 @@ _MARKS = {"sqlite": [], "postgresql": [pytest.mark.postgresql], "mysql": [pytest
 COMMON_KINDS = [*PLAIN_KINDS, "orm-mysql", "async-orm-postgresql"]
 
 
-def kind_params(kinds: list[str]) -> list[Any]:
-    return [pytest.param(kind, marks=_MARKS[KINDS[kind]]) for kind in kinds]
+def kind_params(kinds: list[str], *more_in_full: str) -> list[Any]:
+    full = [pytest.param(kind, marks=[*_MARKS[KINDS[kind]], pytest.mark.full]) for kind in more_in_full]
+    return [*(pytest.param(kind, marks=_MARKS[KINDS[kind]]) for kind in kinds), *full]
 
 
 def every_kind() -> list[Any]:
     """Each kind there is; the less common ones are left to the full tests."""
-    full = [kind for kind in KINDS if kind not in COMMON_KINDS]
-    marked = [pytest.param(kind, marks=[*_MARKS[KINDS[kind]], pytest.mark.full]) for kind in full]
-    return [*kind_params(COMMON_KINDS), *marked]
+    return kind_params(COMMON_KINDS, *(kind for kind in KINDS if kind not in COMMON_KINDS))
 
 
 # For tests where the driver makes no difference: one kind for each engine.

@@ -29,6 +29,8 @@ _KINDS: dict[tuple[str, str], tuple[str, str]] = {
     ("mysql", "PooledMySQLConnection"): ("mysql_connector", "MysqlConnectorAdapter"),
     ("aiomysql", "Connection"): ("aiomysql", "AiomysqlAdapter"),
     ("asyncmy", "Connection"): ("aiomysql", "AsyncmyAdapter"),
+    ("peewee", "Database"): ("peewee", "PeeweeAdapter"),
+    ("peewee", "DatabaseProxy"): ("peewee", "PeeweeAdapter"),
     ("sqlalchemy", "Connection"): ("sqlalchemy", "SqlAlchemyAdapter"),
     ("sqlalchemy", "Session"): ("sqlalchemy", "SqlAlchemyAdapter"),
     ("sqlalchemy", "AsyncConnection"): ("sqlalchemy", "AsyncSqlAlchemyAdapter"),

@@ -82,28 +82,31 @@ def refuse_dead_thread(thread: threading.Thread) -> None:
 def _process_of(raw: Any) -> _Process:
     found = _seen.get(raw)
     if found is None:
-        found = _seen[raw] = _PARENT if _socket_of(raw) in _inherited_sockets else _here
+        found = _seen[raw] = _PARENT if _socket_of(_kept_in(raw)) in _inherited_sockets else _here
     return found
 
 
 def _socket_of(raw: Any) -> int | None:
-    """The inode of the connection's socket, for psycopg, psycopg2, PyMySQL and the drivers of `_MYSQL_SOCKETS`."""
+    """The inode of the connection's socket, for psycopg, psycopg2 and PyMySQL."""
     try:
-        found = _MYSQL_SOCKETS.get(_package(raw), lambda raw: raw if hasattr(raw, "fileno") else raw._sock)(raw)
-        return os.fstat(found.fileno()).st_ino
+        return os.fstat((raw if hasattr(raw, "fileno") else raw._sock).fileno()).st_ino
     except Exception:
         return None  # closed, or of a driver that does not tell
 
 
-_MYSQL_SOCKETS: dict[str, Callable[[Any], Any]] = {
+# Where drivers of MySQL keep what has a file number; mysql.connector in C does not tell.
+_KEEPERS: dict[str, Callable[[Any], Any]] = {
     "aiomysql": lambda raw: raw._writer.get_extra_info("socket"),
     "asyncmy": lambda raw: raw._transport.get_extra_info("socket"),
-    "mysql": lambda raw: raw._socket.sock,  # mysql.connector; in C it does not tell
+    "mysql": lambda raw: raw._socket.sock,
 }
 
 
-def _package(raw: Any) -> str:
-    return type(raw).__module__.partition(".")[0]
+def _kept_in(raw: Any) -> Any:
+    try:
+        return _KEEPERS.get(type(raw).__module__.partition(".")[0], lambda raw: raw)(raw)
+    except AttributeError:
+        return None
 
 
 def _open_sockets() -> set[int]:

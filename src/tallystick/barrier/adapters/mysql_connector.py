@@ -36,6 +36,10 @@ class MysqlConnectorAdapter(MysqlAdapter):
         super().__init__(getattr(connection, "_cnx", connection))
         self._given = connection
 
+    @property
+    def in_transaction(self) -> bool:
+        return _is_connected(self._connection) and super().in_transaction
+
     def begin(self, first: Statement | None = None) -> None:
         self._refuse_unread()
         super().begin(first)
@@ -75,6 +79,13 @@ class MysqlConnectorAdapter(MysqlAdapter):
             secured = {name if name.startswith("tls_") else f"ssl_{name}": it for name, it in connection._ssl.items()}
             given.update({name: value for name, value in secured.items() if value})
         return given
+
+
+def _is_connected(connection: Any) -> bool:
+    """As far as the connection knows; its own method would ask the server."""
+    if hasattr(connection, "_cmysql"):
+        return connection._cmysql is not None and bool(connection._cmysql.connected())
+    return connection._socket is not None and connection._socket.sock is not None
 
 
 def _quiet_cursor(connection: Any) -> Any:
