@@ -21,7 +21,7 @@ class AioSqliteAdapter:
     dialect = SQLITE
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
-        self._connection = connection
+        self._connection: Any = connection
         self._sync = SqliteAdapter(connection._conn)
 
     @property
@@ -33,7 +33,7 @@ class AioSqliteAdapter:
         return self._sync.address
 
     @property
-    def raw(self) -> aiosqlite.Connection:
+    def raw(self) -> Any:
         return self._connection
 
     async def attach(self) -> None:
@@ -41,7 +41,7 @@ class AioSqliteAdapter:
 
     async def begin(self, first: Statement | None = None) -> None:
         # Threads are not forked with their process: nobody would ever answer in the child.
-        refuse_dead_thread(getattr(self._connection, "_thread", self._connection))
+        refuse_dead_thread(getattr(self._connection, "_thread", None) or self._connection)
         await self._do(lambda: self._begin(first))
 
     def _begin(self, first: Statement | None) -> None:

@@ -85,7 +85,7 @@ def _is_connected(connection: Any) -> bool:
     """As far as the connection knows; its own method would ask the server."""
     if hasattr(connection, "_cmysql"):
         return connection._cmysql is not None and bool(connection._cmysql.connected())
-    return connection._socket is not None and connection._socket.sock is not None
+    return connection._handshake is not None
 
 
 def _quiet_cursor(connection: Any) -> Any:
