@@ -8,6 +8,7 @@ server is at it. A run that passes all moments tells their names; then each can 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import signal
 import threading
@@ -139,8 +140,15 @@ def _send_commit(adapter: Any) -> None:
     if adapter.dialect.name == "postgresql":
         driver.pgconn.send_query(b"commit")
         driver.pgconn.flush()
+    elif hasattr(driver, "send_query"):  # mysqlclient
+        driver.send_query(b"COMMIT")
+    elif hasattr(driver, "_socket"):  # mysql.connector
+        driver._socket.send(driver._protocol.make_command(COMMAND.COM_QUERY, b"COMMIT"), 0, 0)
     else:
-        driver._execute_command(COMMAND.COM_QUERY, "COMMIT")
+        sent = driver._execute_command(COMMAND.COM_QUERY, "COMMIT")
+        if sent is not None:  # aiomysql, asyncmy: it does not wait before it is written
+            with contextlib.suppress(StopIteration):
+                sent.send(None)
 
 
 # Requests

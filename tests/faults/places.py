@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,13 +25,17 @@ _LOCK_SECONDS = 30
 
 
 class Place(NamedTuple):
-    """Where a database is; `engine` is sqlite, postgresql or mysql."""
+    """Where a database is; `engine` is sqlite, postgresql or mysql, and `driver` the module of another driver than that
+    of most tests."""
 
     engine: str
     parameters: dict[str, Any]
+    driver: str = ""
 
     def connect(self) -> Any:
         """A connection as a service would open it, with the driver's own defaults."""
+        if self.driver:
+            return import_module(self.driver).connect(**self.parameters)
         if self.engine == "sqlite":
             return sqlite3.connect(self.parameters["path"], timeout=self.parameters.get("timeout", _LOCK_SECONDS))
         if self.engine == "postgresql":
@@ -48,18 +53,27 @@ class Place(NamedTuple):
 
     async def connect_async(self) -> Any:
         """An asynchronous connection where the driver has them, else a plain one for use on the event loop."""
+        if self.driver:
+            names = {"aiomysql": {"database": "db"}, "aiosqlite": {"path": "database"}}.get(self.driver, {})
+            given = {names.get(name, name): value for name, value in self.parameters.items()}
+            return await import_module(self.driver).connect(**given)
         if self.engine == "postgresql":
             return await psycopg.AsyncConnection.connect(**self.parameters)
         return self.connect()
 
     async def run_async(self, connection: Any, sql: str, *values: object) -> None:
-        if self.engine == "postgresql":
+        if self.driver == "aiosqlite":
+            await connection.execute(sql.replace("%s", "?"), values)
+        elif self.driver:
+            async with connection.cursor() as cursor:
+                await cursor.execute(sql, values)
+        elif self.engine == "postgresql":
             await connection.execute(sql, values)
         else:
             self.run(connection, sql, *values)
 
     async def close_async(self, connection: Any) -> None:
-        if self.engine == "postgresql":
+        if self.engine == "postgresql" or self.driver == "aiosqlite":
             await connection.close()
         else:
             connection.close()
