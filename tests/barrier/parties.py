@@ -14,7 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import aiomysql
+import aiosqlite
+import asyncmy
 import asyncpg
+import mysql.connector
+import MySQLdb
 import psycopg
 import psycopg2
 import pymysql
@@ -39,6 +44,7 @@ DRIVER_ERRORS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     pymysql.Error,
+    *(MySQLdb.Error, mysql.connector.Error, asyncmy.errors.Error),
 )
 
 # name -> engine; a name says driver and database
@@ -49,6 +55,7 @@ KINDS = {
     "orm-sqlite": "sqlite",
     "async-core-sqlite": "sqlite",
     "async-orm-sqlite": "sqlite",
+    "async-aiosqlite": "sqlite",
     "psycopg": "postgresql",
     "psycopg-autocommit": "postgresql",
     "async-psycopg": "postgresql",
@@ -70,6 +77,15 @@ KINDS = {
     "core-mysql": "mysql",
     "core-mariadb-autocommit": "mysql",
     "orm-mysql": "mysql",
+    "mysqlclient": "mysql",
+    "mysqlclient-autocommit": "mysql",
+    "mysql-connector-autocommit": "mysql",
+    "async-aiomysql": "mysql",
+    "async-asyncmy-autocommit": "mysql",
+    "core-mysqldb-autocommit": "mysql",
+    "orm-mysqlconnector": "mysql",
+    "async-core-aiomysql": "mysql",
+    "async-orm-asyncmy": "mysql",
 }
 PLAIN_KINDS = ["sqlite3", "psycopg", "pymysql"]
 
@@ -87,18 +103,18 @@ COMMON_KINDS = [*PLAIN_KINDS, "orm-mysql", "async-orm-postgresql"]
 FULL_KINDS = [kind for kind in KINDS if "psycopg2" in kind or "asyncpg" in kind]
 
 
-def kind_params(kinds: list[str]) -> list[Any]:
-    return [_param(kind, full=kind in FULL_KINDS) for kind in kinds]
-
-
-def every_kind() -> list[Any]:
-    """Each kind there is; the less common ones are left to the full tests."""
-    full = [kind for kind in KINDS if kind not in COMMON_KINDS]
-    return [*kind_params(COMMON_KINDS), *(_param(kind, full=True) for kind in full)]
+def kind_params(kinds: list[str], *more_in_full: str) -> list[Any]:
+    full = [_param(kind, full=True) for kind in more_in_full]
+    return [*(_param(kind, full=kind in FULL_KINDS) for kind in kinds), *full]
 
 
 def _param(kind: str, *, full: bool) -> Any:
     return pytest.param(kind, marks=[*_MARKS[KINDS[kind]], *([pytest.mark.full] if full else [])])
+
+
+def every_kind() -> list[Any]:
+    """Each kind there is; the less common ones are left to the full tests."""
+    return kind_params(COMMON_KINDS, *(kind for kind in KINDS if kind not in COMMON_KINDS))
 
 
 # For tests where the driver makes no difference: one kind for each engine.
@@ -187,8 +203,10 @@ class Place:
             party.connection = await self._psycopg_async(kind)
         elif kind == "async-asyncpg":
             party.connection = await asyncpg.connect(**self._asyncpg_parameters())
-        elif kind.startswith("async-"):
+        elif kind.startswith(("async-core-", "async-orm-")):
             party.connection = await self._sqlalchemy_async(kind, party)
+        elif kind.startswith("async-"):
+            party.connection = await self._plain_async(kind)
         else:
             party.connection = await party.call(self._connect, kind, party)
         party.adapter = adapt(party.connection)
@@ -234,6 +252,10 @@ class Place:
         if kind.startswith(("psycopg", "pymysql")):
             assert self.server is not None
             return self.server.connect(autocommit=autocommit)
+        if kind.startswith(("mysqlclient", "mysql-connector")):
+            assert self.server is not None
+            connect = MySQLdb.connect if kind.startswith("mysqlclient") else mysql.connector.connect
+            return connect(**self.server.parameters(), autocommit=autocommit)
         options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
         engine = create_engine(self._url(kind), poolclass=NullPool, **options)
         party.dispose = engine.dispose
@@ -255,6 +277,14 @@ class Place:
             **self.server.parameters(), autocommit=kind.endswith("-autocommit")
         )
 
+    async def _plain_async(self, kind: str) -> Any:
+        if self.server is None:
+            return await aiosqlite.connect(self.file, timeout=5)
+        given = {**self.server.parameters(), "autocommit": kind.endswith("-autocommit")}
+        if "aiomysql" in kind:
+            return await aiomysql.connect(db=given.pop("database"), **given)
+        return await asyncmy.connect(**given)
+
     async def _sqlalchemy_async(self, kind: str, party: Party) -> Any:
         engine = create_async_engine(self._url(kind.removeprefix("async-")), poolclass=NullPool)
         party.dispose = engine.dispose
@@ -270,7 +300,8 @@ class Place:
             "mysql": "mysql+pymysql",
             "mariadb": "mariadb+pymysql",
         }
-        return self.server.url(drivers[kind.split("-")[1]])
+        named = kind.split("-")[1]
+        return self.server.url(drivers.get(named, f"mysql+{named}"))
 
     def _is_async(self) -> bool:
         return self.kind.startswith("async-")

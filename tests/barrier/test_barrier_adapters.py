@@ -43,6 +43,8 @@ from tallystick.barrier import (
 from tallystick.barrier.operations.identity import ensure_identity
 from tallystick.barrier.operations.tether import require_tied, tie
 
+CLOSED_KINDS = ["psycopg2", "psycopg2-autocommit", "async-asyncpg"]
+CLOSED_KINDS += ["mysqlclient", "mysql-connector-autocommit", "async-aiomysql", "async-asyncmy-autocommit"]
 AUTOCOMMIT_KINDS = ["sqlite3-autocommit", "psycopg-autocommit", "pymysql-autocommit", "core-mariadb-autocommit"]
 AUTOCOMMIT_KINDS += ["psycopg2-autocommit", *ALWAYS_AUTOCOMMIT]
 
@@ -256,6 +258,9 @@ async def test_opener_reaches_the_same_database(place: Place, gid: str) -> None:
     await party.execute("insert into account (id, balance) values (1, 100)")
     await party.run(mark_committed(gid))
     checker = await party.open_another()
+    if place.kind.startswith("mysqlclient"):  # it does not tell its password
+        assert checker is None
+        return
     assert checker is not None
     assert await checker.run(decide(gid, wait=0.1)) == "running"
     await party.commit()
@@ -318,10 +323,7 @@ if sys.version_info >= (3, 12):
         engine.dispose()
 
 
-@pytest.mark.parametrize(
-    "kind",
-    kind_params(["sqlite3", "psycopg", "async-psycopg", "psycopg2", "psycopg2-autocommit", "async-asyncpg", "pymysql"]),
-)
+@pytest.mark.parametrize("kind", kind_params(["sqlite3", "psycopg", "async-psycopg", "pymysql"], *CLOSED_KINDS))
 async def test_closed_connection_gives_the_error_of_its_driver(place: Place, gid: str) -> None:
     party = await place.open()
     await party.begin()

@@ -11,7 +11,10 @@ from parties import Place, kind_params
 
 from tallystick.barrier import AlreadyDecided, decide, decide_many, mark_committed
 
-MYSQL_KINDS = kind_params(["pymysql", "pymysql-autocommit", "core-mysql", "orm-mysql"])
+MYSQL_KINDS = kind_params(
+    ["pymysql", "pymysql-autocommit", "core-mysql", "orm-mysql"],
+    *("mysqlclient", "mysqlclient-autocommit", "mysql-connector-autocommit", "async-aiomysql", "async-orm-asyncmy"),
+)
 
 
 @pytest.mark.parametrize("kind", MYSQL_KINDS)

@@ -7,6 +7,8 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import mysql.connector.abstracts
+import MySQLdb
 import psycopg2
 import pytest
 from client_support import Bank
@@ -33,7 +35,12 @@ KINDS = {
     "pymysql-autocommit": ("mysql", ""),
     "core-pymysql": ("mysql", "mysql+pymysql"),
     "orm-pymysql": ("mysql", "mysql+pymysql"),
+    "mysqlclient": ("mysql", ""),
+    "mysqlclient-autocommit": ("mysql", ""),
+    "mysql-connector": ("mysql", ""),
+    "orm-mysqldb": ("mysql", "mysql+mysqldb"),
 }
+MYSQL_DRIVERS = tuple(kind for kind, (engine, _) in KINDS.items() if engine == "mysql" and "pymysql" not in kind)
 # A driver of each engine, and a session of SQLAlchemy; the others are left to the full tests.
 COMMON_KINDS = ("sqlite3", "psycopg", "pymysql", "orm-psycopg")
 _MARKS = {"sqlite": [], "postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb]}
@@ -59,7 +66,8 @@ class Open:
     def execute(self, sql: str) -> Any:
         if self._alchemy:
             return self.connection.execute(text(sql))
-        cursor = self.connection.cursor()
+        connector = isinstance(self.connection, mysql.connector.abstracts.MySQLConnectionAbstract)
+        cursor = self.connection.cursor(**({"buffered": True} if connector else {}))
         cursor.execute(sql)
         return cursor
 
@@ -93,6 +101,9 @@ def opener(bank: Bank, kind: str) -> Iterator[Callable[[], Any]]:
     elif kind.startswith("sqlite3"):
         level = None if autocommit else "DEFERRED"
         yield lambda: sqlite3.connect(bank.path, isolation_level=level, timeout=10)
+    elif kind in MYSQL_DRIVERS:
+        connect = MySQLdb.connect if kind.startswith("mysqlclient") else mysql.connector.connect
+        yield lambda: connect(**bank.parameters(), autocommit=autocommit)
     else:
         opens = (lambda: psycopg2.connect(**bank.parameters())) if kind.startswith("psycopg2") else bank.open
         yield lambda: _set_autocommit(opens()) if autocommit else opens()

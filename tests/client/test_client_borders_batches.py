@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from border_support import KINDS, Open, kinds, opener
+from border_support import KINDS, MYSQL_DRIVERS, Open, kinds, opener
 from client_support import Bank
 from test_client_borders_ended import ENDS, lose_a_deadlock
 
@@ -77,7 +77,7 @@ def test_a_handler_that_ends_the_transaction_of_its_batch(
     assert bank.notes() == NAMES
 
 
-@kinds("pymysql", "pymysql-autocommit", "orm-pymysql")
+@kinds("pymysql", "pymysql-autocommit", "orm-pymysql", *MYSQL_DRIVERS)
 @bys
 def test_a_handler_that_swallows_a_deadlock_in_its_batch(
     broker: BrokerProcess, bank: Bank, kind: str, topic: str, group: str, by: Any

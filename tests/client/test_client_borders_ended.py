@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import mysql.connector
+import MySQLdb
 import pymysql
 import pytest
-from border_support import KINDS, Open, kinds, opened
+from border_support import KINDS, MYSQL_DRIVERS, Open, kinds, opened
 from client_support import Bank, messages_in, values_in
 from sqlalchemy.exc import DBAPIError
 
@@ -39,6 +41,14 @@ def bank(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Bank:
     engine = KINDS[kind][0]
     server = {"postgresql": "postgres", "mysql": "mariadb"}.get(engine)
     return Bank(engine, request.getfixturevalue(server) if server else tmp_path / "bank.db")
+
+
+@pytest.fixture
+def ts(broker: BrokerProcess, group: str, bank: Bank, kind: str) -> Iterator[tallystick.Client]:
+    # mysqlclient does not tell its password, so the client must be told the way in.
+    ways = {"database": bank.open} if kind.startswith("mysqlclient") else {}
+    with tallystick.Client(broker.url, group=group, wait=True, **ways) as client:
+        yield client
 
 
 def block(ts: tallystick.Client, conn: Open, topic: str, mode: Any, order: Any, middle: Callable[[], Any]) -> str:
@@ -146,7 +156,7 @@ def test_what_sqlite3_commits_by_itself_is_noticed(
         assert visible(broker, topic) == []
 
 
-@kinds("pymysql", "pymysql-autocommit", "core-pymysql", "orm-pymysql")
+@kinds("pymysql", "pymysql-autocommit", "core-pymysql", "orm-pymysql", *MYSQL_DRIVERS)
 @ways
 def test_ddl_that_commits_is_noticed(
     ts: tallystick.Client, broker: BrokerProcess, bank: Bank, kind: str, topic: str, mode: str, order: str
@@ -157,7 +167,7 @@ def test_ddl_that_commits_is_noticed(
         assert visible(broker, topic) == []
 
 
-@kinds("pymysql", "pymysql-autocommit", "core-pymysql", "orm-pymysql")
+@kinds("pymysql", "pymysql-autocommit", "core-pymysql", "orm-pymysql", *MYSQL_DRIVERS)
 @ways
 def test_a_deadlock_that_is_swallowed_is_noticed(
     ts: tallystick.Client, broker: BrokerProcess, bank: Bank, kind: str, topic: str, mode: str, order: str
@@ -182,7 +192,7 @@ def lose_a_deadlock(conn: Open) -> None:
         waiting = threading.Thread(target=lambda: cursor.execute("select * from locks where id = 2 for update"))
         waiting.start()
         eventually(lambda: lock_waits(bank) > 0, "the other one waits")
-        with pytest.raises((pymysql.err.OperationalError, DBAPIError)) as lost:
+        with pytest.raises((pymysql.Error, MySQLdb.Error, mysql.connector.Error, DBAPIError)) as lost:
             conn.execute("select * from locks where id = 1 for update")
         assert "Deadlock" in str(lost.value)
         waiting.join()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from border_support import KINDS, Open, kinds, opener
+from border_support import KINDS, MYSQL_DRIVERS, Open, kinds, opener
 from client_support import Bank, values_in
 from test_client_borders_ended import ENDS, lose_a_deadlock
 
@@ -122,7 +122,7 @@ def test_a_handler_that_ends_its_transaction_is_told_and_nothing_is_acknowledged
     assert values_in(broker.url, f"{topic}-out") == []
 
 
-@kinds("pymysql", "pymysql-autocommit", "orm-pymysql")
+@kinds("pymysql", "pymysql-autocommit", "orm-pymysql", *MYSQL_DRIVERS)
 @bys
 def test_a_handler_that_swallows_a_deadlock_has_its_effect_once(
     broker: BrokerProcess, bank: Bank, kind: str, topic: str, group: str, by: Any

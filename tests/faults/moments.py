@@ -8,6 +8,7 @@ server is at it. A run that passes all moments tells their names; then each can 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
@@ -143,8 +144,15 @@ def _send_commit(adapter: Any) -> None:
     elif adapter.dialect.name == "postgresql":  # the drivers that cannot send without waiting: what they would send
         socket = driver._transport.get_extra_info("socket") if adapter.is_async else driver
         os.write(socket.fileno(), b"Q\x00\x00\x00\x0bcommit\x00")
+    elif hasattr(driver, "send_query"):  # mysqlclient
+        driver.send_query(b"COMMIT")
+    elif hasattr(driver, "_socket"):  # mysql.connector
+        driver._socket.send(driver._protocol.make_command(COMMAND.COM_QUERY, b"COMMIT"), 0, 0)
     else:
-        driver._execute_command(COMMAND.COM_QUERY, "COMMIT")
+        sent = driver._execute_command(COMMAND.COM_QUERY, "COMMIT")
+        if sent is not None:  # aiomysql, asyncmy: it does not wait before it is written
+            with contextlib.suppress(StopIteration):
+                sent.send(None)
 
 
 # Requests

@@ -10,12 +10,12 @@ import itertools
 import re
 import sqlite3
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import asyncpg
 import psycopg
-import psycopg2
 import pymysql
 
 from tallystick.barrier import create_tables
@@ -28,8 +28,8 @@ _LOCK_SECONDS = 30
 
 
 class Place(NamedTuple):
-    """Where a database is; `engine` is sqlite, postgresql or mysql. `driver`: psycopg2, or asyncpg for what is
-    asynchronous, where it is not psycopg."""
+    """Where a database is; `engine` is sqlite, postgresql or mysql, and `driver` the module of another driver than that
+    of most tests."""
 
     engine: str
     parameters: dict[str, Any]
@@ -37,10 +37,12 @@ class Place(NamedTuple):
 
     def connect(self) -> Any:
         """A connection as a service would open it, with the driver's own defaults."""
+        if self.driver:
+            return import_module(self.driver).connect(**self.parameters)
         if self.engine == "sqlite":
             return sqlite3.connect(self.parameters["path"], timeout=self.parameters.get("timeout", _LOCK_SECONDS))
         if self.engine == "postgresql":
-            return (psycopg2 if self.driver == "psycopg2" else psycopg).connect(**self.parameters)
+            return psycopg.connect(**self.parameters)
         return pymysql.connect(**self.parameters)
 
     def run(self, connection: Any, sql: str, *values: object) -> list[Any]:
@@ -57,6 +59,10 @@ class Place(NamedTuple):
         if self.driver == "asyncpg":
             given = dict(self.parameters)
             return await asyncpg.connect(database=given.pop("dbname"), **given)
+        if self.driver:
+            names = {"aiomysql": {"database": "db"}, "aiosqlite": {"path": "database"}}.get(self.driver, {})
+            given = {names.get(name, name): value for name, value in self.parameters.items()}
+            return await import_module(self.driver).connect(**given)
         if self.engine == "postgresql":
             return await psycopg.AsyncConnection.connect(**self.parameters)
         return self.connect()
@@ -65,13 +71,18 @@ class Place(NamedTuple):
         if self.driver == "asyncpg":
             numbers = itertools.count(1)
             await connection.execute(re.sub("%s", lambda _: f"${next(numbers)}", sql), *values)
+        elif self.driver == "aiosqlite":
+            await connection.execute(sql.replace("%s", "?"), values)
+        elif self.driver:
+            async with connection.cursor() as cursor:
+                await cursor.execute(sql, values)
         elif self.engine == "postgresql":
             await connection.execute(sql, values)
         else:
             self.run(connection, sql, *values)
 
     async def close_async(self, connection: Any) -> None:
-        if self.engine == "postgresql":
+        if self.engine == "postgresql" or self.driver == "aiosqlite":
             await connection.close()
         else:
             connection.close()

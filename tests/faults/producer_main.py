@@ -35,6 +35,8 @@ def main(case: dict[str, Any]) -> None:
     moments = Moments(case["at"], case.get("signal", signal.SIGKILL), case.get("moment"))
     install(moments)
     options = {key: case[key] for key in ("group", "check_after", "wait")} | {"commit_wait": 5.0}
+    if place.driver == "MySQLdb":  # it does not tell its password
+        options["database"] = place.connect
     producer = _Producer(case, place, moments)
     if case.get("asynchronous"):
         asyncio.run(producer.run_async(tallystick.AsyncClient(case["url"], **options)))

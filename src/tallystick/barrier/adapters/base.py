@@ -97,3 +97,9 @@ class AsyncAdapter(Protocol):
 
 
 Adapter = SyncAdapter | AsyncAdapter
+
+
+def why_alone(adapter: Adapter) -> str:
+    """Why `opener` has none, or one that leads elsewhere."""
+    why: str = getattr(adapter, "why_alone", "no second connection finds the tables of this one")
+    return why

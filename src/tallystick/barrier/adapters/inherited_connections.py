@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -71,10 +73,16 @@ def refuse_inherited_file(connection: Any) -> None:
         raise _inherited()
 
 
+def refuse_dead_thread(thread: threading.Thread) -> None:
+    """The same for a connection that lives on a thread, which a child does not have."""
+    if not thread.is_alive() and _forked_at:
+        raise _inherited()
+
+
 def _process_of(raw: Any) -> _Process:
     found = _seen.get(raw)
     if found is None:
-        found = _seen[raw] = _PARENT if _socket_of(raw) in _inherited_sockets else _here
+        found = _seen[raw] = _PARENT if _socket_of(_kept_in(raw)) in _inherited_sockets else _here
     return found
 
 
@@ -86,6 +94,21 @@ def _socket_of(raw: Any) -> int | None:
         return os.fstat((raw if hasattr(raw, "fileno") else raw._sock).fileno()).st_ino
     except Exception:
         return None  # closed, or of a driver that does not tell
+
+
+# Where drivers of MySQL keep what has a file number; mysql.connector in C does not tell.
+_KEEPERS: dict[str, Callable[[Any], Any]] = {
+    "aiomysql": lambda raw: raw._writer.get_extra_info("socket"),
+    "asyncmy": lambda raw: raw._transport.get_extra_info("socket"),
+    "mysql": lambda raw: raw._socket.sock,
+}
+
+
+def _kept_in(raw: Any) -> Any:
+    try:
+        return _KEEPERS.get(type(raw).__module__.partition(".")[0], lambda raw: raw)(raw)
+    except AttributeError:
+        return None
 
 
 def _open_sockets() -> set[int]:

@@ -16,9 +16,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 from sqlalchemy.util import await_only
 
+from tallystick.barrier.adapters.asking_state import ConnectorState, MysqlclientState
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.last_look import just_before_commit
-from tallystick.barrier.adapters.placeholders import numbered_style, percent_style
+from tallystick.barrier.adapters.placeholders import numbered_style, percent_style, without_bytes
 from tallystick.barrier.adapters.state import (
     AsyncpgState,
     DriverState,
@@ -39,8 +40,8 @@ T = TypeVar("T")
 # Pools of which another one would not lead to the same database in memory.
 _ONE_CONNECTION = (StaticPool, SingletonThreadPool)
 
-# Only drivers that tell the state of their transaction, or, as asyncpg, what has become of a commit. With another one a
-# transaction that an error has aborted would "commit" without a word.
+# Only drivers that tell the state of their transaction, or can be asked for it, or tell what has become of a commit (as
+# asyncpg). With another one a transaction that an error has aborted would "commit" without a word.
 _DRIVERS: dict[str, tuple[Dialect, DriverState]] = {
     "pysqlite": (SQLITE, SqliteState()),
     "aiosqlite": (SQLITE, SqliteState()),
@@ -49,6 +50,9 @@ _DRIVERS: dict[str, tuple[Dialect, DriverState]] = {
     "asyncpg": (PREPARED_POSTGRESQL, AsyncpgState()),
     "pymysql": (MYSQL, MysqlState()),
     "aiomysql": (MYSQL, MysqlState()),
+    "asyncmy": (MYSQL, MysqlState()),
+    "mysqldb": (MYSQL, MysqlclientState()),
+    "mysqlconnector": (MYSQL, ConnectorState()),
 }
 
 
@@ -98,7 +102,8 @@ class SqlAlchemyAdapter:
         self.attach()
         connection = self._connection()
         raw = _driver(connection)
-        _refuse_deaf_commit(raw)
+        if self.dialect is not MYSQL:
+            _refuse_deaf_commit(raw)
         if self._is_asyncpg:
             _asyncpg().refuse_autocommit(connection)
         # The pool knows when it opened the connection.
@@ -159,6 +164,8 @@ class SqlAlchemyAdapter:
         connection = self._connection()
         if self._is_psycopg:
             return _on_psycopg(connection, statement)
+        if self._engine.dialect.driver == "aiomysql":
+            statement = without_bytes(statement)
         # Not `text()`: it is made and compiled again for every use, at several times the price of the statement.
         result = connection.exec_driver_sql(*self._bound(statement))
         if not result.returns_rows:
@@ -271,7 +278,7 @@ def _supported(engine: Engine) -> tuple[Dialect, DriverState]:
         raise UnsupportedConnection(
             f"SQLAlchemy's driver {engine.dialect.name}+{driver} is not supported; use one of "
             "sqlite, sqlite+aiosqlite, postgresql+psycopg (sync and async), postgresql+psycopg2, postgresql+asyncpg, "
-            "mysql+pymysql, mysql+aiomysql, mariadb+pymysql, mariadb+aiomysql"
+            "mysql+pymysql, mysql+mysqldb, mysql+mysqlconnector, mysql+aiomysql, mysql+asyncmy (or mariadb+...)"
         )
     return _DRIVERS[driver]
 

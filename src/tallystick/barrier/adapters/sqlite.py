@@ -34,7 +34,7 @@ class SqliteAdapter:
 
     @property
     def address(self) -> str:
-        return sqlite_address(self._path)
+        return sqlite_address(self.path)
 
     @property
     def raw(self) -> sqlite3.Connection:
@@ -74,12 +74,10 @@ class SqliteAdapter:
         return self._ending.failure_is_certain(error)
 
     def opener(self) -> Callable[[], sqlite3.Connection] | None:
-        path = self._path
+        path = self.path
         if not path:
             return None
-        # mode=rw: a file that has gone is an error, not a new empty database.
-        uri = f"file:{quote(path)}?mode=rw"
-        return lambda: sqlite3.connect(uri, uri=True, isolation_level=None)
+        return lambda: sqlite3.connect(file_uri(path), uri=True, isolation_level=None)
 
     def close(self) -> None:
         self._connection.close()
@@ -92,7 +90,13 @@ class SqliteAdapter:
             self._connection.execute(word)
 
     @cached_property
-    def _path(self) -> str:
+    def path(self) -> str:
+        """Of the database's file; empty if it is in memory."""
         rows = self.execute(Statement("pragma database_list")).rows
         path = next((row[2] for row in rows if row[1] in ("main", b"main")), "")
         return path.decode() if isinstance(path, bytes) else path or ""
+
+
+def file_uri(path: str) -> str:
+    # mode=rw: a file that has gone is an error, not a new empty database.
+    return f"file:{quote(path)}?mode=rw"

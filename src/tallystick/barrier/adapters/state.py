@@ -6,6 +6,7 @@ One class per engine, used over the plain driver and over SQLAlchemy alike.
 from __future__ import annotations
 
 import os
+import socket
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
@@ -125,7 +126,7 @@ class AsyncpgState:
 
 
 class MysqlState:
-    """PyMySQL and aiomysql."""
+    """PyMySQL, aiomysql and asyncmy."""
 
     chains: ClassVar[bool] = True  # with completion_type=CHAIN
 
@@ -177,8 +178,21 @@ def _asyncpg_address(raw: Any) -> str:
 
 def mysql_address(raw: Any) -> str:
     """Without the database: that is the schema, which a statement can change."""
-    socket = raw.unix_socket
-    return _server("mysql", socket or raw.host, "" if socket else raw.port)
+    told = getattr(raw, "__dict__", {})
+    if not {"unix_socket", "_unix_socket"} & told.keys():
+        return _mysqlclient_address(raw)
+    path = told.get("unix_socket") or told.get("_unix_socket")
+    host, port = told.get("host") or told.get("_host"), told.get("port") or told.get("_port")
+    return _server("mysql", path or host, "" if path else port)
+
+
+def _mysqlclient_address(raw: Any) -> str:
+    """As the others spell it. mysqlclient reads files of options by itself, and takes "localhost" for a socket."""
+    host, _, way = raw.get_host_info().partition(" via ")
+    if way.startswith("TCP"):
+        return _server("mysql", raw.host or host, raw.port)
+    with socket.socket(fileno=os.dup(raw.fileno())) as peer:
+        return _server("mysql", str(peer.getpeername()), "")
 
 
 def _server(engine: str, host: str | None, port: object) -> str:

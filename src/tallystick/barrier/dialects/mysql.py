@@ -36,7 +36,9 @@ _REFUSED_COMMITS = (1213, 1205, 1290, 1792, 1836, 3100, 3101)
 
 def _number(error: BaseException) -> int | None:
     number = error.args[0] if error.args else None
-    return number if isinstance(number, int) else None
+    # mysql.connector's commit() in C raises an error of its own kind, which has it elsewhere.
+    found = number if isinstance(number, int) else getattr(error, "errno", None)
+    return found if isinstance(found, int) else None
 
 
 def _set_wait(rows: int, tables: int) -> Statement:

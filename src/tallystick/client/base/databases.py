@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -246,7 +246,7 @@ def _discard(opened: Future[Any]) -> None:
     """Nobody is left to wait for the connection: do not even begin to open it."""
     if not opened.cancelled() and opened.exception() is None and isinstance(opened.result(), _Opening):
         awaitable = opened.result().awaitable
-        if inspect.iscoroutine(awaitable):
+        if isinstance(awaitable, Coroutine):
             awaitable.close()
 
 

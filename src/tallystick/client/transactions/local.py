@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import secrets
@@ -27,6 +28,8 @@ class _Begun(Struct, frozen=True):
     owner: weakref.ref[LocalTransaction]
     token: str
     thread: threading.Thread
+    task: asyncio.Task[Any] | None
+    """On an async connection: the task."""
 
 
 _open: dict[int, _Begun] = {}
@@ -49,7 +52,8 @@ class LocalTransaction:
     def begin(self) -> Script[None]:
         """Begin, or join what the user has begun, and tie it."""
         token = f"{_TOKENS}{next(_number):x}"
-        mine = _Begun(weakref.ref(self), token, threading.current_thread())
+        task = asyncio.current_task() if self._adapter.is_async else None
+        mine = _Begun(weakref.ref(self), token, threading.current_thread(), task)
         if not self._adapter.raw_at_once:
             yield Local.ATTACH
         self._raw = self._adapter.raw
@@ -139,10 +143,13 @@ def _second() -> TransactionOpen:
 
 
 def _is_at_work_elsewhere(other: _Begun) -> bool:
-    """Whether its block is another thread's. Then nothing is asked: not every driver's connection can be shared."""
-    if other.thread is threading.current_thread() or not other.thread.is_alive():
-        return False
-    return other.owner() is not None
+    """Whether its block is another thread's or task's. Then nothing is asked: not every driver's connection can be
+    shared."""
+    if other.thread is not threading.current_thread():
+        at_work = other.thread.is_alive()
+    else:
+        at_work = other.task is not None and not other.task.done() and other.task is not asyncio.current_task()
+    return at_work and other.owner() is not None
 
 
 def _is_open(token: str) -> Script[bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from tallystick.barrier.adapters.base import why_alone
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations.barrier import mark_committed, rename_mark
 from tallystick.barrier.operations.outbox import outbox_put
@@ -140,9 +141,9 @@ class CheckBackBlock(Block):
             source = yield from self.find_source(needs_door=self.check.by_group)
             if not source:
                 raise InvalidRequest(
-                    "nobody could answer a check-back: no second connection finds the barrier of this one. Give the "
-                    "client a way in, Client(..., database=open_connection), or the transaction another way to be "
-                    "checked, check=CheckBack(url=...)",
+                    f"nobody could answer a check-back: {why_alone(self.adapter)}. Give the client a way in, "
+                    "Client(..., database=open_connection), or the transaction another way to be checked, "
+                    "check=CheckBack(url=...)",
                     field="check",
                 )
             self._asked = self.check.on_the_wire(source, self.settings.check_after)
@@ -202,8 +203,8 @@ class OutboxBlock(Block):
         source = yield from self.find_source(needs_door=True)
         if not source:
             raise InvalidRequest(
-                "nobody could send what a crash leaves in this outbox: no second connection finds the tables of this "
-                "one. Give the client a way in, Client(..., database=open_connection)",
+                f"nobody could send what a crash leaves in this outbox: {why_alone(self.adapter)}. Give the client a "
+                "way in, Client(..., database=open_connection)",
                 field="mode",
             )
         return source
