@@ -159,7 +159,7 @@ class BrokerThread:
             listening.close()
         for connection in list(self._connections):
             connection.abort()
-        while self._connections:
+        while self._connections:  # noqa: ASYNC110 - each is told of its end in one of the next turns
             await asyncio.sleep(0)
 
     def _connected(self) -> Http1Connection:
