@@ -12,17 +12,21 @@ import tallystick
 from tallystick.client.transactions import script
 from tallystick.testing import STEPS, MemoryBroker, SimulatedCrash, Step, crash_at
 
-MODES: list[dict[str, Any]] = [
-    {"mode": "check-back"},
-    {"mode": "check-back", "prepare": "early"},
-    {"mode": "outbox"},
-    {"mode": "consumer-dedup"},
-]
+CHECK_BACK, OUTBOX, DEDUP = {"mode": "check-back"}, {"mode": "outbox"}, {"mode": "consumer-dedup"}
+EARLY = {"mode": "check-back", "prepare": "early"}
 DURABLE = ("after commit", "answer lost")
 
 
-def named(mode: dict[str, Any]) -> str:
-    return " ".join(mode.values())
+def modes(*here: dict[str, str], full: list[dict[str, str]]) -> pytest.MarkDecorator:
+    """A test for each mode; those of `full` only in the full run."""
+    marked = [pytest.param(mode, marks=pytest.mark.full) for mode in full]
+    return pytest.mark.parametrize("mode", [*here, *marked], ids=lambda mode: " ".join(mode.values()))
+
+
+def steps(*here: Step) -> pytest.MarkDecorator:
+    """A test for each step; all but these only in the full run."""
+    marks = {step: [] if step in here else [pytest.mark.full] for step in STEPS}
+    return pytest.mark.parametrize("step", [pytest.param(step, marks=marks[step]) for step in STEPS])
 
 
 def order(ts: tallystick.Client, shop: Shop, item: str, **mode: Any) -> None:
@@ -49,7 +53,7 @@ def sent(broker: MemoryBroker) -> list[str]:
     return [message.json()["item"] for message in broker.messages("orders")]
 
 
-@pytest.mark.parametrize("mode", MODES, ids=named)
+@modes(CHECK_BACK, OUTBOX, DEDUP, full=[EARLY])
 @pytest.mark.parametrize("step", STEPS)
 def test_the_books_agree_after_a_crash_at_any_step(
     tallystick_broker: MemoryBroker, tallystick_client: tallystick.Client, shop: Shop, step: Step, mode: dict[str, Any]
@@ -62,7 +66,7 @@ def test_the_books_agree_after_a_crash_at_any_step(
     assert shop.items() == sent(tallystick_broker)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=named)
+@modes(CHECK_BACK, full=[OUTBOX, DEDUP, EARLY])
 @pytest.mark.parametrize("step", STEPS)
 async def test_the_books_agree_after_a_crash_of_an_async_block(
     tallystick_broker: MemoryBroker,
@@ -82,7 +86,7 @@ async def test_the_books_agree_after_a_crash_of_an_async_block(
     await engine.dispose()
 
 
-@pytest.mark.parametrize("step", STEPS)
+@steps("after prepare", "after commit")
 async def test_the_books_agree_after_a_crash_of_an_async_block_on_a_synchronous_connection(
     tallystick_broker: MemoryBroker, tallystick_async_client: tallystick.AsyncClient, shop: Shop, step: Step
 ) -> None:
@@ -95,7 +99,7 @@ async def test_the_books_agree_after_a_crash_of_an_async_block_on_a_synchronous_
         assert shop.items() == sent(tallystick_broker) == (["hat"] if step in DURABLE else [])
 
 
-@pytest.mark.parametrize("step", STEPS)
+@steps("after mark", "after prepare")
 def test_the_books_agree_where_the_prepare_travels_while_the_mark_is_made(
     tallystick_broker: MemoryBroker, tallystick_client: tallystick.Client, shop: Shop, step: Step
 ) -> None:
