@@ -56,11 +56,8 @@ POSTGRESQL_KINDS = ["psycopg", "psycopg-autocommit", "async-psycopg", "orm-postg
 POSTGRESQL_DRIVERS = ["psycopg2", "psycopg2-autocommit", "async-asyncpg", "async-asyncpg-pool", "async-orm-asyncpg"]
 postgresql_kinds = pytest.mark.parametrize("kind", kind_params(POSTGRESQL_KINDS, *POSTGRESQL_DRIVERS))
 mysql_kinds = pytest.mark.parametrize("kind", kind_params(["pymysql", "core-mysql"], *MYSQL_DRIVERS))
-sqlite_kinds = pytest.mark.parametrize(
-    "kind",
-    ["sqlite3", "sqlite3-autocommit", "core-sqlite", "orm-sqlite", "async-core-sqlite", "async-orm-sqlite"]
-    + ["async-aiosqlite"],
-)
+SQLITE_KINDS = ["sqlite3", "sqlite3-autocommit", "core-sqlite", "orm-sqlite", "async-core-sqlite", "async-orm-sqlite"]
+sqlite_kinds = pytest.mark.parametrize("kind", [*SQLITE_KINDS, "async-aiosqlite"])
 
 
 async def marked(place: Place, gid: str) -> Party:
