@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         Sent,
         Stats,
         Transaction,
+        TransactionBase,
+        UndecodableValue,
         outgoing,
         outgoing_call,
     )
@@ -47,7 +49,9 @@ __all__ = [
     "Stats",
     "TallystickError",
     "Transaction",
+    "TransactionBase",
     "TransactionFailed",
+    "UndecodableValue",
     "errors",
     "outgoing",
     "outgoing_call",

@@ -23,7 +23,8 @@ from tallystick.client.base.stats import Stats
 from tallystick.client.blocking import BlockingOperations
 from tallystick.client.connection.portal import Portal, is_closed, open_portal
 from tallystick.client.consumers import GRACE_SECONDS
-from tallystick.client.consumers.subscription import Subscription, Subscriptions
+from tallystick.client.consumers.subscribing import Subscriptions
+from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.runtime import CLOSE_SECONDS
 from tallystick.client.transactions import Transaction
 from tallystick.client.transactions.block import PrepareOrder
