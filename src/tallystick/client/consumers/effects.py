@@ -212,9 +212,9 @@ def _signed_effect(subscription: Subscription, message: Message, call: Call) -> 
         return Handling.NOTED
     if payload is None:
         raise NotPreparedYet(f"the outcome of {identity} is here, the message itself is not")
-    restored = _restored(_decode(payload), message)
-    subscription.read(restored)  # here and not before: its value was in the database
-    yield from _effect(subscription, restored, call, identity)
+    whole = _restored(_decode(payload), message)
+    subscription.read(whole)  # here and not before: its value was in the database
+    yield from _effect(subscription, whole, call, identity)
     return Handling.HANDLED
 
 

@@ -31,12 +31,11 @@ class TakesHandler(Protocol[D]):
     ) -> Callable[[Message[D], C, TransactionBase], R]: ...
 
 
-class Subscriptions:
-    """The same for both clients: collects handlers until the client is started."""
+class Subscribing:
+    """`subscribe`, the same for all that can be given handlers."""
 
-    _settings: Settings
-    _subscriptions: list[Subscription]
-    _asynchronous: ClassVar[bool]
+    def _take(self, handler: Handler, topic: str, options: dict[str, Any]) -> None:
+        raise NotImplementedError
 
     @overload
     def subscribe(
@@ -121,30 +120,61 @@ class Subscriptions:
         With `digest` a SHA-256 of each value is kept beside the effect, for `tallystick spark reconcile --digests`.
         """
 
+        options = {
+            "group": group,
+            "exactly_once": exactly_once,
+            "by": by,
+            "batch": batch,
+            "concurrency": concurrency,
+            "prefetch": prefetch,
+            "ordered": ordered,
+            "tags": tags,
+            "max_attempts": max_attempts,
+            "invisible": invisible,
+            "start": start,
+            "on_trimmed": on_trimmed,
+            "digest": digest,
+            "mode": mode,
+            "type": type,
+        }
+
         def register(handler: H) -> H:
-            subscription = checked_subscription(
-                asynchronous=self._asynchronous,
-                topic=topic,
-                group=group or self._settings.needs_group("subscribe"),
-                handler=handler,
-                exactly_once=exactly_once,
-                by=by,
-                batch=batch,
-                concurrency=concurrency,
-                prefetch=prefetch,
-                ordered=ordered,
-                tags=tags,
-                max_attempts=max_attempts,
-                invisible=invisible,
-                start=start,
-                on_trimmed=on_trimmed,
-                digest=digest,
-                mode=mode,
-                type=type,
-            )
-            if subscription.sends and mode == "check-back":
-                self._settings.needs_group("a handler that sends")
-            self._subscriptions.append(subscription)
+            self._take(handler, topic, options)
             return handler
 
         return register
+
+
+class Subscriptions(Subscribing):
+    """Of a client: collects handlers until it is started."""
+
+    _settings: Settings
+    _subscriptions: list[Subscription]
+    _asynchronous: ClassVar[bool]
+
+    def _take(self, handler: Handler, topic: str, options: dict[str, Any]) -> None:
+        group = options["group"] or self._settings.needs_group("subscribe")
+        given = {**options, "group": group, "topic": topic, "handler": handler}
+        subscription = checked_subscription(asynchronous=self._asynchronous, **given)
+        if subscription.sends and subscription.mode == "check-back":
+            self._settings.needs_group("a handler that sends")
+        self._subscriptions.append(subscription)
+
+
+class LaterSubscriptions(Subscribing):
+    """Of an application whose client is not made yet: collects handlers until there is one to give them to."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[Handler, str, dict[str, Any]]] = []
+
+    def _take(self, handler: Handler, topic: str, options: dict[str, Any]) -> None:
+        self._taken.append((handler, topic, options))
+
+    def _hand_over(self, client: Subscriptions, wrapped: Callable[[Handler], Handler] | None = None) -> None:
+        """Give a client all of them; `wrapped` is put around the handlers and what opens their connections."""
+        for handler, topic, options in self._taken:
+            if wrapped is None:
+                client._take(handler, topic, options)
+            else:
+                opens = options["exactly_once"]
+                client._take(wrapped(handler), topic, {**options, "exactly_once": opens and wrapped(opens)})
