@@ -1,65 +1,63 @@
-"""A FastAPI service whose check-backs come to a URL of its own, mounted in one line.
+"""A FastAPI service: its clients live as long as it does, and its check-backs come to a URL of its own.
 
-    pip install . fastapi uvicorn        # in a checkout
+    pip install '.[server,fastapi]'           # in a checkout
     tallystick serve &
     python examples/fastapi_service.py        # serves on a free port, makes two requests to itself, ends
 
-In production: `uvicorn fastapi_service:app`, with PUBLIC_URL set to where the broker can reach the service, and that
-address in the broker's `allowed_urls`.
+In production: `uvicorn --factory fastapi_service:create_app`, with TALLYSTICK_PUBLIC_URL set to where the broker can
+reach the service, and that address in the broker's `allowed_urls`.
 """
 
 import http.client
 import json
 import os
-import socket
 import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from typing import Annotated
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
-import tallystick
+from tallystick import CheckBack, Client, Message, outgoing
 from tallystick.barrier import create_tables
-from tallystick.client import handlers
-
-URL = os.environ.get("TALLYSTICK_URL", "http://127.0.0.1:7440")
-PUBLIC_URL = os.environ.get("PUBLIC_URL", "http://127.0.0.1:8080")
+from tallystick.fastapi import Tallystick
+from tallystick.local import free_port
 
 
 def open_shop() -> sqlite3.Connection:
     return sqlite3.connect("shop.db")
 
 
-@asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+ts = Tallystick(group="example.fastapi-shop", check=CheckBack(after=0.5))  # the broker: TALLYSTICK_URL
+Ts = Annotated[Client, Depends(ts.get_client)]
+
+
+@ts.subscribe("example.shop-orders", type=dict[str, str], exactly_once=open_shop)
+def pack(message: Message[dict[str, str]], conn: sqlite3.Connection) -> None:
+    """A consumer, which runs in the lifespan of the application."""
+    conn.execute("insert into parcels (item) values (?)", (message.data["item"],))
+
+
+def create_app() -> FastAPI:
     conn = open_shop()
     create_tables(conn)
     conn.execute("create table if not exists orders (id integer primary key, item text)")
+    conn.execute("create table if not exists parcels (id integer primary key, item text)")
     conn.commit()
     conn.close()
-    yield
-    ts.close()
+    app = FastAPI(lifespan=ts.lifespan)
+    ts.mount(app, "/tallystick/check", open_shop)  # the whole check-back
+    app.post("/orders/{item}")(order)
+    app.post("/lost/{item}")(lost)
+    return app
 
 
-ts = tallystick.Client(URL, group="example.fastapi-shop")
-app = FastAPI(lifespan=lifespan)
-app.mount("/tallystick/check", handlers.asgi(open_shop))  # the whole check-back
-
-
-def check() -> tallystick.CheckBack:
-    # The slash at the end matters: a mounted application answers below its path, and redirects are not followed.
-    return tallystick.CheckBack(url=f"{PUBLIC_URL}/tallystick/check/", after=0.5)
-
-
-@app.post("/orders/{item}")
-def order(item: str) -> dict[str, str]:
+def order(item: str, client: Ts) -> dict[str, str]:
     conn = open_shop()
     try:
-        with ts.transaction(conn, check=check()) as tx:
+        with client.transaction(conn) as tx:
             conn.execute("insert into orders (item) values (?)", (item,))
             tx.send("example.shop-orders", {"item": item})
     finally:
@@ -67,16 +65,15 @@ def order(item: str) -> dict[str, str]:
     return {"gid": tx.gid}
 
 
-@app.post("/lost/{item}")
-def lost(item: str) -> dict[str, str]:
+def lost(item: str, client: Ts) -> dict[str, str]:
     """A prepare whose process goes no further: only the check-back can end it."""
-    gid = ts.new_gid()
-    ts.prepare(gid, [tallystick.outgoing("example.shop-orders", {"item": item})], check=check())
+    gid = client.new_gid()
+    client.prepare(gid, [outgoing("example.shop-orders", {"item": item})])
     return {"gid": gid}
 
 
-def post(path: str) -> str:
-    connection = http.client.HTTPConnection(PUBLIC_URL.removeprefix("http://"), timeout=10)
+def post(port: int, path: str) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("POST", path)
     gid = json.load(connection.getresponse())["gid"]
     connection.close()
@@ -84,21 +81,18 @@ def post(path: str) -> str:
 
 
 def main() -> None:
-    global PUBLIC_URL
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    PUBLIC_URL = f"http://127.0.0.1:{port}"
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    port = free_port()
+    os.environ["TALLYSTICK_PUBLIC_URL"] = f"http://127.0.0.1:{port}"
+    server = uvicorn.Server(uvicorn.Config(create_app(), port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
         time.sleep(0.02)
-    print(f"an order is {ts.outcome(post('/orders/tea'))}")
-    gid, deadline = post("/lost/coffee"), time.monotonic() + 10
-    while ts.outcome(gid) is None and time.monotonic() < deadline:
+    print(f"an order is {ts.client.outcome(post(port, '/orders/tea'))}")
+    gid, deadline = post(port, "/lost/coffee"), time.monotonic() + 10
+    while ts.client.outcome(gid) is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    print(f"one that went no further than its prepare is {ts.outcome(gid)}")
+    print(f"one that went no further than its prepare is {ts.client.outcome(gid)}")
     server.should_exit = True
     thread.join()
 

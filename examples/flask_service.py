@@ -1,11 +1,12 @@
-"""A Flask service whose check-backs come to a URL of its own, mounted in one line.
+"""A Flask service whose check-backs come to a URL of its own, and whose consumers are a command of its own.
 
-    pip install . flask                       # in a checkout
+    pip install '.[server,flask]'             # in a checkout
     tallystick serve &
     python examples/flask_service.py          # serves on a free port, makes two requests to itself, ends
 
-In production: `gunicorn 'flask_service:create_app()'`. The client may be made before gunicorn forks its workers: each
-worker gets connections of its own at its first use.
+In production: `gunicorn 'flask_service:create_app()'`, and `flask --app flask_service tallystick consume` beside it,
+with TALLYSTICK_PUBLIC_URL set to where the broker can reach the service. The application may be made before gunicorn
+forks its workers: each worker gets connections of its own at its first use.
 """
 
 import http.client
@@ -17,34 +18,26 @@ import threading
 import time
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from flask import Flask
+from flask import Blueprint, Flask
 
-import tallystick
+from tallystick import CheckBack, Message, outgoing
 from tallystick.barrier import create_tables
-from tallystick.client import handlers
-
-URL = os.environ.get("TALLYSTICK_URL", "http://127.0.0.1:7440")
-PUBLIC_URL = os.environ.get("PUBLIC_URL", "http://127.0.0.1:8080")
+from tallystick.flask import Tallystick
 
 
 def open_shop() -> sqlite3.Connection:
     return sqlite3.connect("shop.db")
 
 
-ts = tallystick.Client(URL, group="example.flask-shop")
-app = Flask(__name__)
-app.wsgi_app = handlers.wsgi(open_shop, app.wsgi_app, "/tallystick/check")  # type: ignore[method-assign]
+ts = Tallystick(database=open_shop, check=CheckBack(after=0.5))
+shop = Blueprint("shop", __name__)
 
 
-def check() -> tallystick.CheckBack:
-    return tallystick.CheckBack(url=f"{PUBLIC_URL}/tallystick/check", after=0.5)
-
-
-@app.post("/orders/<item>")
+@shop.post("/orders/<item>")
 def order(item: str) -> dict[str, str]:
     conn = open_shop()
     try:
-        with ts.transaction(conn, check=check()) as tx:
+        with ts.transaction(conn) as tx:
             conn.execute("insert into orders (item) values (?)", (item,))
             tx.send("example.shop-orders", {"item": item})
     finally:
@@ -52,12 +45,18 @@ def order(item: str) -> dict[str, str]:
     return {"gid": tx.gid}
 
 
-@app.post("/lost/<item>")
+@shop.post("/lost/<item>")
 def lost(item: str) -> dict[str, str]:
     """A prepare whose process goes no further: only the check-back can end it."""
-    gid = ts.new_gid()
-    ts.prepare(gid, [tallystick.outgoing("example.shop-orders", {"item": item})], check=check())
+    gid = ts.client.new_gid()
+    ts.client.prepare(gid, [outgoing("example.shop-orders", {"item": item})])
     return {"gid": gid}
+
+
+@ts.subscribe("example.shop-orders", exactly_once=open_shop)
+def pack(message: Message, conn: sqlite3.Connection) -> None:
+    """A consumer, for `flask tallystick consume`."""
+    conn.execute("insert into parcels (item) values (?)", (message.json()["item"],))
 
 
 def create_app() -> Flask:
@@ -65,8 +64,14 @@ def create_app() -> Flask:
     conn = open_shop()
     create_tables(conn)
     conn.execute("create table if not exists orders (id integer primary key, item text)")
+    conn.execute("create table if not exists parcels (id integer primary key, item text)")
     conn.commit()
     conn.close()
+    app = Flask(__name__)
+    app.config["TALLYSTICK_GROUP"] = "example.flask-shop"  # TALLYSTICK_URL comes from the environment
+    app.config["TALLYSTICK_CHECK_PATH"] = "/tallystick/check"
+    app.register_blueprint(shop)
+    ts.init_app(app)
     return app
 
 
@@ -75,8 +80,8 @@ class Quiet(WSGIRequestHandler):
         """The example prints what matters itself."""
 
 
-def post(path: str) -> str:
-    connection = http.client.HTTPConnection(PUBLIC_URL.removeprefix("http://"), timeout=10)
+def post(port: int, path: str) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("POST", path)
     gid = json.load(connection.getresponse())["gid"]
     connection.close()
@@ -84,19 +89,19 @@ def post(path: str) -> str:
 
 
 def main() -> None:
-    global PUBLIC_URL
-    with make_server("127.0.0.1", 0, create_app(), handler_class=Quiet) as server:
-        PUBLIC_URL = f"http://127.0.0.1:{server.server_port}"
+    app = create_app()
+    with make_server("127.0.0.1", 0, app, handler_class=Quiet) as server, app.app_context():
+        app.config["TALLYSTICK_PUBLIC_URL"] = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        print(f"an order is {ts.outcome(post('/orders/tea'))}")
-        gid, deadline = post("/lost/coffee"), time.monotonic() + 10
-        while ts.outcome(gid) is None and time.monotonic() < deadline:
+        print(f"an order is {ts.client.outcome(post(server.server_port, '/orders/tea'))}")
+        gid, deadline = post(server.server_port, "/lost/coffee"), time.monotonic() + 10
+        while ts.client.outcome(gid) is None and time.monotonic() < deadline:
             time.sleep(0.05)
-        print(f"one that went no further than its prepare is {ts.outcome(gid)}")
+        print(f"one that went no further than its prepare is {ts.client.outcome(gid)}")
         server.shutdown()
         thread.join()
-    ts.close()
+        ts.client.close()
 
 
 if __name__ == "__main__":

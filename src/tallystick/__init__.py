@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         Sent,
         Stats,
         Transaction,
+        TransactionBase,
+        UndecodableValue,
         outgoing,
         outgoing_call,
     )
@@ -47,15 +49,19 @@ __all__ = [
     "Stats",
     "TallystickError",
     "Transaction",
+    "TransactionBase",
     "TransactionFailed",
+    "UndecodableValue",
     "errors",
     "outgoing",
     "outgoing_call",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Late: the broker and the command line start without the client and the HTTP library that it needs.
-    if name in __all__:
-        return getattr(import_module("tallystick.client"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker knows each name from above, and that there is no other
+
+    def __getattr__(name: str) -> Any:
+        # Late: the broker and the command line start without the client and the HTTP library that it needs.
+        if name in __all__:
+            return getattr(import_module("tallystick.client"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -75,7 +75,7 @@ class Session:
         tree = ast.increment_lineno(ast.parse(text), line - 1)
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(tree, self._page, "exec"), self._namespace)
+            exec(compile(tree, self._page, "exec", dont_inherit=True), self._namespace)
         return printed.getvalue()
 
     def close(self) -> None:

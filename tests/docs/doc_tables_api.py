@@ -168,7 +168,8 @@ def _fields(kind: type[msgspec.Struct]) -> str:
     for before, after in pairwise(body.body):
         if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             texts[ast.unparse(before.target)] = str(after.value.value)
-    rows = [[f"`{name}`", f"`{kind.__annotations__[name]}`", texts.get(name, "")] for name in kind.__struct_fields__]
+    names = [name for name in kind.__struct_fields__ if not name.startswith("_")]
+    rows = [[f"`{name}`", f"`{kind.__annotations__[name]}`", texts.get(name, "")] for name in names]
     return table(["field", "type", ""], rows) if texts else table(["field", "type"], [row[:2] for row in rows])
 
 

@@ -22,11 +22,13 @@ SECONDS = 240  # only so that one that hangs is told by name; how long it takes 
 # The last line that each prints.
 SAYS = {
     "async_consumer.py": "10 of 10 events arrived",
+    "celery_tasks.py": "10 deliveries of 5 tasks: 5 charges, messages for the orders [0, 1, 2, 3, 4]",
     "delayed_and_dead_letters.py": "dead after 2 attempts: ValueError: cannot cook a stone",
     "exactly_once_by_offset.py": "in order, each once: True; failures on the way: 1",
     "fastapi_service.py": "one that went no further than its prepare is rolled_back",
     "flask_service.py": "one that went no further than its prepare is rolled_back",
     "outbox.py": 'sent by another process: {"to":"bob","amount":30}; rows in the outbox: 0',
+    "plain_script.py": "three runs, 2 messages",
     "transfer_postgresql.py": "the order is packed",
     "transfer_sqlite.py": "alice has 70, bob has 30",
 }

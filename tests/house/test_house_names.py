@@ -7,6 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+# The extensions: `from tallystick.flask import Tallystick`, named as those of a framework are.
+SAME_ON_PURPOSE = {"Tallystick"}
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 
@@ -22,4 +25,4 @@ def test_a_public_class_name_exists_once() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for name, place in public_classes():
         places[name].append(place)
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    assert {name: found for name, found in places.items() if len(found) > 1 and name not in SAME_ON_PURPOSE} == {}

@@ -24,6 +24,10 @@ def test_a_wheel_holds_the_package_and_no_benchmark(installed: Path) -> None:
     assert [name for name in NOT_INSTALLED if (installed / "tallystick" / name).exists()] == []
 
 
+def test_a_wheel_says_that_it_is_typed(installed: Path) -> None:
+    assert (installed / "tallystick/py.typed").exists()
+
+
 def test_the_installed_command_says_where_the_benchmarks_are(installed: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tallystick", "bench"],

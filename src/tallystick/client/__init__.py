@@ -5,10 +5,11 @@ from tallystick.client.base.calls import CallOptions, CallsNotFinished, outgoing
 from tallystick.client.base.message import Message, outgoing
 from tallystick.client.base.settings import CheckBack
 from tallystick.client.base.stats import Stats
+from tallystick.client.base.values import UndecodableValue
 from tallystick.client.client import Client
 from tallystick.client.connection.levels import Sent
 from tallystick.client.connection.questions import Fetched
-from tallystick.client.transactions import AsyncTransaction, Transaction
+from tallystick.client.transactions import AsyncTransaction, Transaction, TransactionBase
 
 __all__ = [
     "AsyncClient",
@@ -22,6 +23,8 @@ __all__ = [
     "Sent",
     "Stats",
     "Transaction",
+    "TransactionBase",
+    "UndecodableValue",
     "outgoing",
     "outgoing_call",
 ]

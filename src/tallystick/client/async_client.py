@@ -16,7 +16,8 @@ from tallystick.client.base.calls import CallOptions
 from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection, checked_settings
 from tallystick.client.base.stats import Stats
 from tallystick.client.consumers import GRACE_SECONDS
-from tallystick.client.consumers.subscription import Subscription, Subscriptions
+from tallystick.client.consumers.subscribing import Subscriptions
+from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.operations import Operations
 from tallystick.client.runtime import CLOSE_SECONDS, ClientCore
 from tallystick.client.transactions import AsyncTransaction

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
 import os
 import signal
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from tallystick.barrier.adapters import adapt_sync
 from tallystick.barrier.names import BARRIER_TABLE
@@ -22,19 +21,21 @@ from tallystick.client.base import forks
 from tallystick.client.base.calls import CallOptions
 from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection
 from tallystick.client.base.stats import Stats
+from tallystick.client.blocking import BlockingOperations
 from tallystick.client.connection.portal import Portal, is_closed, open_portal
 from tallystick.client.consumers import GRACE_SECONDS
-from tallystick.client.consumers.subscription import Subscription, Subscriptions
+from tallystick.client.consumers.subscribing import Subscriptions
+from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.runtime import CLOSE_SECONDS
 from tallystick.client.transactions import Transaction
 from tallystick.client.transactions.block import PrepareOrder
 from tallystick.client.transactions.modes import ModeName, new_block
+from tallystick.client.transactions.outbox import REDRIVE_SECONDS
 from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import play_sync
 
 log = logging.getLogger("tallystick.client")
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 AT_EXIT_SECONDS = 2.0
@@ -42,19 +43,7 @@ SIGNAL_SECONDS = 0.5
 """How late `run` may notice a signal."""
 
 
-def synchronous(
-    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Client, P], T]:
-    """The same method for callers that wait on a thread."""
-
-    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._call(lambda: method(self._client, *args, **kwargs))
-
-    functools.update_wrapper(call, method)
-    return call
-
-
-class Client(Subscriptions):
+class Client(BlockingOperations, Subscriptions):
     """Transactions, messages and consumers, for any number of threads and in prefork servers.
 
     `urls` is one address, several with commas between them, or a list. `group` is the producer group, whose members
@@ -100,6 +89,7 @@ class Client(Subscriptions):
             barrier_table=barrier_table,
             max_in_flight=max_in_flight,
         )
+        self._operations = self._client
         self._core = self._client._core
         self._settings = self._core.settings
         self._subscriptions: list[Subscription] = self._client._subscriptions
@@ -163,10 +153,6 @@ class Client(Subscriptions):
         """Counts of what happened without being raised."""
         return self._core.stats
 
-    def new_gid(self) -> str:
-        """A new gid. It names the store of the broker that new transactions go to, once that is known."""
-        return self._core.new_gid()
-
     # The service's own database
 
     def transaction(
@@ -211,42 +197,15 @@ class Client(Subscriptions):
         script = cleanup.carry_out(ages, self._settings.barrier_table)
         return play_sync(script, adapt_sync(connection), self._way)
 
-    redrive = synchronous(AsyncClient.redrive)
-
-    # Operations on transactions
-    prepare = synchronous(AsyncClient.prepare)
-    prepare_part = synchronous(AsyncClient.prepare_part)
-    commit = synchronous(AsyncClient.commit)
-    rollback = synchronous(AsyncClient.rollback)
-    transaction_state = synchronous(AsyncClient.transaction_state)
-    outcome = synchronous(AsyncClient.outcome)
-    poll_checks = synchronous(AsyncClient.poll_checks)
-    answer_checks = synchronous(AsyncClient.answer_checks)
-
-    # Calls
-    call = synchronous(AsyncClient.call)
-    send_calls = synchronous(AsyncClient.send_calls)
-    calls = synchronous(AsyncClient.calls)
-
-    # Messages
-    send = synchronous(AsyncClient.send)
-    send_many = synchronous(AsyncClient.send_many)
-    fetch = synchronous(AsyncClient.fetch)
-    receive = synchronous(AsyncClient.receive)
-    ack = synchronous(AsyncClient.ack)
-    nack = synchronous(AsyncClient.nack)
-    renew = synchronous(AsyncClient.renew)
-    offsets = synchronous(AsyncClient.offsets)
-    commit_offsets = synchronous(AsyncClient.commit_offsets)
-    reset_group = synchronous(AsyncClient.reset_group)
-    topics = synchronous(AsyncClient.topics)
-    topic = synchronous(AsyncClient.topic)
-    create_topic = synchronous(AsyncClient.create_topic)
-    info = synchronous(AsyncClient.info)
+    def redrive(self, open_connection: OpenConnection, *, every: float = REDRIVE_SECONDS) -> None:
+        """Send, in the background, what died processes left in the outbox of a database."""
+        self._call(lambda: self._client.redrive(open_connection, every=every))
 
     # Consumers
 
-    start = synchronous(AsyncClient.start)
+    def start(self) -> None:
+        """Start the subscriptions, in the background."""
+        self._call(self._client.start)
 
     def stop(self, grace: float = GRACE_SECONDS) -> None:
         """Stop the subscriptions: handlers at work get `grace` seconds to finish, the rest is given back."""

@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.client.base.encoding import encode
-from tallystick.client.base.message import check_header_texts, encode_value
+from tallystick.client.base.message import check_header_texts
 from tallystick.client.base.times import milliseconds, milliseconds_or_none
+from tallystick.client.base.values import encode_value
 from tallystick.core import calls as wire
 from tallystick.core.calls import CallsView, CallView, OutgoingCall, Protocol
 from tallystick.core.errors import InvalidRequest, TallystickError
@@ -96,7 +97,7 @@ def outgoing_call(
         checked = _decode_call(encode(call))
     except msgspec.ValidationError as failure:
         raise InvalidRequest(f"call of {url[:140]!r}: {failure}", field="calls") from failure
-    checked.body = b"" if body is None else encode_value(body)
+    checked.body = b"" if body is None else encode_value(body, "body")
     return checked
 
 

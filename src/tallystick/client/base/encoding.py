@@ -1,8 +1,9 @@
-"""What goes to a broker, as msgpack."""
+"""What goes to a broker, as msgpack; and where in a thing the part is that cannot be encoded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -11,31 +12,42 @@ from msgspec import Struct
 from tallystick.core.errors import InvalidRequest
 
 _encode = msgspec.msgpack.Encoder().encode
-_REFUSED = (TypeError, ValueError, OverflowError, msgspec.MsgspecError)
+
+REFUSED = (TypeError, ValueError, OverflowError, msgspec.MsgspecError)
+"""What an encoder raises for a thing that it cannot hold."""
 
 
 def encode(request: Any) -> bytes:
     """InvalidRequest, which names the field, for what msgpack cannot hold, such as a number beyond 64 bits."""
     try:
         return _encode(request)
-    except _REFUSED as failure:
-        field = _field_at_fault(request).lstrip(".")
+    except REFUSED as failure:
+        field = place_at_fault(request, _encode).lstrip(".")
         raise InvalidRequest(f"{field}: {failure}", field=field) from failure
 
 
-def _field_at_fault(thing: Any) -> str:
+def place_at_fault(thing: Any, encode_one: Callable[[Any], bytes]) -> str:
+    """The way to the innermost part that cannot be encoded, as in `.lines[2].price`; "" if it is the thing itself."""
     for name, part in _parts_of(thing):
         try:
-            _encode(part)
-        except _REFUSED:
-            return name + _field_at_fault(part)
+            encode_one(part)
+        except REFUSED:
+            return name + place_at_fault(part, encode_one)
     return ""
 
 
 def _parts_of(thing: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(thing, Struct):
-        yield from ((f".{name}", getattr(thing, name)) for name in thing.__struct_fields__)
-    elif isinstance(thing, dict):
+    if isinstance(thing, dict):
         yield from ((f"[{name!r}]", part) for name, part in thing.items())
-    elif isinstance(thing, list):
+    elif isinstance(thing, list | tuple):
         yield from ((f"[{place}]", part) for place, part in enumerate(thing))
+    else:
+        yield from ((f".{name}", getattr(thing, name)) for name in _fields_of(thing))
+
+
+def _fields_of(thing: Any) -> list[str]:
+    if isinstance(thing, Struct):
+        return list(thing.__struct_fields__)
+    if dataclasses.is_dataclass(thing):
+        return [field.name for field in dataclasses.fields(thing)]
+    return [attribute.name for attribute in getattr(thing, "__attrs_attrs__", ())]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from tallystick.client.base.times import milliseconds
+from tallystick.client.base.values import UndecodableValue, decoder_of, encode_value, name_of
 from tallystick.core.durations import DAY_MS
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.headers import check_count
@@ -18,17 +19,26 @@ from tallystick.core.message import MAX_DELAY_DAYS, Chunk, OutgoingMessage, Stor
 from tallystick.core.names import LONGEST_HEADER_NAME, LONGEST_HEADER_VALUE, LONGEST_KEY, LONGEST_TAG, check_name
 from tallystick.core.wire import Delivery
 
-_json = msgspec.json.Encoder()
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", covariant=True, default=Any)  # so that a plain `Message` is one, too
+    D = TypeVar("D")
+else:
+    from typing import TypeVar
+
+    T, D = TypeVar("T", covariant=True), TypeVar("D")
 
 checked_topic = lru_cache(maxsize=4096)(lambda topic: check_name(topic, "topic"))
 """Topic names repeat in every call; each is looked at once."""
 
 
-class Message(Struct, gc=False):
+class Message(Struct, Generic[T], gc=False):
     """A message that was fetched or received.
 
     `id` names it wherever it is delivered again. `attempt` counts deliveries to the group, from 1; `receipt` is
-    what `ack` and `nack` need (both are empty for a fetched message).
+    what `ack` and `nack` need (both are empty for a fetched message). A handler that was subscribed with `type=Order`
+    gets a `Message[Order]`, whose `data` is an `Order`.
     """
 
     topic: str
@@ -48,6 +58,7 @@ class Message(Struct, gc=False):
     receipt: str = ""
     attempt: int = 0
     lease_until: int = 0
+    _data: Any = UNSET
 
     @property
     def id(self) -> str:
@@ -64,21 +75,35 @@ class Message(Struct, gc=False):
         """The value as what its JSON stands for."""
         return msgspec.json.decode(self.value)
 
+    @property
+    def data(self) -> T:
+        """The value as the type that the handler was subscribed with, `subscribe(..., type=Order)`."""
+        if self._data is UNSET:
+            raise InvalidRequest(
+                "data: this message was delivered without a type; subscribe with type=Order, or call decode(Order)",
+                field="data",
+            )
+        return cast(T, self._data)
+
+    @overload
+    def decode(self, type: type[D]) -> D: ...
+    @overload
+    def decode(self, type: Any) -> Any: ...
+    def decode(self, type: Any) -> Any:
+        """The value as a type: `bytes` as they are, `str` from UTF-8, anything else from JSON.
+
+        Types are those of msgspec (Structs, dataclasses, TypedDicts, attrs classes, `list[Order]`) and models of
+        pydantic. `UndecodableValue` if the value is not of that type; it says where.
+        """
+        try:
+            return decoder_of(type)(self.value)
+        except ValueError as failure:
+            what = f"message {self.id} of {self.topic} is not {name_of(type)}"
+            raise UndecodableValue(f"{what}: {failure}") from failure
+
     def header(self, name: str, default: str = "") -> str:
         """The value of a header, or `default` if the message has none of that name."""
         return self.headers.get(name, default) if self.headers else default
-
-
-def encode_value(value: Any) -> bytes:
-    """Bytes as they are, text as UTF-8, anything else as JSON."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    try:
-        return value.encode() if isinstance(value, str) else _json.encode(value)
-    except (TypeError, ValueError, msgspec.MsgspecError) as failure:
-        raise InvalidRequest(f"value: cannot be made JSON or UTF-8 ({failure}); give bytes", field="value") from failure
 
 
 def outgoing(

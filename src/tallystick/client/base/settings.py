@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from msgspec import Struct
 
@@ -71,6 +71,20 @@ class CheckBack(Struct, frozen=True, kw_only=True):
         if self.database is not None:
             return Check(via="database", target=self.database, **common)
         return Check(**common)
+
+
+class ClientOptions(TypedDict, total=False):
+    """What the extensions of frameworks hand on to the clients that they make; a test holds it to their signature."""
+
+    member: str | None
+    timeout: float
+    wait: bool
+    commit_wait: float
+    check: CheckBack | None
+    check_after: float | None
+    deciders: Mapping[str, Decider] | None
+    barrier_table: str
+    max_in_flight: int
 
 
 class Settings(Struct, frozen=True, kw_only=True):

@@ -32,6 +32,8 @@ class Stats(Struct):
     """Messages whose handler came to its end."""
     handler_failures: int = 0
     """Messages whose handler raised."""
+    undecodable: int = 0
+    """Messages whose value was not of the subscription's type; they went to the dead-letter topic."""
     batches_undone: int = 0
     """Batches that failed as a whole; their messages were handled one by one."""
     duplicates: int = 0

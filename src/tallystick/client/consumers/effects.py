@@ -79,6 +79,7 @@ def handle_plainly(subscription: Subscription, messages: Sequence[Message]) -> S
         raise InvalidRequest(
             f"message {message.id} waits for its outcome, which only a subscription with exactly_once= can follow"
         )
+    subscription.read(message)
     yield UserCode(lambda: subscription.handler(message))
     return [Handling.HANDLED]
 
@@ -87,6 +88,9 @@ def handle_once(
     subscription: Subscription, messages: Sequence[Message], desk: Desk, producer: Producer, marks: Marks
 ) -> Script[list[Handling]]:
     """One local transaction: the marks, the effects, and what the handler sends."""
+    for message in messages:
+        if not is_signed(message):
+            subscription.read(message)  # before the transaction, which a value of the wrong type never sees
 
     def body(call: Call) -> Script[list[Handling]]:
         # One message has nothing to gain by it.
@@ -208,7 +212,9 @@ def _signed_effect(subscription: Subscription, message: Message, call: Call) -> 
         return Handling.NOTED
     if payload is None:
         raise NotPreparedYet(f"the outcome of {identity} is here, the message itself is not")
-    yield from _effect(subscription, restored(_decode(payload), message), call, identity)
+    whole = restored(_decode(payload), message)
+    subscription.read(whole)  # here and not before: its value was in the database
+    yield from _effect(subscription, whole, call, identity)
     return Handling.HANDLED
 
 

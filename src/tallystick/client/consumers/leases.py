@@ -20,7 +20,7 @@ from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, handle_once, handle_plainly
 from tallystick.client.consumers.lanes import lane_for
 from tallystick.client.consumers.marks import InboxRows
-from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.consumers.subscription import Poisonous, Subscription
 from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import Script
 from tallystick.core.errors import NotFound, StaleLease, TallystickError
@@ -32,6 +32,7 @@ log = logging.getLogger("tallystick.client")
 WAIT_SECONDS = 20.0
 NOT_PREPARED_DELAY_MS = 500
 NO_TOPIC_SECONDS = 0.5
+REASON_LETTERS = 1_024
 MOST_RECEIVED = 1_000
 """The most that a broker gives out at once."""
 
@@ -212,6 +213,8 @@ class LeaseConsumer:
             return Nack(group, receipts, delay_ms=0)
         except NotPreparedYet as early:
             return Nack(group, receipts, delay_ms=NOT_PREPARED_DELAY_MS, reason=str(early))
+        except Poisonous as poison:
+            return self._dead(held.message, poison)
         except Exception as failure:
             return self._failed(held.message, failure)
         return None
@@ -244,8 +247,15 @@ class LeaseConsumer:
             ", the last one" if dead else "",
             exc_info=failure,
         )
-        reason = f"{type(failure).__name__}: {failure}"[:1024]
+        reason = f"{type(failure).__name__}: {failure}"[:REASON_LETTERS]
         return Nack(subscription.group, [message.receipt], dead=dead, reason=reason)
+
+    def _dead(self, message: Message, poison: Poisonous) -> Nack:
+        """Another try would end in the same way, so it goes to the dead-letter topic at once."""
+        self._stats.undecodable += 1
+        log.error("%s: %s; it goes to the dead-letter topic", self._subscription.name, poison)
+        reason = str(poison)[:REASON_LETTERS]
+        return Nack(self._subscription.group, [message.receipt], dead=True, reason=reason)
 
     async def _tell(self, broker: BrokerPeer, op: ClientOp) -> None:
         try:

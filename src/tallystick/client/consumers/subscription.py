@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal
 
 from msgspec import Struct
 
-from tallystick.client.base.settings import OpenConnection, Settings
+from tallystick.client.base.message import Message
+from tallystick.client.base.settings import OpenConnection
 from tallystick.client.base.times import milliseconds
+from tallystick.client.base.values import UndecodableValue, decoder_of
 from tallystick.client.connection.questions import Start
 from tallystick.client.transactions.modes import ModeName
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.message import MAX_INVISIBLE_MS
 from tallystick.core.names import check_name
-
-H = TypeVar("H", bound="Handler")
 
 Handler = Callable[..., Any]
 _WITH_TRANSACTION = 3
@@ -25,6 +25,12 @@ By = Literal["inbox", "offset"]
 DEFAULT_PREFETCH = 32
 MOST_IN_A_BATCH = 500
 MOST_IN_HANDLERS = 5_000
+
+
+class Poisonous(UndecodableValue):
+    """A message that no handler of the subscription can be called with; it would not get better by waiting."""
+
+    code = "poisonous"
 
 
 class Subscription(Struct, frozen=True, kw_only=True):
@@ -55,6 +61,16 @@ class Subscription(Struct, frozen=True, kw_only=True):
     sends: bool = False
     """Whether the handler is one of (message, conn, tx), which runs in a block of `mode`."""
     mode: ModeName = "check-back"
+    type: Any = None
+    """What the value of each message is decoded to, for its handler; None: nothing is decoded."""
+
+    def read(self, message: Message) -> None:
+        """Give a message its `data`. Anew for each call of the handler, which may change it."""
+        if self.type is not None:
+            try:
+                message._data = message.decode(self.type)
+            except UndecodableValue as failure:
+                raise Poisonous(failure.detail) from failure
 
     @property
     def name(self) -> str:
@@ -74,6 +90,8 @@ def checked_subscription(*, asynchronous: bool, **given: Any) -> Subscription:
     subscription = Subscription(**given, with_connection=places > 1, sends=places == _WITH_TRANSACTION)
     check_name(subscription.topic, "topic")
     check_name(subscription.group, "group")
+    if subscription.type is not None:
+        decoder_of(subscription.type)  # one that cannot be decoded is told of now, and not at the first message
     _check_numbers(subscription)
     _check_delivery(subscription)
     if not asynchronous and inspect.iscoroutinefunction(subscription.handler):
@@ -131,74 +149,3 @@ def _check_delivery(subscription: Subscription) -> None:
                 "max_attempts: a queue read in order cannot leave a message behind; handle it in the handler",
                 field="max_attempts",
             )
-
-
-class Subscriptions:
-    """`@ts.subscribe(...)`, the same for both clients: collects handlers until the client is started."""
-
-    _settings: Settings
-    _subscriptions: list[Subscription]
-    _asynchronous: ClassVar[bool]
-
-    def subscribe(
-        self,
-        topic: str,
-        *,
-        group: str | None = None,
-        exactly_once: OpenConnection | None = None,
-        by: By = "inbox",
-        batch: int = 1,
-        concurrency: int = 4,
-        prefetch: int | None = None,
-        ordered: bool = False,
-        tags: Sequence[str] | None = None,
-        max_attempts: int | None = None,
-        invisible: float = 30.0,
-        start: Start = "earliest",
-        on_trimmed: Literal["stop", "skip"] = "stop",
-        digest: bool = False,
-        mode: ModeName = "check-back",
-    ) -> Callable[[H], H]:
-        """Have a function called for each message of a topic: `(message)`, or `(message, conn)` with `exactly_once`.
-
-        A handler of `(message, conn, tx)` sends, with `tx.send` and `tx.call`, what is to happen if and only if its
-        effect does; `mode` is that of its block, as for `transaction`.
-
-        `exactly_once` opens a connection to the handler's database; the handler runs in a transaction there, which is
-        committed with an inbox row (`by="inbox"`: leases, in parallel) or with the queue's offset (`by="offset"`: in
-        order). The handler must not commit by itself. An exception rolls back, and the message comes again; with
-        `max_attempts` it goes to the group's dead-letter topic after so many. `group` is the client's own if not given.
-
-        With `batch` that transaction holds the effects of up to so many messages, one call of the handler each, and is
-        committed once. If one fails all are undone and handled one by one, so the handler may be called again for a
-        message that has not failed: only effects in its own database are there once.
-        `concurrency` handlers (or batches) run at a time; `prefetch` messages wait, by default 32 or two batches.
-        With `digest` a SHA-256 of each value is kept beside the effect, for `tallystick spark reconcile --digests`.
-        """
-
-        def register(handler: H) -> H:
-            subscription = checked_subscription(
-                asynchronous=self._asynchronous,
-                topic=topic,
-                group=group or self._settings.needs_group("subscribe"),
-                handler=handler,
-                exactly_once=exactly_once,
-                by=by,
-                batch=batch,
-                concurrency=concurrency,
-                prefetch=prefetch,
-                ordered=ordered,
-                tags=tags,
-                max_attempts=max_attempts,
-                invisible=invisible,
-                start=start,
-                on_trimmed=on_trimmed,
-                digest=digest,
-                mode=mode,
-            )
-            if subscription.sends and mode == "check-back":
-                self._settings.needs_group("a handler that sends")
-            self._subscriptions.append(subscription)
-            return handler
-
-        return register

@@ -13,7 +13,7 @@ from tallystick.core.calls import Protocol
 
 
 class TransactionBase:
-    """What user code sees inside the block."""
+    """What every block has, also that of a handler of `(message, conn, tx)`."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
