@@ -143,8 +143,11 @@ def postgres_address(raw: Any) -> str:
 
 def mysql_address(raw: Any) -> str:
     """Without the database: that is the schema, which a statement can change."""
-    socket = raw.unix_socket
-    return _server("mysql", socket or raw.host, "" if socket else raw.port)
+    return mysql_server_address(raw.unix_socket, raw.host, raw.port)
+
+
+def mysql_server_address(socket: str | None, host: str | None, port: object) -> str:
+    return _server("mysql", socket or host, "" if socket else port)
 
 
 def _server(engine: str, host: str | None, port: object) -> str:
