@@ -24,7 +24,6 @@ from tallystick.core.clock import Clock, SystemClock
 from tallystick.core.errors import ConfigError, NotAllowed, TallystickError
 from tallystick.store.memory import open_memory
 from tallystick.store.protocol import Store, Written
-from tallystick.store.rocksdb import open_rocksdb
 
 log = logging.getLogger("tallystick.broker")
 
@@ -35,18 +34,31 @@ def open_store(config: Config) -> Store:
     settings = config.store_settings()
     if config.store == "memory":
         return open_memory(settings)
+    from tallystick.store.rocksdb import open_rocksdb  # late: a broker in memory does without
+
     return open_rocksdb(Path(config.data_dir), settings)
 
 
 class Broker:
     """Made inside a running event loop; `close()` finishes what waits and lets go of the store."""
 
-    def __init__(self, config: Config, store: Store | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        store: Store | None = None,
+        clock: Clock | None = None,
+        outbound: Outbound | None = None,
+        *,
+        makes_calls: bool = True,
+    ) -> None:
+        """`outbound`, if given, takes the place of the ways out that the configuration allows. Without `makes_calls`
+        calls are kept, and nobody makes them."""
         self.config = config
         self.clock = clock or SystemClock()
         self.limits = config.limits()
         self.metrics = Metrics()
-        self.allowed = AllowedUrls(config.allowed_urls)
+        self._outbound = outbound or Outbound(AllowedUrls(config.allowed_urls))
+        self.allowed = self._outbound.allowed
         if config.alert_url:
             try:
                 self.allowed.check(config.alert_url, "alert_url")
@@ -62,7 +74,6 @@ class Broker:
         self._writer = Writer(
             self._store, self.clock, space, config.max_waiting_bytes, self._durable, self.metrics.commit_seconds
         )
-        self._outbound = Outbound(self.allowed)
         self._alerts = Alerts(config.alert_url, self._outbound, self.metrics)
         self.checkback = CheckScheduler(
             self._store,
@@ -77,7 +88,7 @@ class Broker:
         )
         self.calls = Calls(self._store, self._writer, self.clock, self._outbound, self.metrics, _call_settings(config))
         self._tasks = [
-            asyncio.create_task(self.calls.run(), name="calls"),
+            *([asyncio.create_task(self.calls.run(), name="calls")] if makes_calls else []),
             asyncio.create_task(self.checkback.run(), name="check-back"),
             asyncio.create_task(self._alerts.run(), name="alerts"),
             *start_sweeps(self._writer, self.clock),

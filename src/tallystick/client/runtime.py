@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Mapping, Sequence
 
 from tallystick.barrier.adapters import own_opener
@@ -63,6 +64,12 @@ class ClientCore:
         self.latest: Runtime | None = None
         self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
         forks.watch(self)
+        _cores.add(self)
+
+    @property
+    def runtimes(self) -> list[Runtime]:
+        """Those of all event loops, some of which may have ended without a word."""
+        return list(self._runtimes.values())
 
     def runtime(self) -> Runtime:
         """The runtime of the running loop, made at its first use."""
@@ -112,3 +119,11 @@ class ClientCore:
     async def given_source(self) -> str | None:
         """The name of the database that the client was told of at its start; None if there is none."""
         return await self.databases.given_source(self.runtime().workers, self.settings.barrier_table)
+
+
+_cores: weakref.WeakSet[ClientCore] = weakref.WeakSet()
+
+
+def cores_at(address: str) -> list[ClientCore]:
+    """Of all clients in this process that speak to a broker, whoever made them."""
+    return [core for core in list(_cores) if not core.closed and address in core.settings.addresses]

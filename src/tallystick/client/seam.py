@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.operations.barrier import Decision, decide
+from tallystick.barrier.statement import Operation
 from tallystick.client.answering.deciders import ask_decider
 from tallystick.client.async_client import AsyncClient
 from tallystick.client.base.databases import Door
@@ -54,6 +55,9 @@ class ClientSeam:
     def decider(self, source: str) -> Decider | None:
         return self._core.databases.decider(source)
 
+    def producer(self) -> Producer:
+        return self._producer()
+
     def new_block(self, adapter: Adapter, **options: Any) -> Block:
         """A block in check-back mode; for the options see `Block`."""
         return new_block("check-back", self.settings, self._producer, adapter, **options)
@@ -63,6 +67,10 @@ class ClientSeam:
     async def given_source(self) -> str | None:
         """The name of the database behind `given_door`; None if there is none."""
         return await self._core.given_source()
+
+    async def run(self, door: Door, operation: Operation[T]) -> T:
+        """Run an operation of the barrier on a connection of its own."""
+        return await self._core.runtime().run(door, operation)
 
     async def decide(self, gid: str, truth: Door | Decider) -> Decision:
         """What the barrier behind a door, or a decider, says of a transaction."""

@@ -12,18 +12,20 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import httptools
-import uvicorn
-from uvicorn.server import ServerState
 
 from tallystick.api.serving.asgi import CallerGone, Scope
 from tallystick.api.serving.problems import problem_of
 from tallystick.api.serving.unread_answers import UnreadAnswers
 from tallystick.core.errors import InvalidRequest, TallystickError, TooLarge
 from tallystick.core.wire import PROBLEM
+
+if TYPE_CHECKING:
+    import uvicorn
+    from uvicorn.server import ServerState
 
 log = logging.getLogger("tallystick.api")
 
@@ -197,6 +199,10 @@ class Http1Connection(asyncio.Protocol):
             self._transport.close()
         for exchange in self._line:
             exchange.keep_alive = False
+
+    def abort(self) -> None:
+        """No answer to anything any more."""
+        self._transport.abort()
 
     # --- what the network brings -----------------------------------------------------------------------------------
 

@@ -208,7 +208,7 @@ def _signed_effect(subscription: Subscription, message: Message, call: Call) -> 
         return Handling.NOTED
     if payload is None:
         raise NotPreparedYet(f"the outcome of {identity} is here, the message itself is not")
-    yield from _effect(subscription, _restored(_decode(payload), message), call, identity)
+    yield from _effect(subscription, restored(_decode(payload), message), call, identity)
     return Handling.HANDLED
 
 
@@ -219,7 +219,7 @@ def _effect(subscription: Subscription, message: Message, call: Call, identity: 
     yield UserCode(lambda: call(message))
 
 
-def _restored(prepared: Message, outcome: Message) -> Message:
+def restored(prepared: Message, outcome: Message) -> Message:
     """The message as its sender wrote it, delivered by its outcome."""
     headers = {name: value for name, value in (prepared.headers or {}).items() if name not in (SIGN, ID)}
     key = None if prepared.key == outcome.header(ID) else prepared.key

@@ -130,8 +130,14 @@ class Outbox:
 
         self._tasks.start(repeat("re-driving the outbox", once))
 
-    async def _drive_once(self, door: Door) -> int:
-        claim = outbox_claim(older_than=LEFT_BEHIND_SECONDS, limit=CLAIM_ROWS)
+    async def drive_now(self) -> None:
+        """Send every row of those databases at once, however new it is: its process is known to be gone."""
+        for door in list(self._driven):
+            while await self._drive_once(door, older_than=0.0):
+                pass
+
+    async def _drive_once(self, door: Door, older_than: float = LEFT_BEHIND_SECONDS) -> int:
+        claim = outbox_claim(older_than=older_than, limit=CLAIM_ROWS)
         sent = await self._send_rows(await run_on_new(self._connection.workers, door, claim))
         if sent:
             self._stats.count("outbox_sent", len(sent))

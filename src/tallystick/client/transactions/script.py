@@ -103,9 +103,21 @@ class Local(Enum):
 Step = Ask | Put | Answer | Tell | OnLoop | InDatabase | WhenCommitted | UserCode | Local
 Script = Generator[Step, Any, T]
 
+Watch = Callable[[Script[Any], Adapter | None], Script[Any]]
+_watch: Watch | None = None
+
+
+def watch_scripts(watch: Watch | None) -> None:
+    """Have every script that is played from now on replaced by what `watch` makes of it; None ends that. For tests of
+    services, which let a block die at one of its steps (`tallystick.testing`)."""
+    global _watch
+    _watch = watch
+
 
 def play_sync(script: Script[T], adapter: Adapter | None, way: FindWay) -> T:
     """Play a script on the caller's thread. Without an adapter it must not touch a database."""
+    if _watch is not None:
+        script = _watch(script, adapter)
     try:
         return _play_sync(script, adapter, way)
     except BaseException as failure:
@@ -130,6 +142,8 @@ def _play_sync(script: Script[T], adapter: Adapter | None, way: FindWay, interru
 
 async def play_async(script: Script[T], adapter: Adapter | None) -> T:
     """Play a script on the event loop. A synchronous connection is used right there, and blocks meanwhile."""
+    if _watch is not None:
+        script = _watch(script, adapter)
     try:
         step = next(script)
         while True:

@@ -1,0 +1,260 @@
+"""Consumers that stop when there is nothing left: the handlers of a client, called here and now.
+
+Messages are received, handled and acknowledged by the same code as in a running consumer; what is missing are its
+threads, its waiting, and its patience with errors.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from tallystick.barrier.adapters import adapt, adapt_sync
+from tallystick.barrier.adapters.base import Adapter
+from tallystick.barrier.operations.inbox import read_offset
+from tallystick.client.async_client import AsyncClient
+from tallystick.client.base.databases import Door
+from tallystick.client.base.message import Message
+from tallystick.client.client import Client
+from tallystick.client.consumers.effects import (
+    Desk,
+    Handling,
+    begin_at_ends,
+    handle_once,
+    handle_plainly,
+    move_offset,
+)
+from tallystick.client.consumers.marks import GroupQueue, InboxRows, Marks, OffsetRow
+from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.seam import ClientSeam, seam_of
+from tallystick.client.transactions.script import OnLoop, Script
+from tallystick.core.errors import NotFound, OffsetMoved
+from tallystick.core.wire import TopicView
+
+AT_ONCE = 500
+
+Work = Generator[OnLoop | Script[Any], Any, int]
+"""What is to be done, on the client's event loop or as a script of one local transaction; how many were handled."""
+
+
+def drain(client: Client, arrive: Callable[[], None], twice: bool) -> int:
+    seam = seam_of(client)
+
+    def once(subscription: Subscription) -> int:
+        desk = _opened_sync(subscription)
+        work = _work(seam, subscription, desk, twice)
+        try:
+            return _carried_out(work, lambda step: _do_sync(seam, step, desk))
+        finally:
+            if desk is not None:
+                desk.adapter.close()
+
+    total = 0
+    while True:
+        arrive()  # what the handlers before have sent
+        handled = sum(once(subscription) for subscription in client._subscriptions)
+        if not handled:
+            return total
+        total += handled
+
+
+async def adrain(client: AsyncClient, arrive: Callable[[], None], twice: bool) -> int:
+    seam = seam_of(client)
+
+    async def once(subscription: Subscription) -> int:
+        desk = await _opened(subscription)
+        work = _work(seam, subscription, desk, twice)
+        try:
+            return await _carried_out_async(work, seam, desk)
+        finally:
+            closing = None if desk is None else desk.adapter.close()
+            if inspect.isawaitable(closing):
+                await closing
+
+    total = 0
+    while True:
+        arrive()
+        handled = 0
+        for subscription in client._subscriptions:
+            handled += await once(subscription)
+        if not handled:
+            return total
+        total += handled
+
+
+# On a thread, and on an event loop
+
+
+def _carried_out(work: Work, do: Callable[[Any], Any]) -> int:
+    try:
+        step = next(work)
+        while True:
+            try:
+                result = do(step)
+            except BaseException as failure:
+                step = work.throw(failure)
+            else:
+                step = work.send(result)
+    except StopIteration as end:
+        return int(end.value)
+
+
+async def _carried_out_async(work: Work, seam: ClientSeam, desk: Desk | None) -> int:
+    try:
+        step = next(work)
+        while True:
+            try:
+                result = await _do(seam, step, desk)
+            except BaseException as failure:
+                step = work.throw(failure)
+            else:
+                step = work.send(result)
+    except StopIteration as end:
+        return int(end.value)
+
+
+def _do_sync(seam: ClientSeam, step: OnLoop | Script[Any], desk: Desk | None) -> Any:
+    return seam.call(step.call) if isinstance(step, OnLoop) else seam.play_sync(step, _adapter(desk))
+
+
+async def _do(seam: ClientSeam, step: OnLoop | Script[Any], desk: Desk | None) -> Any:
+    return await (step.call() if isinstance(step, OnLoop) else seam.play_async(step, _adapter(desk)))
+
+
+def _adapter(desk: Desk | None) -> Adapter | None:
+    return None if desk is None else desk.adapter
+
+
+def _opened_sync(subscription: Subscription) -> Desk | None:
+    if subscription.exactly_once is None:
+        return None
+    connection = subscription.exactly_once()
+    return Desk(connection, adapt_sync(connection))
+
+
+async def _opened(subscription: Subscription) -> Desk | None:
+    if subscription.exactly_once is None:
+        return None
+    connection = subscription.exactly_once()
+    if inspect.isawaitable(connection):
+        connection = await connection
+    return Desk(connection, adapt(connection))
+
+
+# What is done with the messages of one subscription
+
+
+def _work(seam: ClientSeam, subscription: Subscription, desk: Desk | None, twice: bool) -> Work:
+    if subscription.by == "offset" and desk is not None:
+        return _by_offset(seam, subscription, desk, twice)
+    return _by_lease(seam, subscription, desk, twice)
+
+
+def _by_lease(seam: ClientSeam, subscription: Subscription, desk: Desk | None, twice: bool) -> Work:
+    broker, group, handled = seam.operations, subscription.group, 0
+    while True:
+        messages = yield OnLoop(lambda: _received(seam, subscription))
+        if not messages:
+            return handled
+        left = list(messages)
+        for batch in _batches(messages, subscription.batch):
+            try:
+                verdicts = yield _handled(seam, subscription, batch, desk, InboxRows(group))
+            except BaseException:
+                # They come again: at once, where a running consumer would wait, or its lease would have to run out.
+                yield OnLoop(lambda rest=left: broker.nack(group, rest, delay=0))
+                raise
+            handled += verdicts.count(Handling.HANDLED)
+            if twice and batch[0].attempt == 1:
+                yield OnLoop(lambda some=batch: broker.nack(group, some, delay=0))
+            else:
+                yield OnLoop(lambda some=batch: broker.ack(group, some))
+            left = left[len(batch) :]
+
+
+async def _received(seam: ClientSeam, subscription: Subscription) -> list[Message]:
+    try:
+        return await seam.operations.receive(
+            subscription.topic,
+            subscription.group,
+            max=AT_ONCE,
+            invisible=subscription.invisible,
+            ordered=subscription.ordered,
+            start=subscription.start,
+            tags=subscription.tags,
+        )
+    except NotFound:  # nothing was ever sent there
+        return []
+
+
+def _handled(
+    seam: ClientSeam, subscription: Subscription, batch: Sequence[Message], desk: Desk | None, marks: Marks
+) -> Script[list[Handling]]:
+    if desk is None:
+        return handle_plainly(subscription, batch)
+    return handle_once(subscription, batch, desk, seam.producer(), marks)
+
+
+def _by_offset(seam: ClientSeam, subscription: Subscription, desk: Desk, twice: bool) -> Work:
+    view = yield OnLoop(lambda: _topic(seam, subscription))
+    if view is None:
+        return 0
+    store, handled = (yield OnLoop(seam.operations.info)).store, 0
+    for queue in range(view.queues):
+        place = GroupQueue(subscription.group, store, subscription.topic, queue)
+        reading = _queue(seam, subscription, desk, place, view, twice)
+        handled += yield from reading
+    return handled
+
+
+async def _topic(seam: ClientSeam, subscription: Subscription) -> TopicView | None:
+    try:
+        return await seam.operations.topic(subscription.topic)
+    except NotFound:
+        return None
+
+
+def _queue(
+    seam: ClientSeam, subscription: Subscription, desk: Desk, place: GroupQueue, view: TopicView, twice: bool
+) -> Work:
+    stored = yield OnLoop(lambda: _stored(seam, subscription, place))
+    if stored is None and subscription.start == "latest":
+        stored = yield begin_at_ends(desk, place, view.ends)
+    offset = view.starts[place.queue] if stored is None else stored
+    fetched = yield OnLoop(lambda: seam.operations.fetch(place.topic, place.queue, offset, max=AT_ONCE))
+    tags, handled = subscription.tags, 0
+    wanted = [message for message in fetched.messages if tags is None or message.tag in tags]
+    for batch in _batches(wanted, subscription.batch):
+        before = stored
+        verdicts = yield handle_once(subscription, batch, desk, seam.producer(), OffsetRow(place, before))
+        stored = batch[-1].offset + 1
+        handled += verdicts.count(Handling.HANDLED)
+        if twice:
+            yield from _second_reader(seam, subscription, desk, batch, OffsetRow(place, before))
+    if fetched.next > (offset if stored is None else stored):
+        yield move_offset(desk, place, stored, fetched.next)  # past what the tags left out
+    return handled
+
+
+def _second_reader(
+    seam: ClientSeam, subscription: Subscription, desk: Desk, batch: Sequence[Message], marks: OffsetRow
+) -> Work:
+    """Another consumer of the queue, which has read the same messages: the offset tells it that it is late."""
+    try:
+        yield handle_once(subscription, batch, desk, seam.producer(), marks)
+    except OffsetMoved:
+        return 0
+    raise AssertionError(f"{subscription.name}: the same messages were handled twice, by two consumers of their queue")
+
+
+async def _stored(seam: ClientSeam, subscription: Subscription, place: GroupQueue) -> int | None:
+    assert subscription.exactly_once is not None  # noqa: S101 - a subscription by offset has it
+    return await seam.run(Door(subscription.exactly_once), read_offset(*msgspec.structs.astuple(place)))
+
+
+def _batches(messages: Sequence[Message], size: int) -> Iterator[list[Message]]:
+    for begin in range(0, len(messages), size):
+        yield list(messages[begin : begin + size])
