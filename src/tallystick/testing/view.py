@@ -123,16 +123,13 @@ async def _all_calls(door: BrokerDoor) -> AsyncIterator[Call]:
 def _calls_of(whole: Whole) -> list[Call]:
     shown = whole.calls.calls if whole.calls is not None else []
     return [
-        Call(call.url, body, call.gid, call.branch, call.state)
-        for call, body in zip(shown, whole.bodies, strict=True)
+        Call(call.url, body, call.gid, call.branch, call.state) for call, body in zip(shown, whole.bodies, strict=True)
     ]
 
 
 async def waiting(door: BrokerDoor, broker: str) -> list[Half]:
     """What may still come: half messages, held calls, delayed messages, messages without an outcome."""
-    found = [
-        Half(*row) for row in zip(*(await _columns(door, "half", "gid", "topic", "value", "key")), strict=True)
-    ]
+    found = [Half(*row) for row in zip(*(await _columns(door, "half", "gid", "topic", "value", "key")), strict=True)]
     found += [Half(*row) for row in zip(*(await _columns(door, "delayed", "gid", "topic")), strict=True)]
     found += [Half(call.gid, call.url, call.body) async for call in _all_calls(door) if call.state == "held"]
     for topic in await topics(door):

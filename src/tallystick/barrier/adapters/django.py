@@ -87,6 +87,11 @@ def own_copy(connection: Any) -> Callable[[], Any]:
     return lambda: kind(deepcopy(settings), alias)
 
 
+def opener_of(alias: str) -> Callable[[], Any]:
+    """The same for an alias; its settings are read when it is used: a test runner changes the name of the database."""
+    return lambda: own_copy(connections.create_connection(alias))()
+
+
 class _DjangoAdapter:
     """What both have in common."""
 
@@ -105,6 +110,7 @@ class _DjangoAdapter:
 
     @property
     def address(self) -> str:
+        self._refuse_closed()
         if self.dialect.name == "postgresql":
             return postgres_address(self.raw)
         if self.dialect.name == "mysql":
@@ -125,6 +131,7 @@ class _DjangoAdapter:
         self._connection.ensure_connection()
 
     def execute(self, statement: Statement) -> Result:
+        self._refuse_closed()
         self._ending.used = True
         with self._connection.cursor() as cursor:
             cursor.execute(*positional_style(statement.sql, statement.params, blob=self._blob))
@@ -159,6 +166,13 @@ class _DjangoAdapter:
     def _sqlite_file(self) -> str:
         rows = self.raw.execute("pragma database_list").fetchall()
         return next((str(row[2] or "") for row in rows if row[1] == "main"), "")
+
+    def _refuse_closed(self) -> None:
+        if self._connection.closed_in_transaction:
+            raise TransactionLost(
+                f"the connection {self._connection.alias!r} was closed inside the transaction, which is undone by that",
+                rolled_back=True,
+            )
 
     def _refuse_inherited(self) -> None:
         if self.dialect.name == "sqlite":
@@ -252,6 +266,10 @@ class OrmAdapter(_DjangoAdapter, Managed):
         atomic, self._atomic = self._atomic, None
         assert atomic is not None  # noqa: S101
         atomic.__exit__(why, None, None)
+
+    def close(self) -> None:
+        if not self._connection.in_atomic_block:  # else somebody's transaction goes on in it
+            self._connection.close()
 
     def commit_failure_is_certain(self, error: BaseException) -> bool:
         if self._joined:
