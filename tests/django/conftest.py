@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import django
 import pymysql
@@ -22,7 +21,6 @@ def _use_older_drivers() -> None:
     pymysql.install_as_MySQLdb()
     hidden = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "psycopg"}
     sys.modules.update(dict.fromkeys([*hidden, "psycopg"]))
-    import django.db.backends.postgresql.base
 
     del sys.modules["psycopg"]
     sys.modules.update(hidden)
@@ -35,13 +33,10 @@ if not settings.configured:
         _use_older_drivers()
     django.setup()
 
-from django_support import Place, Shop, in_databases, new_place, new_shop  # noqa: E402 (they need the settings)
-
-from tallystick.django.test import memory_broker  # noqa: E402
-
+from django_support import Place, Shop, new_place, new_shop  # noqa: E402 (they need the settings)
 ENGINES = [
     "sqlite",
-    pytest.param("postgresql", marks=pytest.mark.postgresql),
+    pytest.param("postgresql", marks=[pytest.mark.postgresql, pytest.mark.full]),
     pytest.param("mysql", marks=[pytest.mark.mariadb, pytest.mark.full]),
 ]
 
@@ -55,24 +50,17 @@ def _place(engine: str, request: pytest.FixtureRequest, factory: pytest.TempPath
 @pytest.fixture(scope="module", params=ENGINES)
 def any_shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """The shop on each engine in turn, with a broker in memory."""
-    with _running(_place(request.param, request, tmp_path_factory)) as shop:
+    with new_shop({"default": _place(request.param, request, tmp_path_factory)}) as shop:
         yield shop
 
 
 @pytest.fixture(scope="module")
 def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """The same on SQLite."""
-    with _running(_place("sqlite", request, tmp_path_factory)) as shop:
+    with new_shop({"default": _place("sqlite", request, tmp_path_factory)}) as shop:
         yield shop
-
-
-def _running(place: Place) -> Any:
-    return new_shop({"default": place})
 
 
 @pytest.fixture
 def two_places(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Place]:
     return {alias: _place("sqlite", request, tmp_path_factory) for alias in ("default", "warehouse")}
-
-
-__all__ = ["in_databases", "memory_broker"]

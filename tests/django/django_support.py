@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import django
+import pytest
 from django.core.management import call_command
 from django.db import connections
-from storefront.models import Order
 
 from eventually import eventually
 from servers import Server
@@ -25,6 +23,9 @@ Place = dict[str, Any]
 
 QUICK = {"check_after": "200ms", "check_interval": "200ms"}
 _numbers = itertools.count()
+
+raises = pytest.raises
+"""Around a block of several lines, which is what is to raise."""
 
 
 def new_place(where: Path | Server, **options: Any) -> Place:
@@ -67,8 +68,8 @@ def _forget_connections() -> None:
 class Shop:
     """The shop as it is now, and its broker."""
 
-    def __init__(self, broker: MemoryBroker) -> None:
-        self.broker = broker
+    def __init__(self, broker: MemoryBroker, places: Mapping[str, Place]) -> None:
+        self.broker, self.places = broker, places
 
     def new_name(self, kind: str = "topic") -> str:
         return f"{kind}-{next(_numbers)}"
@@ -97,7 +98,7 @@ def new_shop(places: Mapping[str, Place], **options: Any) -> Iterator[Shop]:
     with in_databases(places), memory_broker(**{**QUICK, **options}) as broker:
         for alias in places:
             call_command("migrate", database=alias, verbosity=0, run_syncdb=True)
-        yield Shop(broker)
+        yield Shop(broker, places)
 
 
 def environment_of(places: Mapping[str, Place], tallystick: dict[str, Any]) -> dict[str, str]:
@@ -107,6 +108,3 @@ def environment_of(places: Mapping[str, Place], tallystick: dict[str, Any]) -> d
         "STOREFRONT_DATABASES": json.dumps(places),
         "STOREFRONT_TALLYSTICK": json.dumps(tallystick),
     }
-
-
-__all__ = ["Order", "Path", "django", "sqlite3"]

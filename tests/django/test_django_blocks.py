@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 from django.db import connection, connections, transaction
 from django.db.utils import IntegrityError
-from django_support import Shop
+from django_support import Shop, raises
 from storefront.models import Order
 
 from eventually import eventually
@@ -43,7 +43,7 @@ def test_a_block_commits_its_rows_and_sends_its_messages(any_shop: Shop, topic: 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_block_that_raises_leaves_nothing(any_shop: Shop, topic: str, mode: str) -> None:
-    with pytest.raises(Refused), ts.transaction(mode=mode) as tx:
+    with raises(Refused), ts.transaction(mode=mode) as tx:
         Order.objects.create(note=topic)
         tx.send(topic, "made")
         raise Refused
@@ -66,7 +66,7 @@ def test_inside_an_atomic_the_messages_go_out_with_its_commit(any_shop: Shop, to
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_atomic_that_fails_after_the_block_takes_its_messages_back(any_shop: Shop, topic: str, mode: str) -> None:
-    with pytest.raises(Refused), transaction.atomic():
+    with raises(Refused), transaction.atomic():
         with ts.transaction(mode=mode) as tx:
             Order.objects.create(note=topic)
             tx.send(topic, "made")
@@ -78,19 +78,20 @@ def test_an_atomic_that_fails_after_the_block_takes_its_messages_back(any_shop: 
         assert any_shop.outcome(gid) == "rolled_back"
 
 
+@pytest.mark.full
 def test_while_the_atomic_around_it_is_open_the_check_back_waits(any_shop: Shop, topic: str) -> None:
     with transaction.atomic():
         with ts.transaction() as tx:
             Order.objects.create(note=topic)
             tx.send(topic, "made")
-        eventually(lambda: _checks(any_shop, tx.gid) > 1)
+        eventually(lambda: _checks(any_shop, tx.gid) > 0)
         any_shop.broker.assert_pending(tx.gid)
     assert any_shop.sent(topic) == ["made"]
 
 
 def test_a_savepoint_around_the_block_that_is_rolled_back_takes_it_along(any_shop: Shop, topic: str) -> None:
     with transaction.atomic():
-        with pytest.raises(Refused), transaction.atomic():
+        with raises(Refused), transaction.atomic():
             with ts.transaction() as tx:
                 Order.objects.create(note=topic)
                 tx.send(topic, "made")
@@ -140,7 +141,7 @@ def test_a_block_in_a_block_is_a_savepoint_with_messages_of_its_own(
 
 
 def test_what_a_block_in_a_block_sends_is_taken_back_with_the_one_around_it(any_shop: Shop, topic: str) -> None:
-    with pytest.raises(Refused), ts.transaction() as outer:
+    with raises(Refused), ts.transaction() as outer:
         with ts.transaction() as inner:
             Order.objects.create(note=topic)
             inner.send(topic, "inner")
@@ -153,7 +154,7 @@ def test_what_a_block_in_a_block_sends_is_taken_back_with_the_one_around_it(any_
 def test_atomics_inside_the_block_are_its_own(any_shop: Shop, topic: str) -> None:
     with ts.transaction() as tx:
         Order.objects.create(note=topic)
-        with pytest.raises(IntegrityError), transaction.atomic():
+        with raises(IntegrityError), transaction.atomic():
             Order.objects.create(note=topic)
         with transaction.atomic():
             Order.objects.create(note=f"{topic} more")
@@ -179,12 +180,12 @@ def test_a_block_that_is_marked_for_rollback_is_undone_without_an_error(
 
 
 def test_a_durable_block_must_be_the_outermost(any_shop: Shop, topic: str) -> None:
-    with pytest.raises(RuntimeError, match="durable"), transaction.atomic(), ts.transaction(durable=True):
+    with raises(RuntimeError, match="durable"), transaction.atomic(), ts.transaction(durable=True):
         pass
     with ts.transaction(durable=True) as tx:
         tx.send(topic, "made")
     assert any_shop.sent(topic) == ["made"]
-    with pytest.raises(RuntimeError, match="durable"), ts.transaction(), transaction.atomic(durable=True):
+    with raises(RuntimeError, match="durable"), ts.transaction(), transaction.atomic(durable=True):
         pass
 
 
@@ -195,7 +196,7 @@ def test_hooks_run_once_the_broker_was_told_and_one_that_fails_takes_nothing_bac
         seen.append(any_shop.sent(topic))
         raise Refused
 
-    with pytest.raises(Refused), ts.transaction() as tx:
+    with raises(Refused), ts.transaction() as tx:
         Order.objects.create(note=topic)
         transaction.on_commit(fail)
         tx.send(topic, "made")
@@ -210,7 +211,7 @@ def test_a_hook_that_fails_before_that_of_a_block_inside_leaves_it_to_the_check_
     def fail() -> None:
         raise Refused
 
-    with pytest.raises(Refused), transaction.atomic():
+    with raises(Refused), transaction.atomic():
         transaction.on_commit(fail)
         with ts.transaction() as tx:
             Order.objects.create(note=topic)
@@ -227,7 +228,7 @@ def test_an_error_that_was_ignored_after_the_block_is_no_commit(any_shop: Shop, 
         with ts.transaction() as tx:
             Order.objects.create(note=topic)
             tx.send(topic, "made")
-        with connection.cursor() as cursor, pytest.raises(IntegrityError):
+        with connection.cursor() as cursor, raises(IntegrityError):
             cursor.execute("insert into storefront_order (note) values (%s)", [f"{topic} there"])
     committed = any_shop.has(topic)
     assert committed is (connection.vendor != "postgresql")
@@ -236,7 +237,7 @@ def test_an_error_that_was_ignored_after_the_block_is_no_commit(any_shop: Shop, 
 
 
 def test_a_statement_that_ends_the_transaction_is_noticed(any_shop: Shop, topic: str) -> None:
-    with pytest.raises(TransactionLost), ts.transaction() as tx:
+    with raises(TransactionLost), ts.transaction() as tx:
         with connection.cursor() as cursor:
             cursor.execute("commit")
             cursor.execute("select 1")
@@ -246,7 +247,7 @@ def test_a_statement_that_ends_the_transaction_is_noticed(any_shop: Shop, topic:
 
 
 def test_a_connection_that_is_closed_inside_has_committed_nothing(any_shop: Shop, topic: str) -> None:
-    with pytest.raises(TransactionLost, match="was closed inside"), ts.transaction() as tx:
+    with raises(TransactionLost, match="was closed inside"), ts.transaction() as tx:
         Order.objects.create(note=topic)
         connection.close()
         tx.send(topic, "made")
@@ -256,7 +257,7 @@ def test_a_connection_that_is_closed_inside_has_committed_nothing(any_shop: Shop
 
 
 def test_inside_an_atomic_a_block_cannot_be_committed_by_hand(any_shop: Shop, topic: str) -> None:
-    with pytest.raises(InvalidRequest, match="around"), transaction.atomic(), ts.transaction() as tx:
+    with raises(InvalidRequest, match="around"), transaction.atomic(), ts.transaction() as tx:
         tx.send(topic, "made")
         tx.commit(wait=True)
     any_shop.broker.assert_nothing_sent(topic)
@@ -270,18 +271,18 @@ def test_inside_an_atomic_a_block_cannot_be_committed_by_hand(any_shop: Shop, to
 def test_a_gid_of_ones_own_is_used_once(any_shop: Shop, topic: str) -> None:
     with ts.transaction(gid=topic) as tx:
         tx.send(topic, "made")
-    with pytest.raises(AlreadyCommitted), ts.transaction(gid=topic):
+    with raises(AlreadyCommitted), ts.transaction(gid=topic):
         pass
-    with pytest.raises(AlreadyCommitted), transaction.atomic(), ts.transaction(gid=topic):
+    with raises(AlreadyCommitted), transaction.atomic(), ts.transaction(gid=topic):
         pass
     assert any_shop.sent(topic) == ["made"]
 
 
 def test_a_gid_that_is_used_twice_in_one_atomic_is_told_by_nobody_before_its_commit(any_shop: Shop, topic: str) -> None:
-    with pytest.raises(Refused), transaction.atomic():
+    with raises(Refused), transaction.atomic():
         with ts.transaction(gid=topic) as tx:
             tx.send(topic, "made")
-        with pytest.raises(AlreadyCommitted), ts.transaction(gid=topic):
+        with raises(AlreadyCommitted), ts.transaction(gid=topic):
             pass
         assert any_shop.sent(topic) == []
         raise Refused
