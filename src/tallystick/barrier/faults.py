@@ -41,6 +41,7 @@ FaultKind = type[Fault] | type[BarrierError]
 
 
 def driver_error(error: BaseException) -> BaseException:
-    """The driver's own error: SQLAlchemy wraps it and keeps it as `orig`."""
-    original = getattr(error, "orig", None)
+    """The driver's own error: SQLAlchemy wraps it and keeps it as `orig`, Django as the cause."""
+    wrapped_by_django = type(error).__module__ == "django.db.utils"
+    original = error.__cause__ if wrapped_by_django else getattr(error, "orig", None)
     return original if isinstance(original, BaseException) else error

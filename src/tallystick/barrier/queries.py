@@ -225,6 +225,10 @@ def select_outbox(sql: Dialect, table: str, older_than: float, limit: int, lock:
     )
 
 
+def select_outbox_row(table: str, gid: str) -> Statement:
+    return Statement(f"select gid from {checked_table(table)} where gid = :gid", {"gid": gid})
+
+
 def touch_outbox(sql: Dialect, table: str, gids: Sequence[str]) -> Statement:
     names, params = _any_of("gid", gids)
     return Statement(

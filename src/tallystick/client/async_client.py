@@ -34,8 +34,8 @@ class AsyncClient(Operations, Subscriptions):
     answer check-backs for each other. `timeout` bounds every call. A block returns once its local commit is durable,
     and its messages become visible a few milliseconds later; with `wait` it stays until they are, for at most
     `commit_wait` seconds. `check` and `check_after` say how and when the broker asks for the outcome of a transaction.
-    `database` opens a connection to the service's own database: with it the client answers check-backs
-    and re-drives the outbox from the start, and not only after its first transaction. `deciders` answer check-backs of
+    `database` opens a connection to the service's own database (a list, if it has several): with it the client answers
+    check-backs and re-drives the outbox from the start, and not only after its first transaction. `deciders` answer check-backs of
     transactions that were prepared with `source=` their name.
     """
 
@@ -52,7 +52,7 @@ class AsyncClient(Operations, Subscriptions):
         commit_wait: float = 2.0,
         check: CheckBack | None = None,
         check_after: float | None = None,
-        database: OpenConnection | None = None,
+        database: OpenConnection | Sequence[OpenConnection] | None = None,
         deciders: Mapping[str, Decider] | None = None,
         barrier_table: str = BARRIER_TABLE,
         max_in_flight: int = 6,

@@ -13,7 +13,7 @@ rolled back, 425 not known yet. An error of any kind is a 500 and never an outco
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, unquote
 import msgspec
 
 from tallystick.barrier.adapters import adapt_sync, own_opener
+from tallystick.barrier.errors import WrongDatabase
 from tallystick.barrier.names import BARRIER_TABLE, checked_table
 from tallystick.barrier.operations.barrier import Decision, decide
 from tallystick.barrier.runner import run_sync
@@ -57,7 +58,7 @@ Answer = tuple[int, bytes]
 
 
 class _Checks:
-    """What both kinds of handler know."""
+    """What all kinds of handler know."""
 
     def __init__(self, truth: OpenConnection | Decider, table: str) -> None:
         self._truth = truth if isinstance(truth, Decider) else own_opener(truth)
@@ -67,7 +68,10 @@ class _Checks:
     def decide(self, gid: str, source: str) -> Answer:
         if isinstance(self._truth, Decider):
             return self._remember(gid, decide_sync(self._truth, gid))
-        adapter = adapt_sync(self._truth())
+        return self.decide_in(self._truth, gid, source)
+
+    def decide_in(self, open_connection: OpenConnection, gid: str, source: str) -> Answer:
+        adapter = adapt_sync(open_connection())
         try:
             return self._remember(gid, run_sync(adapter, self._operation(gid, source)))
         finally:
@@ -85,6 +89,33 @@ class _Checks:
         if decision != "running":
             self.remembered.put(gid, decision)
         return _told(decision)
+
+
+class CheckAnswers:
+    """Answers for a framework's own view, which may have several databases: the broker names the one that it means."""
+
+    def __init__(self, databases: Sequence[OpenConnection], table: str = BARRIER_TABLE) -> None:
+        self._databases = databases
+        self._checks = _Checks(databases[0], table)
+
+    def answer(self, method: str, query: str, source: str) -> Answer:
+        """The status and the body."""
+        try:
+            gid, known = _asked(self._checks, method, query)
+            return self._decide(gid, source) if known is None else known
+        except Exception as failure:
+            return _failed(failure)
+
+    def _decide(self, gid: str, source: str) -> Answer:
+        failed: Exception | None = None
+        for open_connection in self._databases if "#" in source else self._databases[:1]:
+            try:
+                return self._checks.decide_in(open_connection, gid, source)
+            except Exception as failure:
+                # Not this one, or not now. What could not be asked is worse news than that another one was not meant.
+                if failed is None or isinstance(failed, WrongDatabase):
+                    failed = failure
+        raise failed or InvalidRequest("there is no database that could be asked")
 
 
 def asgi(

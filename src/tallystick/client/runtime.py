@@ -52,7 +52,10 @@ class ClientCore:
     """Settings, known databases and counts; and the runtime of each event loop that the client is used on."""
 
     def __init__(
-        self, settings: Settings, database: OpenConnection | None, deciders: Mapping[str, Decider] | None = None
+        self,
+        settings: Settings,
+        database: OpenConnection | Sequence[OpenConnection] | None,
+        deciders: Mapping[str, Decider] | None = None,
     ) -> None:
         self.settings = settings
         self.databases = Databases(database, deciders)

@@ -23,8 +23,9 @@ from tallystick.client.client import Client
 from tallystick.client.connection.portal import FromThreads
 from tallystick.client.operations import Operations
 from tallystick.client.runtime import ClientCore
+from tallystick.client.transactions import Transaction
 from tallystick.client.transactions.block import Block
-from tallystick.client.transactions.modes import new_block
+from tallystick.client.transactions.modes import ModeName, new_block
 from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import FindWay, Script, play_async, play_sync
 from tallystick.core.errors import TallystickError
@@ -61,6 +62,10 @@ class ClientSeam:
     def new_block(self, adapter: Adapter, **options: Any) -> Block:
         """A block in check-back mode; for the options see `Block`."""
         return new_block("check-back", self.settings, self._producer, adapter, **options)
+
+    def transaction(self, adapter: Adapter, *, mode: ModeName = "check-back", **options: Any) -> Transaction:
+        """`Client.transaction` on an adapter that was made already."""
+        return Transaction(new_block(mode, self.settings, self._producer, adapter, **options), self._way)
 
     # On the client's event loop
 

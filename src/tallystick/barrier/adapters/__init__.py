@@ -40,6 +40,8 @@ _KINDS: dict[tuple[str, str], tuple[str, str]] = {
     ("sqlalchemy", "Session"): ("sqlalchemy", "SqlAlchemyAdapter"),
     ("sqlalchemy", "AsyncConnection"): ("sqlalchemy", "AsyncSqlAlchemyAdapter"),
     ("sqlalchemy", "AsyncSession"): ("sqlalchemy", "AsyncSqlAlchemyAdapter"),
+    ("django", "BaseDatabaseWrapper"): ("django", "django_adapter"),
+    ("django", "ConnectionProxy"): ("django", "proxy_adapter"),
 }
 # Registries that stand for the session of the current thread or task; a call returns it.
 _REGISTRIES = {("sqlalchemy", "scoped_session"), ("sqlalchemy", "async_scoped_session")}

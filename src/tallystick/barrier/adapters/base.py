@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
@@ -94,6 +95,29 @@ class AsyncAdapter(Protocol):
     def opener(self) -> Callable[[], Awaitable[Any]] | None: ...
 
     async def close(self) -> None: ...
+
+
+class Managed(ABC):
+    """What a sync adapter is beside that if a framework begins and ends its transactions (Django's `atomic`).
+
+    `begin` may find one open: then it *joins* it with a savepoint, `rollback` goes back to that savepoint, `commit` only
+    releases it, and the commit itself is somebody else's, later.
+    """
+
+    @property
+    @abstractmethod
+    def joined(self) -> bool:
+        """Whether `begin` has joined a transaction that somebody else commits; before it, whether it would."""
+
+    @property
+    @abstractmethod
+    def wants_rollback(self) -> bool:
+        """Whether the user has marked the transaction for a rollback, which is to come without an error."""
+
+    @abstractmethod
+    def when_committed(self, hook: Callable[[], None]) -> None:
+        """Between `begin` and `commit`: have `hook` called once what was begun is committed, by whomever; never, if it
+        is undone. After a commit of our own it is the first hook of all, and it has been called when `commit` ends."""
 
 
 Adapter = SyncAdapter | AsyncAdapter

@@ -126,5 +126,5 @@ def _inherited() -> UnsupportedConnection:
     return UnsupportedConnection(
         "this database connection was opened before the process was forked, and is the parent's, with its socket or "
         "its SQLite file. Open connections after the fork; with SQLAlchemy, call engine.dispose(close=False) in the "
-        "child first"
+        "child first; with Django, call connections.close_all() before the fork"
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tallystick.barrier.statement import Statement
 
@@ -41,3 +42,18 @@ def without_bytes(statement: Statement) -> Statement:
         return statement
     sql = _NAMED.sub(lambda found: f"unhex({found[0]})" if found[1] in binary else found[0], statement.sql)
     return Statement(sql, {**statement.params, **binary}, statement.returns_nothing)
+
+
+@lru_cache(maxsize=512)
+def _named_in_order(sql: str) -> tuple[str, tuple[str, ...]]:
+    """The text with its percent signs doubled, and the names of its placeholders in the order of their coming."""
+    return sql.replace("%", "%%"), tuple(_NAMED.findall(sql))
+
+
+def positional_style(sql: str, params: Mapping[str, Any], *, blob: str = "%s") -> tuple[str, Sequence[Any] | None]:
+    """`:name` as `%s`, and the values in their order, as every driver of Django takes them; `blob` stands for bytes."""
+    if not params:
+        return sql, None
+    text, names = _named_in_order(sql)
+    values = [params[name] for name in names]
+    return _NAMED.sub(lambda found: blob if isinstance(params[found[1]], bytes) else "%s", text), values

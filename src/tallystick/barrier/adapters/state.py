@@ -183,7 +183,7 @@ def mysql_address(raw: Any) -> str:
         return _mysqlclient_address(raw)
     path = told.get("unix_socket") or told.get("_unix_socket")
     host, port = told.get("host") or told.get("_host"), told.get("port") or told.get("_port")
-    return _server("mysql", path or host, "" if path else port)
+    return mysql_server_address(path, host, port)
 
 
 def _mysqlclient_address(raw: Any) -> str:
@@ -193,6 +193,10 @@ def _mysqlclient_address(raw: Any) -> str:
         return _server("mysql", raw.host or host, raw.port)
     with socket.socket(fileno=os.dup(raw.fileno())) as peer:
         return _server("mysql", str(peer.getpeername()), "")
+
+
+def mysql_server_address(socket: str | None, host: str | None, port: object) -> str:
+    return _server("mysql", socket or host, "" if socket else port)
 
 
 def _server(engine: str, host: str | None, port: object) -> str:

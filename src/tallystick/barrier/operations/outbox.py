@@ -77,6 +77,12 @@ def outbox_put_here(
     return here
 
 
+@operation
+def outbox_has(sql: Dialect, gid: str, *, table: str = OUTBOX_TABLE) -> Steps[bool]:
+    """Whether the outbox has the row, as far as the connection can see."""
+    return bool((yield queries.select_outbox_row(table, check_gid(gid))).rows)
+
+
 def _params(gid: str, broker: str, payload: bytes, state: OutboxState) -> dict[str, object]:
     checked_text(broker, "broker", 255)
     return {"gid": check_gid(gid), "broker": broker, "payload": payload, "state": state}

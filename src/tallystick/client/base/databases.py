@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -55,19 +55,29 @@ class Door(Struct, frozen=True):
 class Databases:
     """Doors by `source`, the name under which a prepare mentions the database that holds its barrier row.
 
-    Filled by the transactions of this process. The database given at the start is opened once, when another process
-    asks for a source that is not known here, to learn its own.
+    Filled by the transactions of this process. The databases given at the start are opened once, when another process
+    asks for a source that is not known here, to learn their own.
     """
 
-    def __init__(self, given: OpenConnection | None, deciders: Mapping[str, Decider] | None = None) -> None:
+    def __init__(
+        self,
+        given: OpenConnection | Sequence[OpenConnection] | None,
+        deciders: Mapping[str, Decider] | None = None,
+    ) -> None:
         self._deciders = {check_name(source, "deciders"): decider for source, decider in (deciders or {}).items()}
-        self.given = None if given is None else Door(own_opener(given))
-        self._given_source: str | None = None
+        openers = [given] if callable(given) else given or ()
+        self._given = [Door(own_opener(opener)) for opener in openers]
+        self._given_sources: dict[Door, str] = {}
         self._by_source: dict[str, Door] = {}
-        self.outboxes: list[Door] = [] if self.given is None else [self.given]
+        self.outboxes: list[Door] = list(self._given)
         """Ways into the databases whose outbox this process looks after."""
 
         self._last_found: dict[str, tuple[str, int]] = {}  # by address: the source, and how often in a row
+
+    @property
+    def given(self) -> Door | None:
+        """Into the first database of those that the client was told of at its start."""
+        return self._given[0] if self._given else None
 
     def expected(self, address: str) -> str | None:
         """The source that connections to an address lead to, if that has not changed for a while."""
@@ -97,7 +107,7 @@ class Databases:
 
         A way in that leads somewhere else is none: what it would answer is never true.
         """
-        for way in (door, self.given):
+        for way in (door, *self._given):
             if way is None:
                 continue
             if not here.identity:
@@ -124,15 +134,26 @@ class Databases:
             return self.given  # prepared by hand, by somebody who knows of only one
         if source in self._by_source:
             return self._by_source[source]
-        if self.given is not None and await self.given_source(workers, table) == source:
-            return self.given
-        return self._beside(source)
+        return await self._find_given(source, workers, table) or self._beside(source)
+
+    async def _find_given(self, source: str, workers: Workers, table: str) -> Door | None:
+        """One that cannot be asked for its name now does not keep the others from being found."""
+        failed: Exception | None = None
+        for door in self._given:
+            try:
+                if await self._source_of_given(door, workers, table) == source:
+                    return door
+            except Exception as failure:
+                failed = failure
+        if failed is not None:
+            raise failed
+        return None
 
     def _beside(self, source: str) -> Door | None:
         """A way into another schema of a database that is known; whether it is the right one is seen there."""
         address, _, name = source.rpartition("#")
         schema = unquote(name.rpartition("/")[0])
-        ways = {**self._by_source, **({self._given_source: self.given} if self.given and self._given_source else {})}
+        ways = {**self._by_source, **{known: door for door, known in self._given_sources.items()}}
         for known, door in ways.items():
             if schema and known.rpartition("#")[0] == address:
                 quoted = schema.replace('"', '""')
@@ -140,13 +161,16 @@ class Databases:
         return None
 
     async def given_source(self, workers: Workers, table: str) -> str | None:
-        """The name of the database that the client was told of at its start; None if there is none."""
-        if self._given_source is None and self.given is not None:
-            self._given_source = await source_of(workers, self.given, table)
-        return self._given_source
+        """The name of the (first) database that the client was told of at its start; None if there is none."""
+        return None if self.given is None else await self._source_of_given(self.given, workers, table)
+
+    async def _source_of_given(self, door: Door, workers: Workers, table: str) -> str:
+        if door not in self._given_sources:
+            self._given_sources[door] = await source_of(workers, door, table)
+        return self._given_sources[door]
 
     def __bool__(self) -> bool:
-        return bool(self._by_source or self._deciders or self.given)
+        return bool(self._by_source or self._deciders or self._given)
 
 
 async def _named(workers: Workers, door: Door, here: Whereabouts, table: str) -> Whereabouts:

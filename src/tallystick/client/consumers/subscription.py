@@ -86,7 +86,7 @@ class Subscription(Struct, frozen=True, kw_only=True):
 
 def checked_subscription(*, asynchronous: bool, **given: Any) -> Subscription:
     """A subscription whose parts fit together, or an error that says which do not."""
-    places = _places(given["handler"])
+    places = handler_places(given["handler"])
     subscription = Subscription(**given, with_connection=places > 1, sends=places == _WITH_TRANSACTION)
     check_name(subscription.topic, "topic")
     check_name(subscription.group, "group")
@@ -99,7 +99,7 @@ def checked_subscription(*, asynchronous: bool, **given: Any) -> Subscription:
     return subscription
 
 
-def _places(handler: Handler) -> int:
+def handler_places(handler: Handler) -> int:
     """How many arguments a handler wants: `(message)`, `(message, conn)` or `(message, conn, tx)`."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = list(inspect.signature(handler).parameters.values())

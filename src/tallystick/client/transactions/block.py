@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NoReturn
 
-from tallystick.barrier.adapters.base import Adapter
+from tallystick.barrier.adapters.base import Adapter, Managed
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations.barrier import Decision, decide, outcome_of
 from tallystick.barrier.operations.identity import Whereabouts, has_identity, whereabouts
@@ -24,7 +24,7 @@ from tallystick.client.base.settings import CheckBack, Settings
 from tallystick.client.connection.questions import wait_for_calls
 from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.producer import Pinned, Producer
-from tallystick.client.transactions.script import InDatabase, OnLoop, Script, nothing
+from tallystick.client.transactions.script import InDatabase, OnLoop, Script, WhenCommitted, nothing
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import (
     AlreadyCommitted,
@@ -65,6 +65,7 @@ class Block(ABC):
         self.settings = settings
         self.producer = producer
         self.adapter = adapter
+        self._managed = adapter if isinstance(adapter, Managed) else None
         self.messages: list[OutgoingMessage] = []
         self.calls: list[OutgoingCall] = []
         self.call_options = None if call_options is None else call_options.on_the_wire()
@@ -80,6 +81,7 @@ class Block(ABC):
         self._entered = False
         self._sealed = False
         self.ended = False
+        self._committed = False  # where a framework tells: whether it was
         self._early = prepare == "early"
         if self.own_gid and not self.takes_own_gid:
             raise InvalidRequest(
@@ -103,6 +105,10 @@ class Block(ABC):
     @abstractmethod
     def withdraw(self, pinned: Pinned) -> Script[None]:
         """The local transaction was rolled back."""
+
+    @abstractmethod
+    def stands(self) -> Script[bool]:
+        """Whether what `before_commit` has put into the transaction is there, after a commit of somebody else."""
 
     @abstractmethod
     def finish(self) -> Script[None]:
@@ -166,6 +172,11 @@ class Block(ABC):
         """End the block's work before the end of the block."""
         if self.ended:
             raise InvalidRequest("the transaction has ended already; tx.commit() is called once")
+        if self._is_joined():
+            raise InvalidRequest(
+                "the block is part of a transaction that was begun around it (atomic(), ATOMIC_REQUESTS, a TestCase), "
+                "and is committed with that; tx.commit() cannot do it. Leave the block, or use it outside of that"
+            )
         return self.end()
 
     def leave(self, failure: BaseException | None) -> Script[None]:
@@ -180,6 +191,9 @@ class Block(ABC):
         if self._early and not self._sealed:
             yield from self.give_up()
             raise InvalidRequest("prepare='early' needs tx.prepare() before the changes", field="prepare")
+        if self._managed is not None and self._managed.wants_rollback:  # asked for, so it is no error
+            yield from self.give_up()
+            return
         sends = bool(self.messages or self.calls)
         try:
             if sends and not self.marked_early:
@@ -188,6 +202,9 @@ class Block(ABC):
                 yield InDatabase(self.local.mark(self.gid, self.settings.barrier_table))
             else:
                 yield from self.local.require()
+            if self._managed is not None:
+                joined = self._is_joined()
+                yield WhenCommitted(lambda: self._told_of_commit(joined))
         except AlreadyDecided as decided:
             yield from self._stop(decided)
         except BaseException:
@@ -196,12 +213,45 @@ class Block(ABC):
         try:
             yield from self.local.commit()
         except BaseException as failure:
+            if self._committed:  # what failed is a hook of the user's, afterwards
+                raise
             yield from self._not_committed(failure)
-        if self.pinned is not None:
-            try:
-                yield from self.after_commit(self.pinned)
-            except TallystickError as failure:  # the client was closed meanwhile
-                log.warning("%s is committed; its messages are left to %s: %s", self.gid, self.finished_by, failure)
+        if self._managed is None:
+            yield from self._send_off()
+
+    def _send_off(self) -> Script[None]:
+        """The local commit is durable: tell the broker."""
+        if self.pinned is None:
+            return
+        try:
+            yield from self.after_commit(self.pinned)
+        except TallystickError as failure:  # the client was closed meanwhile
+            log.warning("%s is committed; its messages are left to %s: %s", self.gid, self.finished_by, failure)
+
+    # As a part of a transaction that a framework manages
+
+    def _is_joined(self) -> bool:
+        """Whether the commit is somebody else's, later."""
+        return self._managed is not None and self._managed.joined
+
+    def _told_of_commit(self, joined: bool) -> Script[None]:
+        """The framework says that the transaction is committed."""
+        self._committed = True
+        if joined and self.pinned is not None and not (yield from self._still_stands()):
+            return
+        yield from self._send_off()
+
+    def _still_stands(self) -> Script[bool]:
+        """Others had the transaction in their hands since. An error that they have ignored may have undone it before its
+        commit (PostgreSQL makes a rollback of that, without a word), so the broker is told what the database says."""
+        try:
+            there: bool = yield from self.stands()
+        except Exception as failure:
+            log.warning("whether %s is committed is left to %s: %s", self.gid, self.finished_by, failure)
+            return False
+        if not there:
+            log.warning("%s was undone by what came after its block, before the commit around it", self.gid)
+        return there
 
     # Where it does not work
 
@@ -227,9 +277,12 @@ class Block(ABC):
     def _stop(self, decided: AlreadyDecided) -> Script[NoReturn]:
         """The barrier has an outcome already: undo what this attempt did, and tell the broker that outcome."""
         self.ended = True
+        joined = self._is_joined()
         yield from self._rolled_back()
         if decided.outcome == "committed":
-            yield from self.finish()
+            # It may be another part of the very transaction that this one is in: nothing is committed yet, then.
+            if not joined:
+                yield from self.finish()
             raise AlreadyCommitted(decided.detail, field="gid") from decided
         if decided.outcome == "rolled_back":
             yield from self.withdraw(self.pinned or (yield from self.producer().pin(decided.gid)))

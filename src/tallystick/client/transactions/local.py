@@ -1,4 +1,8 @@
-"""The local transaction of a block or a handler: begun here, and committed only if it is still the same one."""
+"""The local transaction of a block or a handler: begun here, and committed only if it is still the same one.
+
+Where a framework manages transactions (`Managed`), it may be a part of one that somebody else commits, and parts may
+lie in one another. There is one tether: a part takes it over from the one around it, and hands it back at its end.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ import os
 import secrets
 import threading
 import weakref
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
 
-from tallystick.barrier.adapters.base import Adapter
+from tallystick.barrier.adapters.base import Adapter, Managed
 from tallystick.barrier.errors import BarrierError, TransactionLost, TransactionOpen, UnsupportedConnection
 from tallystick.barrier.operations.barrier import mark_committed_here
 from tallystick.barrier.operations.identity import Whereabouts
@@ -48,6 +53,7 @@ class LocalTransaction:
         self._raw: Any = None
         self._token = ""
         self._process = 0
+        self._around: _Begun | None = None
 
     def begin(self) -> Script[None]:
         """Begin, or join what the user has begun, and tie it."""
@@ -60,16 +66,42 @@ class LocalTransaction:
         # Claimed first, in one step: of two threads that begin at the same moment, one has not touched the connection.
         other = _open.setdefault(id(self._raw), mine)
         if other is not mine:
-            yield from _refuse_second(other)
+            self._around = yield from self._inside(other)
             _open[id(self._raw)] = mine
         self._token, self._process = token, os.getpid()
         try:
             yield InDatabase(begin_tied(token))
         except BaseException as failure:
             self._forget()
+            yield from self._try_to_hand_back()
             if isinstance(failure, BarrierError):  # the connection was refused: it is not ours to roll back
                 self._token = ""
             raise
+
+    def _inside(self, other: _Begun) -> Script[_Begun | None]:
+        """What this is to be a part of, its tether taken over; refused if this could not be a part."""
+        adapter = self._adapter
+        if not (isinstance(adapter, Managed) and adapter.joined):
+            yield from _refuse_second(other)
+            return None
+        if _is_at_work_elsewhere(other):
+            raise _second()
+        try:
+            yield InDatabase(require_tied(other.token))
+        except TransactionLost:
+            return None  # it has lost its transaction, or was left without its end: it is not around this one
+        return other
+
+    def _hand_back(self) -> Script[None]:
+        around, self._around = self._around, None
+        if around is not None:
+            _open[id(self._raw)] = around
+            yield InDatabase(tie(around.token))
+
+    def _try_to_hand_back(self) -> Script[None]:
+        """After a failure. What is around finds itself lost at its end, if it does not get the tether back."""
+        with suppress(Exception):
+            yield from self._hand_back()
 
     @property
     def begun(self) -> bool:
@@ -108,6 +140,7 @@ class LocalTransaction:
     def commit(self) -> Script[None]:
         self._forget()
         yield Local.COMMIT
+        yield from self._hand_back()
 
     def leave(self, failure: BaseException) -> Script[None]:
         """What a block does when its code, or its end, has failed."""
@@ -117,7 +150,10 @@ class LocalTransaction:
         """Roll back; nothing to do if it was never begun."""
         if self._token and self._process == os.getpid():
             self._forget()
-            yield Local.ROLLBACK
+            try:
+                yield Local.ROLLBACK
+            finally:
+                yield from self._try_to_hand_back()
 
     def _forget(self) -> None:
         found = _open.get(id(self._raw))

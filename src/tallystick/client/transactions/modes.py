@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from tallystick.barrier.adapters.base import why_alone
 from tallystick.barrier.errors import AlreadyDecided
-from tallystick.barrier.operations.barrier import mark_committed, rename_mark
-from tallystick.barrier.operations.outbox import outbox_put
+from tallystick.barrier.operations.barrier import mark_committed, outcome_of, rename_mark
+from tallystick.barrier.operations.outbox import outbox_has, outbox_put
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.outbox import encode_row
@@ -162,6 +162,10 @@ class CheckBackBlock(Block):
     def withdraw(self, pinned: Pinned) -> Script[None]:
         yield self.producer().rollback(pinned)
 
+    def stands(self) -> Script[bool]:
+        outcome = yield InDatabase(outcome_of(self.gid, table=self.settings.barrier_table))
+        return bool(outcome == "committed")
+
     def finish(self) -> Script[None]:
         return self.producer().finish(self.gid)
 
@@ -172,6 +176,7 @@ class OutboxBlock(Block):
     mode = "outbox"
     finished_by = "the outbox re-driver"
     _source = ""
+    _row = ""
 
     def before_commit(self) -> Script[None]:
         pinned = yield from self.producer().choose(self.known_gid)
@@ -186,6 +191,7 @@ class OutboxBlock(Block):
             encode_row(pinned.broker.check(op), pinned.broker.limits),
         )
         table = self.settings.barrier_table
+        self._row = gid
         if self.own_gid:
             # The outbox forgets a gid once its messages are sent, and the broker would then drop those of a second
             # use without a word. The barrier does not forget.
@@ -211,6 +217,9 @@ class OutboxBlock(Block):
 
     def after_commit(self, pinned: Pinned) -> Script[None]:
         yield self.producer().send_row(self._source, pinned, self._send(pinned), wait=self.wait)
+
+    def stands(self) -> Script[bool]:
+        return (yield InDatabase(outbox_has(self._row)))  # type: ignore[no-any-return]
 
     def withdraw(self, pinned: Pinned) -> Script[None]:
         """Nothing to do: the row went with the local transaction."""

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from tallystick.barrier.adapters.base import Adapter
+from tallystick.barrier.errors import UnsupportedConnection
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
 from tallystick.client.connection.brokers import BrokerPeer
@@ -78,6 +79,12 @@ class InDatabase(Struct, frozen=True):
     operation: Operation[Any]
 
 
+class WhenCommitted(Struct, frozen=True):
+    """A script that is to be played once the local transaction is committed, by whomever: see `Managed`."""
+
+    script: Callable[[], Script[None]]
+
+
 class UserCode(Struct, frozen=True):
     """A handler; with an asynchronous client it may return an awaitable."""
 
@@ -93,7 +100,7 @@ class Local(Enum):
     ROLLBACK = "rollback"
 
 
-Step = Ask | Put | Answer | Tell | OnLoop | InDatabase | UserCode | Local
+Step = Ask | Put | Answer | Tell | OnLoop | InDatabase | WhenCommitted | UserCode | Local
 Script = Generator[Step, Any, T]
 
 Watch = Callable[[Script[Any], Adapter | None], Script[Any]]
@@ -170,6 +177,8 @@ def _do_sync(step: Step, adapter: Any, way: FindWay) -> Any:
         return way().call(step.call)
     if isinstance(step, UserCode):
         return step.call()
+    if isinstance(step, WhenCommitted):
+        return adapter.when_committed(lambda: play_sync(step.script(), adapter, way))
     return getattr(adapter, step._value_)()
 
 
@@ -188,5 +197,7 @@ async def _do_async(step: Step, adapter: Any) -> Any:
         return await step.broker.ops.tell(step.op, step.timeout, stay=step.stay, done=step.done)
     if isinstance(step, OnLoop):
         return await step.call()
+    if isinstance(step, WhenCommitted):
+        raise UnsupportedConnection("the framework of this connection works on threads, not on an event loop")
     result = step.call() if isinstance(step, UserCode) else getattr(adapter, step._value_)()
     return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,13 @@
+"""Tallystick in Django: `INSTALLED_APPS = [..., "tallystick.django"]`.
+
+from tallystick.django import ts
+
+with ts.transaction() as tx:                  # an atomic() of the ORM
+    order = Order.objects.create(item="tea")
+    tx.send("orders", {"id": order.pk})
+"""
+
+from tallystick.django.calls import called_once
+from tallystick.django.service import ts
+
+__all__ = ["called_once", "ts"]

@@ -1,0 +1,78 @@
+"""Pages on which the tables can be looked at and searched; nothing can be added, changed or deleted there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+
+from tallystick.django.models import BarrierRow, DigestRow, InboxRow, OffsetRow, OutboxRow, PreparedRow
+
+
+class LookedAdmin(admin.ModelAdmin):
+    """A list with search, and a page for each row."""
+
+    actions = None
+    show_full_result_count = False  # these tables grow large
+
+    def has_add_permission(self, request: Any, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
+        return False
+
+
+class ListAdmin(LookedAdmin):
+    """A list alone: the table has a key of several columns, by which no page of the admin can be found."""
+
+    list_display_links = None
+
+    def get_urls(self) -> list[Any]:
+        changelist = f"{self.opts.app_label}_{self.opts.model_name}_changelist"
+        return [pattern for pattern in super().get_urls() if pattern.name == changelist]
+
+
+@admin.register(BarrierRow)
+class BarrierAdmin(LookedAdmin):
+    list_display = ("gid", "branch_id", "op", "reason", "create_time")
+    list_filter = ("reason",)
+    search_fields = ("=gid",)
+    ordering = ("-id",)
+
+
+@admin.register(OutboxRow)
+class OutboxAdmin(LookedAdmin):
+    list_display = ("gid", "broker", "state", "attempts", "created_at", "touched_at")
+    search_fields = ("=gid",)
+    ordering = ("touched_at",)
+
+
+@admin.register(InboxRow)
+class InboxAdmin(ListAdmin):
+    list_display = ("consumer_group", "message_id", "created_at")
+    search_fields = ("=consumer_group", "message_id__startswith")
+    ordering = ("-created_at",)
+
+
+@admin.register(OffsetRow)
+class OffsetAdmin(ListAdmin):
+    list_display = ("consumer_group", "store", "topic", "queue", "next_offset", "updated_at")
+    search_fields = ("=consumer_group", "=topic")
+    ordering = ("consumer_group", "topic", "queue")
+
+
+@admin.register(PreparedRow)
+class PreparedAdmin(ListAdmin):
+    list_display = ("consumer_group", "gid", "created_at")
+    search_fields = ("=consumer_group", "=gid")
+    ordering = ("-created_at",)
+
+
+@admin.register(DigestRow)
+class DigestAdmin(ListAdmin):
+    list_display = ("consumer_group", "message_id", "digest", "created_at")
+    search_fields = ("=consumer_group", "message_id__startswith")
+    ordering = ("-created_at",)

@@ -1,0 +1,91 @@
+"""The settings: `TALLYSTICK = {"URL": "http://127.0.0.1:7440", "GROUP": "shop"}`.
+
+Every option of `Client` is one, in capital letters. Two have names of their own: `URL` (its `urls`), and `DATABASES`, the
+aliases of the databases with Tallystick's tables, from which check-backs are answered and whose outboxes are re-driven.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.utils.module_loading import import_string
+
+from tallystick.barrier.adapters.django import opener_of
+from tallystick.client.async_client import AsyncClient
+from tallystick.client.base.settings import CheckBack, OpenConnection
+from tallystick.client.client import Client
+from tallystick.core.errors import TallystickError
+
+C = TypeVar("C")
+
+NAME = "TALLYSTICK"
+_OPTIONS = [name for name in inspect.signature(Client).parameters if name not in ("urls", "database")]
+KEYS = {"URL": "urls", **{name.upper(): name for name in _OPTIONS}, "DATABASES": "database"}
+
+
+def given() -> dict[str, Any]:
+    """The setting, if it is a dictionary with keys that are known."""
+    found = getattr(settings, NAME, {})
+    if not isinstance(found, Mapping):
+        raise ImproperlyConfigured(f"{NAME} is a dictionary of settings, not {type(found).__name__}")
+    unknown = sorted(str(key) for key in found if key not in KEYS)
+    if unknown:
+        raise ImproperlyConfigured(f"{NAME}: unknown {', '.join(unknown)}; there are {', '.join(KEYS)}")
+    return dict(found)
+
+
+def aliases() -> list[str]:
+    """The databases with Tallystick's tables."""
+    found = given().get("DATABASES", [DEFAULT_DB_ALIAS])
+    if isinstance(found, str) or not all(isinstance(alias, str) for alias in found):
+        raise ImproperlyConfigured(f"{NAME}['DATABASES'] is a list of database aliases, not {found!r}")
+    unknown = [alias for alias in found if alias not in connections]
+    if unknown:
+        raise ImproperlyConfigured(
+            f"{NAME}['DATABASES']: there is no database {', '.join(unknown)}; DATABASES has {', '.join(connections)}"
+        )
+    return list(found)
+
+
+def barrier_table() -> str:
+    table: str = given().get("BARRIER_TABLE", inspect.signature(Client).parameters["barrier_table"].default)
+    return table
+
+
+def new_client() -> Client:
+    """A client as the settings say. With databases it is at work from now on: it answers check-backs."""
+    return _made(Client, [opener_of(alias) for alias in aliases()])
+
+
+def refuse_wrong() -> None:
+    """Raises what is wrong with the settings."""
+    _made(AsyncClient, [])  # which does nothing before it is used
+
+
+def _made(kind: Callable[..., C], databases: list[OpenConnection]) -> C:
+    options = {KEYS[key]: value for key, value in given().items() if key != "DATABASES"}
+    if isinstance(options.get("check"), Mapping):
+        options["check"] = _check_back(options["check"])
+    if "deciders" in options:
+        options["deciders"] = {source: _imported(decider) for source, decider in options["deciders"].items()}
+    try:
+        return kind(**options, database=databases)
+    except (TallystickError, TypeError, ValueError) as wrong:
+        raise ImproperlyConfigured(f"{NAME}: {wrong}") from wrong
+
+
+def _check_back(fields: Mapping[str, Any]) -> CheckBack:
+    try:
+        return CheckBack(**{str(name).lower(): value for name, value in fields.items()})
+    except TypeError as wrong:
+        raise ImproperlyConfigured(f"{NAME}['CHECK']: {wrong}") from wrong
+
+
+def _imported(decider: Any) -> Any:
+    """A decider, or the dotted path of one."""
+    return import_string(decider) if isinstance(decider, str) else decider

@@ -1,0 +1,57 @@
+"""Handlers as Django's apps register them, in a module `tallystick_handlers` of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import close_old_connections, connections
+from django.utils.module_loading import autodiscover_modules
+
+from tallystick.client.base.message import Message
+from tallystick.client.client import Client
+from tallystick.client.consumers.subscription import handler_places
+from tallystick.client.transactions import TransactionBase
+
+MODULE = "tallystick_handlers"
+_MESSAGE, _MESSAGE_TX = 1, 2
+
+Handler = Callable[..., Any]
+
+
+def discover() -> None:
+    """Import that module of every installed app that has one."""
+    autodiscover_modules(MODULE)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One `@ts.subscribe(...)`."""
+
+    topic: str
+    handler: Handler
+    using: str | None
+    options: dict[str, Any]
+
+    def subscribe(self, client: Client) -> None:
+        using = self.using
+        # The connection of the thread that handles: the one that the ORM uses there.
+        opens = None if using is None else lambda: connections[using]
+        client.subscribe(self.topic, exactly_once=opens, **self.options)(self._as_client_calls_it())
+
+    def _as_client_calls_it(self) -> Handler:
+        handler = self.handler
+        places = handler_places(handler)
+
+        def with_message(message: Message) -> None:
+            # No request begins and ends here, which would have Django look after connections that were left idle.
+            # (One that is in a transaction is left alone.)
+            close_old_connections()
+            handler(message)
+
+        def with_transaction(message: Message, connection: Any, tx: TransactionBase) -> None:
+            close_old_connections()
+            handler(message, *((tx,) if places == _MESSAGE_TX else (connection, tx)))
+
+        return with_message if places == _MESSAGE else with_transaction
