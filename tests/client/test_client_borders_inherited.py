@@ -89,6 +89,65 @@ def test_with_psycopg(broker: BrokerProcess, postgres: Server, topic: str, group
     check("psycopg", broker, bank, bank.parameters(), topic, group, used)
 
 
+@pytest.mark.postgresql
+@pytest.mark.full
+@pytest.mark.parametrize("used", ["used", ""])
+def test_with_psycopg2(broker: BrokerProcess, postgres: Server, topic: str, group: str, used: str) -> None:
+    bank = Bank("postgresql", postgres)
+    check("psycopg2", broker, bank, bank.parameters(), topic, group, used)
+
+
+ASYNCPG = """
+import asyncio, json, os, sys
+import asyncpg, tallystick
+from tallystick.barrier import UnsupportedConnection
+
+url, where, topic, group, used = sys.argv[1:]
+where = json.loads(where)
+
+
+async def block(connection, note):
+    async with tallystick.AsyncClient(url, group=group) as ts, ts.transaction(connection) as tx:
+        await connection.execute(f"insert into ledger values ('{note}')")
+        tx.send(topic, note)
+
+
+async def in_child():
+    try:
+        await block(connection, "lost")
+    except UnsupportedConnection as refused:
+        assert "before the process was forked" in str(refused)
+    else:
+        os._exit(3)
+    own = await asyncpg.connect(**where)
+    await block(own, "child")
+    await own.close()
+
+
+loop = asyncio.new_event_loop()
+connection = loop.run_until_complete(asyncpg.connect(**where))
+if used == "used":
+    loop.run_until_complete(block(connection, "parent"))
+child = os.fork()
+if child == 0:
+    asyncio.new_event_loop().run_until_complete(in_child())
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+loop.run_until_complete(block(connection, "parent again"))
+loop.run_until_complete(connection.close())
+loop.close()
+"""
+
+
+@pytest.mark.postgresql
+@pytest.mark.full
+@pytest.mark.parametrize("used", ["used", ""])
+def test_with_asyncpg(broker: BrokerProcess, postgres: Server, topic: str, group: str, used: str) -> None:
+    bank = Bank("postgresql", postgres)
+    run(ASYNCPG, broker.url, json.dumps(bank.asyncpg_parameters()), topic, group, used)
+    assert bank.notes() == ["child", *(["parent"] if used else []), "parent again"]
+
+
 @pytest.mark.mariadb
 @pytest.mark.full
 @pytest.mark.parametrize("used", ["used", ""])
