@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tallystick.client.base.message import Message, encode_value
+from tallystick.client.base.message import Message
+from tallystick.client.base.values import encode_value
 from tallystick.core.wire import TransactionView
 from tallystick.testing.view import Call, Half
 
