@@ -285,6 +285,7 @@ class TestLife:
         tallystick_broker.advance(3601)
         tallystick_broker.assert_sent("orders", 1, within=60)
 
+    @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of newer Pythons, where there are threads
     def test_a_forked_child_is_a_client_as_any_other(self, tallystick_broker: MemoryBroker) -> None:
         child = os.fork()
         if child == 0:

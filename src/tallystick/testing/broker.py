@@ -23,7 +23,7 @@ from tallystick.testing.arrivals import arrive, on_own_loop, runtimes_at
 from tallystick.testing.expectations import ANYTHING, Expected, Situation
 from tallystick.testing.making import CallsAre, broker_maker
 from tallystick.testing.serving import BrokerThread, LostAnswers
-from tallystick.testing.view import Call
+from tallystick.testing.view import RecordedCall
 
 T = TypeVar("T")
 
@@ -160,11 +160,11 @@ class MemoryBroker:
         if not nothing:
             raise AssertionError(f"something was sent{f' on {topic!r}' if topic else ''}.\n{situation}")
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[RecordedCall]:
         """The calls that committed transactions have asked for, in the order of their transactions."""
         return self._see(lambda thread: view.calls(thread.door))
 
-    def assert_called(self, url: str, body: Any = ANYTHING, *, times: int | None = None) -> Call:
+    def assert_called(self, url: str, body: Any = ANYTHING, *, times: int | None = None) -> RecordedCall:
         """A committed transaction has asked for a call of this URL; returns the first one. (Whether it is made:
         `MemoryBroker(calls=...)`.)"""
         found = expectations.calls_to(self.calls(), url, body)

@@ -7,7 +7,6 @@ or swallow answers. gRPC is not spoken, and not imported.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import threading
@@ -62,6 +61,7 @@ class BrokerThread:
         # Bound as long as we live, and never listening: nobody else gets the port while the broker is down.
         self._reserved = _bound(0)
         self.port: int = self._reserved.getsockname()[1]
+        self._socket: socket.socket | None = None
         self._listening: asyncio.Server | None = None
         self._connections: set[Http1Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -99,9 +99,8 @@ class BrokerThread:
     def forget_inherited(self) -> None:
         """In a forked child: the port is the parent's."""
         self._reserved.close()
-        for one in self._listening.sockets if self._listening is not None else ():
-            with contextlib.suppress(OSError):
-                os.close(one.fileno())
+        if self._socket is not None:
+            self._socket.close()
 
     # What stands behind the port
 
@@ -144,7 +143,8 @@ class BrokerThread:
         """Listen again, with all that was there."""
 
         async def listen() -> None:
-            self._listening = await self._loop.create_server(self._connected, sock=_bound(self.port))
+            self._socket = _bound(self.port)
+            self._listening = await self._loop.create_server(self._connected, sock=self._socket)
 
         if self._listening is None:
             self.call(listen)
