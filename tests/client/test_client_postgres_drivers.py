@@ -206,3 +206,25 @@ def test_every_driver_spells_the_address_of_a_server_alike(bank: Bank, postgres:
             with contextlib.closing(driver.connect(**{**bank.parameters(), "host": host})) as connection:
                 found.add(adapt_sync(connection).address)
         assert len(found) == 1, found
+
+
+@pytest.mark.full
+async def test_a_second_connection_is_opened_as_the_first_one_was(bank: Bank, postgres: Server) -> None:
+    asked: list[str] = []
+
+    async def password() -> str:
+        asked.append("asked")
+        return postgres.password
+
+    given = {**bank.asyncpg_parameters(), "password": password, "host": ["127.0.0.1", "localhost"]}
+    settings = {"search_path": "elsewhere", "application_name": "shop"}
+    connection = await asyncpg.connect(**given, server_settings=settings, statement_cache_size=0, command_timeout=7)
+    opener: Any = tallystick.barrier.adapt_async(connection).opener()
+    second = await opener()
+    assert await second.fetchrow("select current_setting('search_path'), current_setting('application_name')") == (
+        "elsewhere",
+        "shop",
+    )
+    assert (asked, second._config) == (["asked", "asked"], connection._config)
+    for one in (connection, second):
+        await one.close()
