@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from web_sites import closed_port, rough_site, silence, speaking
 
+from certificates import write_certificate
 from tallystick.broker.calls.protocols import make_call
 from tallystick.broker.calls.verdicts import CallVerdict
 from tallystick.broker.outbound import http1
@@ -28,26 +25,7 @@ from tallystick.core.calls import OutgoingCall
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     """One that the service `shop.internal` signed itself, with its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shop.internal")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("shop.internal")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path / "service.pem"
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + secret)
-    return path
+    return write_certificate(tmp_path / "service.pem", "shop.internal")
 
 
 @contextlib.asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ import tallystick
 from brokers import BrokerProcess
 from cutting_proxy import lossy_proxy
 from eventually import eventually
-from servers import Server
+from servers import Server, postgres_tls_server
 from tallystick.barrier import UnsupportedConnection, adapt_sync, decide, run_sync
 
 pytestmark = pytest.mark.postgresql
@@ -228,3 +229,24 @@ async def test_a_second_connection_is_opened_as_the_first_one_was(bank: Bank, po
     assert (asked, second._config) == (["asked", "asked"], connection._config)
     for one in (connection, second):
         await one.close()
+
+
+@pytest.mark.full
+async def test_a_second_connection_is_encrypted_if_and_only_if_the_first_one_is() -> None:
+    encrypted = "select ssl from pg_stat_ssl where pid = pg_backend_pid()"
+    with postgres_tls_server() as (server, certificate):
+        where = {**server.asyncpg_parameters(), "host": "localhost"}
+        checked = ssl.create_default_context(cafile=certificate)
+        for way, expected in (
+            ("disable", False),
+            ("allow", False),
+            ("prefer", True),
+            ("require", True),
+            (checked, True),
+        ):
+            connection = await asyncpg.connect(**where, ssl=way)
+            opener: Any = tallystick.barrier.adapt_async(connection).opener()
+            second = await opener()
+            assert [await one.fetchval(encrypted) for one in (connection, second)] == [expected] * 2
+            for one in (connection, second):
+                await one.close()
