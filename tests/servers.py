@@ -27,6 +27,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from certificates import self_signed
 from tallystick.local import free_port
 
 USER = "tally"
@@ -142,6 +143,17 @@ def postgres_server(**settings: str) -> Iterator[Server]:
             _wait_until_ready(server, "postgres")
             server.execute(f"create database {DATABASE}", "postgres")
             yield server
+
+
+@contextlib.contextmanager
+def postgres_tls_server() -> Iterator[tuple[Server, Path]]:
+    """One that is reached as `localhost` with TLS, and the certificate that it shows."""
+    with _directory("postgres") as (directory, user):
+        certificate = self_signed(directory / "server.pem", "localhost")
+        certificate.chmod(0o600)
+        shutil.chown(certificate, user)
+        with postgres_server(ssl="on", ssl_cert_file=str(certificate), ssl_key_file=str(certificate)) as server:
+            yield server, certificate
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
 from tallystick.barrier import UnsupportedConnection, adapt
+from tallystick.barrier.adapters import own_opener
 
 
 async def never_awaited() -> None: ...
@@ -68,3 +69,9 @@ def test_a_mistake_is_told_with_the_code_that_is_right(mistake: str) -> None:
     with pytest.raises(UnsupportedConnection, match=said) as caught:
         adapt(given)
     assert type(given).__qualname__ in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["asyncpg pool", "psycopg pool", "engine", "address", "nothing"])
+def test_what_does_not_open_connections_is_refused_as_a_way_in(given: str) -> None:
+    with pytest.raises(UnsupportedConnection, match=r"database=pool\.acquire"):
+        own_opener(MISTAKES[given][0]())

@@ -151,6 +151,7 @@ async def test_a_commit_that_was_in_truth_a_rollback_is_not_called_a_commit(conn
     assert not connection.is_in_transaction()
 
 
+@pytest.mark.full
 async def test_the_users_own_transaction_is_not_ours_to_end_and_one_begun_by_hand_is_joined(
     ts: AsyncClient, postgres_service: Service, connection: asyncpg.Connection
 ) -> None:
@@ -165,6 +166,7 @@ async def test_the_users_own_transaction_is_not_ours_to_end_and_one_begun_by_han
     await agree(postgres_service, "joined")
 
 
+@pytest.mark.full
 async def test_a_second_block_on_the_connection_is_refused_and_the_first_goes_on(
     ts: AsyncClient, postgres_service: Service, connection: asyncpg.Connection
 ) -> None:
@@ -176,6 +178,7 @@ async def test_a_second_block_on_the_connection_is_refused_and_the_first_goes_on
     await agree(postgres_service, "first")
 
 
+@pytest.mark.full
 async def test_of_two_tasks_on_one_connection_at_most_one_commits_and_none_by_half(
     ts: AsyncClient, postgres_service: Service, connection: asyncpg.Connection
 ) -> None:
@@ -204,6 +207,7 @@ async def test_a_statement_of_another_task_at_the_end_of_a_block_undoes_it(
     await agree(postgres_service)
 
 
+@pytest.mark.full
 async def test_a_connection_that_the_block_gives_back_is_not_touched_any_more(
     ts: AsyncClient, postgres_service: Service, pool: asyncpg.Pool
 ) -> None:
@@ -217,6 +221,7 @@ async def test_a_connection_that_the_block_gives_back_is_not_touched_any_more(
     await agree(postgres_service, "next")
 
 
+@pytest.mark.full
 async def test_a_connection_that_the_block_closes_has_committed_nothing(
     ts: AsyncClient, postgres_service: Service, connection: asyncpg.Connection, mode: Mode
 ) -> None:
@@ -225,6 +230,7 @@ async def test_a_connection_that_the_block_closes_has_committed_nothing(
     await agree(postgres_service)
 
 
+@pytest.mark.full
 async def test_a_constraint_that_is_checked_at_the_commit_fails_the_block_for_certain(
     ts: AsyncClient, postgres_service: Service, connection: asyncpg.Connection, mode: Mode
 ) -> None:
@@ -306,6 +312,7 @@ async def session_block(ts: AsyncClient, service: Service, session: AsyncSession
         await do(session)
 
 
+@pytest.mark.full
 async def test_a_session_over_asyncpg(ts: AsyncClient, postgres_service: Service, mode: Mode) -> None:
     async with session_of(postgres_service) as session:
         await session_block(ts, postgres_service, session, nothing, mode)
@@ -359,6 +366,7 @@ async def test_a_hook_that_breaks_the_transaction_just_before_the_commit_is_foun
     await agree(postgres_service, "session")
 
 
+@pytest.mark.full
 async def test_a_session_in_autocommit_mode_is_refused(ts: AsyncClient, postgres_service: Service) -> None:
     async with session_of(postgres_service, isolation_level="AUTOCOMMIT") as session:
         with pytest.raises(UnsupportedConnection, match="READ COMMITTED"):
@@ -366,6 +374,7 @@ async def test_a_session_in_autocommit_mode_is_refused(ts: AsyncClient, postgres
     await agree(postgres_service)
 
 
+@pytest.mark.full
 async def test_blocks_do_not_push_the_services_own_statements_out_of_what_is_prepared(
     ts: AsyncClient, postgres_service: Service
 ) -> None:

@@ -35,7 +35,16 @@ def traces(bank: Bank, by: str) -> int:
     return sum(int(row[0]) for row in bank.rows("select next_offset from tallystick_offset"))
 
 
-PRODUCERS = kinds("sqlite3", "psycopg", "psycopg-autocommit", "orm-psycopg", "pymysql", "orm-pymysql")
+PRODUCERS = kinds(
+    "sqlite3",
+    "psycopg",
+    "psycopg-autocommit",
+    "psycopg2",
+    "psycopg2-autocommit",
+    "orm-psycopg",
+    "pymysql",
+    "orm-pymysql",
+)
 
 
 @PRODUCERS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ import tallystick
 from brokers import BrokerProcess
 from cutting_proxy import lossy_proxy
 from eventually import eventually
-from servers import Server
+from servers import Server, postgres_tls_server
 from tallystick.barrier import UnsupportedConnection, adapt_sync, decide, run_sync
 
 pytestmark = pytest.mark.postgresql
@@ -206,3 +207,46 @@ def test_every_driver_spells_the_address_of_a_server_alike(bank: Bank, postgres:
             with contextlib.closing(driver.connect(**{**bank.parameters(), "host": host})) as connection:
                 found.add(adapt_sync(connection).address)
         assert len(found) == 1, found
+
+
+@pytest.mark.full
+async def test_a_second_connection_is_opened_as_the_first_one_was(bank: Bank, postgres: Server) -> None:
+    asked: list[str] = []
+
+    async def password() -> str:
+        asked.append("asked")
+        return postgres.password
+
+    given = {**bank.asyncpg_parameters(), "password": password, "host": ["127.0.0.1", "localhost"]}
+    settings = {"search_path": "elsewhere", "application_name": "shop"}
+    connection = await asyncpg.connect(**given, server_settings=settings, statement_cache_size=0, command_timeout=7)
+    opener: Any = tallystick.barrier.adapt_async(connection).opener()
+    second = await opener()
+    assert await second.fetchrow("select current_setting('search_path'), current_setting('application_name')") == (
+        "elsewhere",
+        "shop",
+    )
+    assert (asked, second._config) == (["asked", "asked"], connection._config)
+    for one in (connection, second):
+        await one.close()
+
+
+@pytest.mark.full
+async def test_a_second_connection_is_encrypted_if_and_only_if_the_first_one_is() -> None:
+    encrypted = "select ssl from pg_stat_ssl where pid = pg_backend_pid()"
+    with postgres_tls_server() as (server, certificate):
+        where = {**server.asyncpg_parameters(), "host": "localhost"}
+        checked = ssl.create_default_context(cafile=certificate)
+        for way, expected in (
+            ("disable", False),
+            ("allow", False),
+            ("prefer", True),
+            ("require", True),
+            (checked, True),
+        ):
+            connection = await asyncpg.connect(**where, ssl=way)
+            opener: Any = tallystick.barrier.adapt_async(connection).opener()
+            second = await opener()
+            assert [await one.fetchval(encrypted) for one in (connection, second)] == [expected] * 2
+            for one in (connection, second):
+                await one.close()

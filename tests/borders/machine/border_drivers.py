@@ -6,6 +6,7 @@ import sqlite3
 from typing import Any, Literal
 
 import psycopg
+import psycopg2.extensions
 import pymysql
 from pymysql.connections import Connection as PyMySQLConnection
 
@@ -46,6 +47,10 @@ class CutSqlite(_CutCommits, sqlite3.Connection):
 
 class CutPsycopg(_CutCommits, psycopg.Connection[Any]):
     lost = psycopg.OperationalError("server closed the connection unexpectedly")
+
+
+class CutPsycopg2(_CutCommits, psycopg2.extensions.connection):  # type: ignore[misc]
+    lost = psycopg2.OperationalError("server closed the connection unexpectedly")
 
 
 class CutPyMySQL(_CutCommits, PyMySQLConnection):  # type: ignore[misc,type-arg]

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from border_drivers import CutPsycopg, CutPyMySQL, CutSqlite
+import psycopg2
+from border_drivers import CutPsycopg, CutPsycopg2, CutPyMySQL, CutSqlite
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.orm import Session
 
@@ -55,6 +56,7 @@ class Kind(ABC):
     variants: tuple[str, ...]
     handler_variants: tuple[str, ...]
     own_steps: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self._looking: dict[int, Any] = {}
@@ -192,6 +194,23 @@ class PostgresKind(Kind):
 
     def plain(self, place: int) -> Any:
         return self.connect(place, autocommit=True)
+
+
+class Psycopg2Kind(PostgresKind):
+    """psycopg2, not in autocommit mode: there its commits are statements, which cannot be cut off here."""
+
+    name = "psycopg2"
+    variants = handler_variants = ("implicit", "set afterwards")
+    own_steps = ("with conn", "other schema")
+    # It does not notice that a statement has ended its transaction, and what follows commits by itself.
+    left_out = ("sql commit", "sql rollback")
+
+    def connect(self, place: int, **options: Any) -> Any:
+        start = f"-c search_path=place_{place} -c lock_timeout={LOCK_WAIT_MS}"
+        where = self.server.parameters(self.database)
+        conn = psycopg2.connect(**where, options=start, connection_factory=CutPsycopg2)
+        conn.autocommit = options.get("autocommit", False)
+        return conn
 
 
 class MariaKind(Kind):

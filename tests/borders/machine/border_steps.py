@@ -159,4 +159,4 @@ COMMON = (
 
 
 def steps_of(kind: Kind) -> tuple[str, ...]:
-    return (*COMMON, *kind.own_steps)
+    return tuple(step for step in (*COMMON, *kind.own_steps) if step not in kind.left_out)

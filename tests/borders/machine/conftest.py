@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from border_kinds import Kind, MariaKind, PostgresKind, SessionKind, SqliteKind
+from border_kinds import Kind, MariaKind, PostgresKind, Psycopg2Kind, SessionKind, SqliteKind
 
 from brokers import BrokerProcess, running_broker
 from tallystick.client.transactions import outbox
@@ -22,6 +22,7 @@ CALLED_ONCE = {"call_retry_first": "1h", "call_retry_cap": "1h"}
 KINDS: dict[str, tuple[Any, str | None]] = {
     "sqlite": (SqliteKind, None),
     "psycopg": (PostgresKind, "postgres"),
+    "psycopg2": (Psycopg2Kind, "postgres"),
     "pymysql": (MariaKind, "mariadb"),
     "session": (SessionKind, "postgres"),
 }

@@ -14,6 +14,7 @@ from brokers import BrokerProcess
 KINDS = [
     "sqlite",
     pytest.param("psycopg", marks=[pytest.mark.postgresql, pytest.mark.full]),
+    pytest.param("psycopg2", marks=[pytest.mark.postgresql, pytest.mark.full]),
     pytest.param("pymysql", marks=[pytest.mark.mariadb, pytest.mark.full]),
     pytest.param("session", marks=[pytest.mark.postgresql, pytest.mark.full]),
 ]

@@ -99,6 +99,11 @@ def adapt_async(connection: Any) -> AsyncAdapter:
 def own_opener(open_connection: Callable[[], Any]) -> Callable[[], Any]:
     """The same way in without a pool of the service's own behind it, where that can be seen: `engine.connect`,
     `pool.acquire`, `pool.getconn`."""
+    if not callable(open_connection):
+        raise UnsupportedConnection(
+            f"{type(open_connection).__qualname__} is not a function that opens a connection; give one, as in "
+            "`database=pool.acquire`, `database=engine.connect` or `database=lambda: psycopg.connect(...)`"
+        )
     owner = getattr(open_connection, "__self__", None)
     kinds = _kinds_of(type(owner))
     if not {("sqlalchemy", "Engine"), ("sqlalchemy", "AsyncEngine")} & set(kinds):
