@@ -28,6 +28,8 @@ def test_the_client_suite_passes_with_only_the_client_installed(installed: Path,
     environment = Environment(tmp_path / "environment", installed, others=(*TEST_TOOLS, *DRIVERS, *SERVICES))
     there = environment.names & SERVER_ONLY - {"sortedcontainers", "uvicorn"}  # which the tests themselves need
     assert not there, f"the tests would not notice that the client needs {there}"
+    found = environment.run("python", "-c", "import tallystick; print(tallystick.__file__)").stdout
+    assert Path(found).is_relative_to(environment.site), found
     done = environment.run(
         *("python", "-m", "pytest", str(ROOT / "tests" / "client"), "--rootdir", str(ROOT), "-c"),
         *(str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider", "-q", "-m", CHOSEN),
