@@ -82,6 +82,11 @@ def package(installed: Path) -> Distribution:
     return PathDistribution(described)
 
 
+def extras_of(installed: Path) -> set[str]:
+    """Those that users choose from."""
+    return set(package(installed).metadata.get_all("Provides-Extra") or []) - {"dev"}
+
+
 def of_package(installed: Path, extras: Iterable[str] = ()) -> list[Requirement]:
     """What the package requires, alone or with extras."""
     return _chosen(package(installed), extras)

@@ -11,7 +11,7 @@ import pytest
 
 import tallystick
 from brokers import running_broker
-from environments import SERVER_ONLY, Environment, closure, import_seconds, of_package
+from environments import ROOT, SERVER_ONLY, Environment, closure, extras_of, import_seconds, of_package
 from tallystick import extras
 
 USE = "import tallystick; tallystick.Client('http://127.0.0.1:7440', group='x')"
@@ -33,17 +33,22 @@ def test_the_client_requires_two_packages_and_nothing_of_the_broker(installed: P
 
 
 def test_every_other_extra_leaves_the_broker_out(installed: Path) -> None:
-    drivers = ["postgresql", "mysql", "sqlalchemy", "redis", "mongodb", "arrow"]
+    drivers = extras_of(installed) - {"all", "cli", "server", "spark"}
+    assert {"postgresql", "mysql", "sqlalchemy", "redis", "mongodb", "arrow"} <= drivers
     assert not closure(of_package(installed, drivers)) & SERVER_ONLY
     assert not closure(of_package(installed, ["spark"])) & (SERVER_ONLY - {"rich", "typer"})
 
 
-def test_all_is_everything_but_what_development_needs(installed: Path) -> None:
-    described = set(of_package(installed, ["all"]))
-    for extra in ("server", "cli", "postgresql", "mysql", "sqlalchemy", "redis", "mongodb", "arrow", "spark"):
-        assert {(one.name, one.specifier) for one in of_package(installed, [extra])} <= {
-            (one.name, one.specifier) for one in described
-        }
+def test_all_is_every_extra(installed: Path) -> None:
+    everything = {(one.name, one.specifier) for one in of_package(installed, ["all"])}
+    for extra in extras_of(installed):
+        assert {(one.name, one.specifier) for one in of_package(installed, [extra])} <= everything, extra
+
+
+def test_the_page_says_what_every_extra_is_for(installed: Path) -> None:
+    page = (ROOT / "docs/how-to/install.md").read_text()
+    named = {extra for extra in extras_of(installed) if f"`{extra}`" in page or f"tallystick[{extra}]" in page}
+    assert extras_of(installed) - named == set()
 
 
 def test_the_words_for_an_extra_know_what_it_brings(installed: Path) -> None:

@@ -2,7 +2,7 @@
 connection, which is kept open for the next.
 
 What a general client does for each request costs ten times as much as the request itself, and blocks that come one by
-one have nobody to share it with. It takes a third of a second to import, too, in every process of a service.
+one have nobody to share it with. It would take longer to import, too, than all the rest of the client.
 """
 
 from __future__ import annotations
