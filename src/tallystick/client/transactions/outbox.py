@@ -50,7 +50,7 @@ class Outbox:
         self._stats = connection.stats
         self._tasks = Tasks()
         self._driven: set[Door] = set()
-        self._claiming = asyncio.Lock()
+        self._claiming: defaultdict[Door, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._confirmed: deque[tuple[Door, str]] = deque()
         self._deleting = False
         self._delete_after = DELETE_SOON_SECONDS
@@ -142,7 +142,7 @@ class Outbox:
 
     async def _drive_once(self, door: Door, older_than: float = LEFT_BEHIND_SECONDS) -> int:
         claim = outbox_claim(older_than=older_than, limit=CLAIM_ROWS)
-        async with self._claiming:  # a second claim at the same time would pass over rows that the first has only read
+        async with self._claiming[door]:  # a second one at the same time would pass over what the first has only read
             rows = await run_on_new(self._connection.workers, door, claim)
         sent = await self._send_rows(rows)
         if sent:
