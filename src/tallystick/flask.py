@@ -48,10 +48,10 @@ class Tallystick(LaterSubscriptions):
     `database` and the further options are those of `Client`. `database` is called, and handlers run, in the context of
     the application. From its configuration:
 
-    TALLYSTICK_URL: the broker's address, or several; from the environment if the configuration has none.
-    TALLYSTICK_GROUP: the group of the application; likewise.
-    TALLYSTICK_CHECK_PATH: where check-backs are answered from `database`, if they are to come by URL.
-    TALLYSTICK_PUBLIC_URL: where the broker reaches the application; with it, transactions are checked at that path.
+    * TALLYSTICK_URL: the broker's address, or several; from the environment if the configuration has none.
+    * TALLYSTICK_GROUP: the group of the application; likewise.
+    * TALLYSTICK_CHECK_PATH: where check-backs are answered from `database`, if they are to come by URL.
+    * TALLYSTICK_PUBLIC_URL: where the broker reaches the application; with it, transactions are checked at that path.
     """
 
     def __init__(

@@ -111,6 +111,30 @@ def test_what_is_not_of_the_type_is_a_dead_letter_at_its_first_attempt(
     assert bank.rows("select count(*) from tallystick_inbox") == [(2,)]
 
 
+def test_a_message_that_has_its_effect_is_no_dead_letter_when_the_type_has_changed(
+    broker: BrokerProcess, bank: Bank, topic: str, group: str
+) -> None:
+    """Sent again from there it would be a new message, and have its effect twice."""
+    with Client(broker.url, group=group) as before:
+
+        @before.subscribe(topic, exactly_once=bank.open)
+        def handle(message: Message, conn: sqlite3.Connection) -> None:
+            bank.note(conn, message.text)
+
+        before.send(topic, "no order")
+        with running(before):
+            eventually(lambda: bank.notes() == ["no order"])
+        before.reset_group(group, topic, to="earliest")  # it comes again
+    with Client(broker.url, group=group) as after:
+
+        @after.subscribe(topic, exactly_once=bank.open, type=Order)
+        def handle_typed(message: Message[Order], conn: sqlite3.Connection) -> None: ...
+
+        with running(after):
+            eventually(lambda: after.stats.duplicates == 1)
+        assert (after.stats.undecodable, dead_letters(broker, group)) == (0, [])
+
+
 def test_a_handler_without_a_database_leaves_poison_to_the_dead_letters_as_well(
     ts: Client, broker: BrokerProcess, topic: str, group: str
 ) -> None:

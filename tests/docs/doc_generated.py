@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from doc_pages import ROOT
-from doc_tables_api import async_client, barrier_names, bodies, check_back_handlers, client, others, routes
+from doc_tables_api import async_client, barrier_names, bodies, check_back_handlers, client, extensions, others, routes
 from doc_tables_broker import broker_errors, check_answers, configuration, limits, metrics, tables
 from doc_tables_cli import commands, exit_codes, library_errors
 from doc_tables_testing import fixtures, kit, steps
@@ -25,6 +25,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "commands": commands,
     "configuration": configuration,
     "exit codes": exit_codes,
+    "extensions": extensions,
     "library errors": library_errors,
     "handlers": check_back_handlers,
     "limits": limits,

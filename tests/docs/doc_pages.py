@@ -6,7 +6,8 @@ How blocks are treated is written on their fence, or in a comment before it that
 * ```` ```sh ```` is run by the page's one shell;
 * ```` ```text output ```` is what the block before it must have printed; `...` stands for anything;
 * `<!-- not run: why -->` before a `sh` block keeps it from being run. Every python block is run.
-* `<!-- needs: postgresql -->` and `<!-- broker: check_after=1s -->` say what a page is run with.
+* `<!-- needs: postgresql -->` and `<!-- broker: check_after=1s -->` say what a page is run with;
+  `<!-- needs: full -->`, that it is run by `make test-full` only.
 """
 
 from __future__ import annotations

@@ -93,6 +93,7 @@ def differs(expected: str, got: str) -> str:
 
 def main() -> int:
     given = json.load(sys.stdin)
+    sys.path[0] = ""  # what a page has written to a file can be imported, as by an interpreter that was started there
     session = Session(given["page"])
     try:
         return _run_all(session, given["page"], given["blocks"])

@@ -14,7 +14,7 @@ from doc_tables import default_of, first_sentence, table, type_name
 from msgspec import inspect
 
 import tallystick
-from tallystick import barrier
+from tallystick import barrier, fastapi, flask
 from tallystick.api.http.openapi import parameters_of, plain_path
 from tallystick.api.http.table import ROUTES
 from tallystick.client import handlers
@@ -132,6 +132,18 @@ def check_back_handlers() -> str:
     return "\n".join(_function(f"handlers.{one.__name__}", one) for one in (handlers.asgi, handlers.wsgi))
 
 
+def extensions() -> str:
+    """Those for web frameworks, each in a module of its own; what they have of a client is left out."""
+    parts = []
+    for kind in (fastapi.Tallystick, flask.Tallystick):
+        name = f"{kind.__module__}.{kind.__name__}"
+        parts += [f"### {name}\n", _signature(kind.__name__, kind) + "\n", _prose(kind.__doc__)]
+        own = set(vars(kind))
+        title = f"#### {name.removeprefix('tallystick.')}."
+        parts += [_member(one, member, title) for one, member in _members(kind) if one in own]
+    return "\n".join(parts)
+
+
 def barrier_names() -> str:
     """The operations on the tables, for those who do without the client."""
     rows = []
@@ -156,11 +168,14 @@ def class_text(kind: type, level: int = 2) -> str:
     if issubclass(kind, msgspec.Struct) and not made_by_users:
         parts.append(_fields(kind))
     for name, member in _members(kind):
-        if isinstance(member, property):
-            parts.append(f"{title}# {kind.__name__}.{name}\n\nA property. {_prose(member.__doc__)}".rstrip() + "\n")
-        else:
-            parts.append(f"{title}# {kind.__name__}.{name}\n\n{_function(name, member)}")
+        parts.append(_member(name, member, f"{title}# {kind.__name__}."))
     return "\n".join(part for part in parts if part)
+
+
+def _member(name: str, member: Any, title: str) -> str:
+    if isinstance(member, property):
+        return f"{title}{name}\n\nA property. {_prose(member.__doc__)}".rstrip() + "\n"
+    return f"{title}{name}\n\n{_function(name, member)}"
 
 
 def _fields(kind: type[msgspec.Struct]) -> str:

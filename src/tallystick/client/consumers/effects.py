@@ -19,7 +19,7 @@ from tallystick.barrier.operations.inbox import allow_commit, first_time, forbid
 from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
 from tallystick.client.base.message import Message
 from tallystick.client.consumers.marks import GroupQueue, Marks, OffsetRow, is_signed
-from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.consumers.subscription import Poisonous, Subscription
 from tallystick.client.transactions import TransactionBase
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.local import LocalTransaction
@@ -88,9 +88,9 @@ def handle_once(
     subscription: Subscription, messages: Sequence[Message], desk: Desk, producer: Producer, marks: Marks
 ) -> Script[list[Handling]]:
     """One local transaction: the marks, the effects, and what the handler sends."""
-    for message in messages:
-        if not is_signed(message):
-            subscription.read(message)  # before the transaction, which a value of the wrong type never sees
+    poison = _read_all(subscription, messages)
+    if poison is not None and len(messages) > 1:
+        raise poison  # before anything has begun; they are handled one by one then
 
     def body(call: Call) -> Script[list[Handling]]:
         # One message has nothing to gain by it.
@@ -105,6 +105,8 @@ def handle_once(
                 verdicts.append(Handling.DUPLICATE)
             elif is_signed(message):
                 verdicts.append((yield from _signed_effect(subscription, message, call)))
+            elif poison is not None:
+                raise poison
             else:
                 yield from _effect(subscription, message, call)
                 verdicts.append(Handling.HANDLED)
@@ -113,6 +115,21 @@ def handle_once(
         return verdicts
 
     return _with_handler(subscription, desk, producer, body)
+
+
+def _read_all(subscription: Subscription, messages: Sequence[Message]) -> Poisonous | None:
+    """Decode the values, before there is a transaction; what is wrong with one of them.
+
+    A message by itself is not refused before its mark says that it is new: one that has its effect is no dead letter,
+    even if the type has changed since.
+    """
+    for message in messages:
+        if not is_signed(message):
+            try:
+                subscription.read(message)
+            except Poisonous as failure:
+                return failure
+    return None
 
 
 def move_offset(desk: Desk, place: GroupQueue, stored: int | None, to: int) -> Script[None]:
