@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
-from django.db.utils import IntegrityError
+from django.db.utils import DatabaseError, IntegrityError
 from django_support import Shop, new_place, new_shop, raises
 from storefront.models import Order
 
@@ -69,42 +70,28 @@ def _pending(shop: Shop) -> list[Any]:
 def test_a_commit_that_is_cut_off_is_unknown_and_the_check_back_finds_the_truth(
     postgres: Server, cut: Any, around: bool
 ) -> None:
-    place = new_place(postgres)
-    with new_shop({"default": place}) as shop:
-        proxy = CuttingProxy(postgres.port)
+    proxy = CuttingProxy(postgres.port)
+    with closing(proxy), new_shop({"default": {**new_place(postgres), "PORT": str(proxy.port)}}) as shop:
+        proxy._choose = lambda piece: cut if b"COMMIT" in piece else "no"
+        with raises(DatabaseError if around else OutcomeUnknown):
+            if around:
+                with transaction.atomic():
+                    _order("cut")
+            else:
+                _order("cut")
+        proxy.calm()
         connection.close()
-        connection.settings_dict["PORT"] = str(proxy.port)
-        seen: list[str] = []
-
-        def cut_commit(piece: bytes) -> Any:
-            return cut if b"COMMIT" in piece else "no"
-
-        try:
-            proxy._choose = cut_commit
-            expected = Exception if around else OutcomeUnknown
-            with raises(expected):
-                if around:
-                    with transaction.atomic():
-                        seen.append(_order("cut"))
-                else:
-                    seen.append(_order("cut"))
-        finally:
-            proxy.calm()
-            connection.close()
-            connection.settings_dict["PORT"] = place["PORT"]
-            proxy.close()
         assert proxy.cut == 1
-        gid = next(one.gid for one in shop.broker.transactions())
-        assert shop.outcome(gid) == ("committed" if cut == "after" else "rolled_back")
+        (seen,) = shop.broker.transactions()
+        assert shop.outcome(seen.gid) == ("committed" if cut == "after" else "rolled_back")
         assert shop.has("cut") is (cut == "after")
         eventually_equal(lambda: shop.sent("cut"), ["made"] if cut == "after" else [])
 
 
-def _order(name: str) -> str:
+def _order(name: str) -> None:
     with ts.transaction() as tx:
         Order.objects.create(note=name)
         tx.send(name, "made")
-    return tx.gid
 
 
 @pytest.mark.full
@@ -117,22 +104,21 @@ def test_a_constraint_that_is_checked_at_the_commit_fails_for_certain(postgres: 
         with raises(IntegrityError):
             if around:
                 with transaction.atomic():
-                    gid = _twice("deferred")
+                    _twice("deferred")
             else:
-                gid = _twice("deferred")
+                _twice("deferred")
         assert not shop.has("deferred")
-        gid = next(one.gid for one in shop.broker.transactions())
-        assert shop.outcome(gid) == "rolled_back"
+        (seen,) = shop.broker.transactions()
+        assert shop.outcome(seen.gid) == "rolled_back"
         assert shop.sent("deferred") == []
 
 
-def _twice(name: str) -> str:
+def _twice(name: str) -> None:
     with ts.transaction() as tx:
         Order.objects.create(note=name)
         with connection.cursor() as cursor:
             cursor.execute("insert into deferred values (1), (1)")
         tx.send(name, "made")
-    return tx.gid
 
 
 @pytest.mark.full

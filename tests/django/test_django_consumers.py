@@ -1,0 +1,110 @@
+"""Handlers: the ORM's changes and the inbox row, or the offset, in one atomic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django_support import Shop
+from storefront.models import Order
+
+from eventually import eventually, eventually_equal
+from tallystick import Message
+from tallystick.django import ts
+from tallystick.django.models import InboxRow
+
+
+@pytest.fixture
+def topic(any_shop: Shop) -> Iterator[str]:
+    before = list(ts.registered)
+    yield any_shop.new_name()
+    ts.stop()
+    ts.close()
+    ts.registered[:] = before
+
+
+@pytest.mark.parametrize("options", [{}, {"by": "offset"}, {"batch": 10}], ids=["inbox", "offset", "batches"])
+def test_a_handler_has_its_effect_once_and_sends_with_it(any_shop: Shop, topic: str, options: dict[str, Any]) -> None:
+    failed: list[str] = []
+
+    @ts.subscribe(topic, group=topic, **options)
+    def handle(message: Message, tx: Any) -> None:
+        assert connection.in_atomic_block
+        with transaction.atomic():
+            Order.objects.create(note=f"{topic} {message.text}")
+        tx.send(f"{topic}-answers", message.text)
+        if message.text == "2" and not failed:
+            failed.append(message.text)
+            raise ValueError("the first time it fails")
+
+    for number in range(5):
+        ts.send(topic, str(number))
+    ts.take_up([topic])
+    ts.start()
+    eventually_equal(lambda: sorted(any_shop.sent(f"{topic}-answers")), [str(number) for number in range(5)])
+    assert Order.objects.filter(note__startswith=f"{topic} ").count() == 5
+    assert failed == ["2"]
+
+
+def test_a_handler_of_a_message_alone_runs_in_the_transaction_of_its_inbox_row(any_shop: Shop, topic: str) -> None:
+    rows: list[int] = []
+
+    @ts.subscribe(topic, group=topic)
+    def handle(message: Message) -> None:
+        rows.append(InboxRow.objects.filter(consumer_group=topic, message_id=message.id).count())
+        assert connection.in_atomic_block
+        Order.objects.create(note=topic)
+
+    ts.send(topic, "x")
+    ts.take_up([topic])
+    ts.start()
+    eventually(lambda: any_shop.has(topic))
+    assert rows == [1]
+
+
+def test_a_hook_that_fails_after_the_commit_of_a_handler_takes_nothing_back(any_shop: Shop, topic: str) -> None:
+    calls: list[str] = []
+
+    def fail() -> None:
+        raise RuntimeError("a hook")
+
+    @ts.subscribe(topic, group=topic)
+    def handle(message: Message) -> None:
+        calls.append(message.text)
+        Order.objects.create(note=topic)
+        transaction.on_commit(fail)
+
+    ts.send(topic, "x")
+    ts.take_up([topic])
+    ts.start()
+    eventually(lambda: any_shop.has(topic))
+    eventually(lambda: ts.topic(topic))
+    eventually_equal(lambda: _unsettled(topic), 0)
+    assert calls == ["x"]
+
+
+def _unsettled(topic: str) -> int:
+    from tallystick.client.connection import questions
+
+    client = ts.client
+    broker = client._client._broker(None)
+    views = client._call(lambda: questions.groups(broker, 10))
+    return sum(view.oldest_unsettled_at is not None for view in views if view.group == topic)
+
+
+def test_a_handler_without_a_database_runs_in_no_transaction(any_shop: Shop, topic: str) -> None:
+    seen: list[bool] = []
+
+    @ts.subscribe(topic, group=topic, using=None)
+    def handle(message: Message) -> None:
+        Order.objects.create(note=topic)
+        seen.append(connection.in_atomic_block)
+
+    ts.send(topic, "x")
+    ts.take_up([topic])
+    ts.start()
+    eventually(lambda: seen)
+    assert seen == [False]
+    assert any_shop.has(topic)
