@@ -86,9 +86,6 @@ class SqlAlchemyAdapter:
             return sqlite_address(self._file())
         return self._address or self._address_of(self.raw)
 
-    def _address_of(self, raw: Any) -> str:
-        return postgres_address(raw) if self.dialect.name == "postgresql" else mysql_address(raw)
-
     @property
     def raw(self) -> Any:
         return _driver(self._connection())
@@ -186,6 +183,9 @@ class SqlAlchemyAdapter:
 
     def close(self) -> None:
         self._owner.close()
+
+    def _address_of(self, raw: Any) -> str:
+        return postgres_address(raw) if self.dialect.name == "postgresql" else mysql_address(raw)
 
     def _last_look(self, used: Connection) -> None:
         self._ending.before_commit(_driver(used))
