@@ -279,6 +279,11 @@ class TestLife:
         with pytest.raises(tallystick.errors.ConfigError, match="no such setting"):
             MemoryBroker(queues=3).start()
 
+    def test_a_start_that_fails_leaves_no_thread(self) -> None:
+        with pytest.raises(tallystick.errors.ConfigError, match="alert_url"):
+            MemoryBroker(calls="made", alert_url="http://elsewhere.internal:80/alerts").start()
+        assert [thread.name for thread in threading.enumerate()].count("tallystick-test-broker") <= 1  # the fixture's
+
     def test_time_can_be_let_pass(self, tallystick_broker: MemoryBroker, tallystick_client: tallystick.Client) -> None:
         tallystick_client.send("orders", 1, delay=3600)
         assert tallystick_broker.messages("orders") == []

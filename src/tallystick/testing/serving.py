@@ -71,8 +71,12 @@ class BrokerThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tallystick-test-broker", daemon=True)
         self._thread.start()
-        self.call(self._open)
-        self.come_back()
+        try:
+            self.call(self._open)
+            self.come_back()
+        except BaseException:
+            self._end()
+            raise
 
     @property
     def url(self) -> str:
@@ -89,7 +93,7 @@ class BrokerThread:
     def call(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run a coroutine function on the broker's loop and wait for what it returns."""
         if os.getpid() != self._process:
-            raise TallystickError("this broker runs in the parent process: look at what it has, and stop it, there")
+            raise TallystickError("this broker runs in the parent process: look at what it has there")
 
         async def run() -> T:
             return await function()
@@ -168,7 +172,9 @@ class BrokerThread:
         return Http1Connection(config, state, {}, self._loop)
 
     def stop(self) -> None:
-        """End everything; nothing is left of it but what others hold."""
+        """End everything. In a forked child there is nothing to end: it is the parent's."""
+        if os.getpid() != self._process:
+            return
 
         async def close() -> None:
             self._broker.drain()  # sends the long polls home
@@ -178,6 +184,9 @@ class BrokerThread:
             await self._loop.shutdown_default_executor()
 
         self.call(close)
+        self._end()
+
+    def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -22,7 +22,7 @@ from tallystick.core.wire import TableName, TransactionView
 _PAGE = 1_000
 _PAGE_BYTES = 16 * MIB
 _chunk = msgspec.msgpack.Decoder(Chunk).decode
-_WAITING: tuple[CallState, ...] = ("held", "dropped")
+_NOT_TO_BE_MADE: tuple[CallState, ...] = ("held", "dropped")
 
 
 class RecordedCall(Struct, frozen=True):
@@ -109,7 +109,7 @@ async def transactions(door: BrokerDoor) -> list[TransactionView]:
 
 async def calls(door: BrokerDoor) -> list[RecordedCall]:
     """Those that are to be made, or are done, in the order of their transactions."""
-    return [call async for call in _all_calls(door) if call.state not in _WAITING]
+    return [call async for call in _all_calls(door) if call.state not in _NOT_TO_BE_MADE]
 
 
 async def _all_calls(door: BrokerDoor) -> AsyncIterator[RecordedCall]:
