@@ -55,7 +55,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Late: the broker and the command line start without the client and the HTTP library that it needs.
+    # Late: the broker and the command line start without the client.
     if name in __all__:
         return getattr(import_module("tallystick.client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
