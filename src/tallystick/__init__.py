@@ -61,7 +61,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker knows each name from above, and that there is no other
 
     def __getattr__(name: str) -> Any:
-        # Late: the broker and the command line start without the client and the HTTP library that it needs.
+        # Late: the broker and the command line start without the client.
         if name in __all__:
             return getattr(import_module("tallystick.client"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
