@@ -1,6 +1,7 @@
 """Django in the tests' own process: the shop's settings, and its databases on each engine.
 
-With STOREFRONT_DRIVERS=older it uses psycopg2, and PyMySQL in the place of mysqlclient: a process can have only one of each.
+With STOREFRONT_DRIVERS=older it uses psycopg2, and PyMySQL in the place of mysqlclient: a process can have only one
+of each.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ if not settings.configured:
     django.setup()
 
 from django_support import Place, Shop, new_place, new_shop  # noqa: E402 (they need the settings)
+
 ENGINES = [
     "sqlite",
     pytest.param("postgresql", marks=[pytest.mark.postgresql, pytest.mark.full]),

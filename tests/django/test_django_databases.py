@@ -121,9 +121,7 @@ def test_psycopg2_and_pymysql_do_the_same() -> None:
         pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.full]),
     ],
 )
-def test_the_tests_of_a_project_see_what_was_sent(
-    place: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_the_tests_of_a_project_see_what_was_sent(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """With Django's own runner, whose test database has another name; on SQLite it is in memory."""
     where: Any = tmp_path / "shop.db" if place == "sqlite" else request.getfixturevalue(place)
     path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])

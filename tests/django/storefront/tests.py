@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.db import transaction
 from django.test import Client, TestCase, TransactionTestCase
-from storefront.models import Order
 
+from storefront.models import Order
 from tallystick.django import ts
 from tallystick.django.test import TallystickTestMixin
 

@@ -1,5 +1,7 @@
 """The tables, and the unmanaged models by which they are looked at."""
 
+from typing import ClassVar
+
 from django.db import migrations, models
 
 from tallystick.django.tables import CreateTables
@@ -8,7 +10,7 @@ from tallystick.django.tables import CreateTables
 class Migration(migrations.Migration):
     initial = True
 
-    dependencies = []
+    dependencies: ClassVar[list[tuple[str, str]]] = []
 
     operations = [
         CreateTables(),
