@@ -13,6 +13,7 @@ from doc_pages import ROOT
 from doc_tables_api import async_client, barrier_names, bodies, check_back_handlers, client, others, routes
 from doc_tables_broker import broker_errors, check_answers, configuration, limits, metrics, tables
 from doc_tables_cli import commands, exit_codes, library_errors
+from doc_tables_testing import fixtures, kit, steps
 
 PIECES: dict[str, Callable[[], str]] = {
     "async client": async_client,
@@ -31,6 +32,9 @@ PIECES: dict[str, Callable[[], str]] = {
     "other names": others,
     "routes": routes,
     "tables": tables,
+    "test fixtures": fixtures,
+    "test kit": kit,
+    "test steps": steps,
 }
 
 _PLACE = re.compile(

@@ -19,6 +19,7 @@ from tallystick.api.http.openapi import parameters_of, plain_path
 from tallystick.api.http.table import ROUTES
 from tallystick.client import handlers
 from tallystick.core import wire
+from tallystick.testing import CrashAt, MemoryBroker
 
 
 def routes() -> str:
@@ -97,7 +98,7 @@ def _gather(kind: inspect.Type, found: set[type]) -> None:
 
 
 def client() -> str:
-    return _class(tallystick.Client)
+    return class_text(tallystick.Client)
 
 
 def async_client() -> str:
@@ -121,7 +122,9 @@ def others() -> str:
         value = getattr(tallystick, name)
         if python_inspect.ismodule(value) or (isinstance(value, type) and issubclass(value, Exception)):
             continue  # errors have a page of their own
-        parts.append(_class(value, level=3) if isinstance(value, type) else f"### {name}\n\n{_function(name, value)}")
+        parts.append(
+            class_text(value, level=3) if isinstance(value, type) else f"### {name}\n\n{_function(name, value)}"
+        )
     return "\n".join(parts)
 
 
@@ -143,9 +146,9 @@ def barrier_names() -> str:
 _INTERNAL = ("after_fork", "by_group", "on_the_wire")
 
 
-def _class(kind: type, level: int = 2) -> str:
+def class_text(kind: type, level: int = 2) -> str:
     title = "#" * level
-    made_by_users = kind in (tallystick.Client, tallystick.CheckBack)
+    made_by_users = kind in (tallystick.Client, tallystick.CheckBack, MemoryBroker, CrashAt)
     parts = [f"{title} {kind.__name__}\n"]
     if made_by_users:
         parts.append(_signature(kind.__name__, kind) + "\n")
@@ -191,7 +194,8 @@ def _function(name: str, member: Any) -> str:
 
 def _signature(name: str, member: Any) -> str:
     found = python_inspect.signature(member)
-    known = getattr(python_inspect.unwrap(member), "__globals__", {})
+    function = member.__init__ if isinstance(member, type) else python_inspect.unwrap(member)
+    known = getattr(function, "__globals__", {})
     shown: list[str] = []
     for one in found.parameters.values():
         if one.name == "self":
@@ -208,7 +212,8 @@ def _signature(name: str, member: Any) -> str:
 
 def _parameter(one: python_inspect.Parameter, known: dict[str, Any]) -> str:
     default = "" if one.default is one.empty else f" = {_value(one.default)}"
-    return f"{one.name}: {_annotation(one.annotation, known)}{default}"
+    stars = "**" if one.kind is one.VAR_KEYWORD else ""
+    return f"{stars}{one.name}: {_annotation(one.annotation, known)}{default}"
 
 
 def _annotation(annotation: Any, known: dict[str, Any]) -> str:

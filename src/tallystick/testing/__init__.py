@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from tallystick.testing.broker import MemoryBroker
     from tallystick.testing.crashes import CrashAt, SimulatedCrash, crash_at
     from tallystick.testing.steps import STEPS, Step
-    from tallystick.testing.view import Call
+    from tallystick.testing.view import RecordedCall
 
-__all__ = ["STEPS", "Call", "CrashAt", "MemoryBroker", "SimulatedCrash", "Step", "crash_at"]
+__all__ = ["STEPS", "CrashAt", "MemoryBroker", "RecordedCall", "SimulatedCrash", "Step", "crash_at"]
 
 _PLACES = {
-    "Call": "view",
+    "RecordedCall": "view",
     "CrashAt": "crashes",
     "MemoryBroker": "broker",
     "STEPS": "steps",
@@ -27,6 +27,11 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PLACES:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
         return getattr(import_module(f"tallystick.testing.{_PLACES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"{name} needs {missing.name}, which is not installed: pip install 'tallystick[testing]'", name=missing.name
+        ) from missing

@@ -46,13 +46,14 @@ def arrive(url: str) -> None:
         if runtime.loop is own:
             _say_again(url, runtime.brokers.at(url))
         else:
-            waits.append(asyncio.run_coroutine_threadsafe(_heard(runtime.brokers.at(url)), runtime.loop))
+            waits.append(asyncio.run_coroutine_threadsafe(_heard(runtime, url), runtime.loop))
     for wait in waits:
         with contextlib.suppress(concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             wait.result(ARRIVE_SECONDS + 1.0)  # no longer than a loop that has just ended would have us wait
 
 
-async def _heard(broker: BrokerPeer) -> None:
+async def _heard(runtime: Runtime, url: str) -> None:
+    broker = runtime.brokers.at(url)
     await broker.hear_first(ARRIVE_SECONDS)
     deadline = time.monotonic() + ARRIVE_SECONDS
     while broker.unconfirmed.under_way() and time.monotonic() < deadline:  # noqa: ASYNC110 - there is no event for it

@@ -6,9 +6,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from tallystick.broker.door import BrokerDoor
 from tallystick.client.async_client import AsyncClient
 from tallystick.client.base.message import Message
 from tallystick.client.client import Client
@@ -21,13 +23,12 @@ from tallystick.testing.arrivals import arrive, on_own_loop, runtimes_at
 from tallystick.testing.expectations import ANYTHING, Expected, Situation
 from tallystick.testing.making import CallsAre, broker_maker
 from tallystick.testing.serving import BrokerThread, LostAnswers
-from tallystick.testing.view import Call
+from tallystick.testing.view import RecordedCall
 
 T = TypeVar("T")
 
 LOOK_SECONDS = 0.005
 ASK_AGAIN_SECONDS = 0.5
-_ALL_AT_ONCE = 10_000
 
 
 class MovedClock(SystemClock):
@@ -154,15 +155,16 @@ class MemoryBroker:
         if topic is None:
             nothing = not (situation.messages or situation.calls or situation.waiting)
         else:
-            nothing = all(one.topic != topic for one in (*situation.messages, *situation.waiting))
+            topics = {message.topic for message in situation.messages} | {half.topic for half in situation.waiting}
+            nothing = topic not in topics
         if not nothing:
             raise AssertionError(f"something was sent{f' on {topic!r}' if topic else ''}.\n{situation}")
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[RecordedCall]:
         """The calls that committed transactions have asked for, in the order of their transactions."""
         return self._see(lambda thread: view.calls(thread.door))
 
-    def assert_called(self, url: str, body: Any = ANYTHING, *, times: int | None = None) -> Call:
+    def assert_called(self, url: str, body: Any = ANYTHING, *, times: int | None = None) -> RecordedCall:
         """A committed transaction has asked for a call of this URL; returns the first one. (Whether it is made:
         `MemoryBroker(calls=...)`.)"""
         found = expectations.calls_to(self.calls(), url, body)
@@ -193,7 +195,8 @@ class MemoryBroker:
     def outcome(self, gid: str) -> Outcome | None:
         """`committed`, `rolled_back`, or None: it has none yet, or was never prepared here."""
         found = self._transaction(gid)
-        return found.state if found is not None and found.state in ("committed", "rolled_back") else None  # type: ignore[return-value]
+        state = None if found is None else found.state
+        return state if state in ("committed", "rolled_back") else None
 
     def _transaction(self, gid: str) -> TransactionView | None:
         async def look(thread: BrokerThread) -> TransactionView | None:
@@ -244,7 +247,7 @@ class MemoryBroker:
                 undecided = "\n".join(f"  {expectations.transaction(one)}" for one in left)
                 raise AssertionError(f"nobody could tell the outcome of\n{undecided}")
             if time.monotonic() >= ask_at:  # not more often: each time counts, and too many of them park it
-                thread.call(lambda: thread.door.hurry_all(0, _ALL_AT_ONCE))
+                thread.call(partial(_hurry, thread.door, [one.gid for one in left]))
                 ask_at = time.monotonic() + ASK_AGAIN_SECONDS
             time.sleep(LOOK_SECONDS)
 
@@ -308,3 +311,8 @@ class MemoryBroker:
         """`drain` for an `AsyncClient`."""
         self._started()
         return await consumers.adrain(client, self._arrive, twice)
+
+
+async def _hurry(door: BrokerDoor, gids: list[str]) -> None:
+    for gid in gids:
+        await door.hurry(gid)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -165,13 +166,13 @@ def _by_lease(seam: ClientSeam, subscription: Subscription, desk: Desk | None, t
                 verdicts = yield _handled(seam, subscription, batch, desk, InboxRows(group))
             except BaseException:
                 # They come again: at once, where a running consumer would wait, or its lease would have to run out.
-                yield OnLoop(lambda rest=left: broker.nack(group, rest, delay=0))
+                yield OnLoop(partial(broker.nack, group, left, delay=0))
                 raise
             handled += verdicts.count(Handling.HANDLED)
             if twice and batch[0].attempt == 1:
-                yield OnLoop(lambda some=batch: broker.nack(group, some, delay=0))
+                yield OnLoop(partial(broker.nack, group, batch, delay=0))
             else:
-                yield OnLoop(lambda some=batch: broker.ack(group, some))
+                yield OnLoop(partial(broker.ack, group, batch))
             left = left[len(batch) :]
 
 

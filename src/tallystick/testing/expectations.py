@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from tallystick.client.base.message import Message, encode_value
 from tallystick.core.wire import TransactionView
-from tallystick.testing.view import Call, Half
+from tallystick.testing.view import Half, RecordedCall
 
 _SHOWN = 20
 _SHOWN_CHARACTERS = 200
@@ -48,7 +48,7 @@ class Expected(Struct, frozen=True):
         return f"a message on {self.topic!r}" + (f" with {said}" if said else "")
 
 
-def calls_to(calls: Iterable[Call], url: str, body: Any) -> list[Call]:
+def calls_to(calls: Iterable[RecordedCall], url: str, body: Any) -> list[RecordedCall]:
     return [call for call in calls if call.url == url and _same(call.body, body)]
 
 
@@ -78,7 +78,7 @@ class Situation(Struct, frozen=True):
     """All that a broker has at the moment an expectation is not met."""
 
     messages: list[Message]
-    calls: list[Call]
+    calls: list[RecordedCall]
     waiting: list[Half]
     transactions: list[TransactionView]
 

@@ -25,10 +25,7 @@ def _tallystick_broker() -> Iterator[MemoryBroker]:
     try:
         from tallystick.testing import MemoryBroker
     except ModuleNotFoundError as missing:
-        pytest.fail(
-            f"the broker of the tests needs {missing.name}, which is not installed: pip install 'tallystick[testing]'",
-            pytrace=False,
-        )
+        pytest.fail(str(missing), pytrace=False)
     with MemoryBroker() as broker:
         yield broker
 

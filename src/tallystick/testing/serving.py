@@ -7,7 +7,6 @@ or swallow answers. gRPC is not spoken, and not imported.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import threading
@@ -62,6 +61,7 @@ class BrokerThread:
         # Bound as long as we live, and never listening: nobody else gets the port while the broker is down.
         self._reserved = _bound(0)
         self.port: int = self._reserved.getsockname()[1]
+        self._socket: socket.socket | None = None
         self._listening: asyncio.Server | None = None
         self._connections: set[Http1Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -71,8 +71,12 @@ class BrokerThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tallystick-test-broker", daemon=True)
         self._thread.start()
-        self.call(self._open)
-        self.come_back()
+        try:
+            self.call(self._open)
+            self.come_back()
+        except BaseException:
+            self._end()
+            raise
 
     @property
     def url(self) -> str:
@@ -89,7 +93,7 @@ class BrokerThread:
     def call(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run a coroutine function on the broker's loop and wait for what it returns."""
         if os.getpid() != self._process:
-            raise TallystickError("this broker runs in the parent process: look at what it has, and stop it, there")
+            raise TallystickError("this broker runs in the parent process: look at what it has there")
 
         async def run() -> T:
             return await function()
@@ -99,9 +103,8 @@ class BrokerThread:
     def forget_inherited(self) -> None:
         """In a forked child: the port is the parent's."""
         self._reserved.close()
-        for one in self._listening.sockets if self._listening is not None else ():
-            with contextlib.suppress(OSError):
-                os.close(one.fileno())
+        if self._socket is not None:
+            self._socket.close()
 
     # What stands behind the port
 
@@ -144,7 +147,8 @@ class BrokerThread:
         """Listen again, with all that was there."""
 
         async def listen() -> None:
-            self._listening = await self._loop.create_server(self._connected, sock=_bound(self.port))
+            self._socket = _bound(self.port)
+            self._listening = await self._loop.create_server(self._connected, sock=self._socket)
 
         if self._listening is None:
             self.call(listen)
@@ -159,7 +163,7 @@ class BrokerThread:
             listening.close()
         for connection in list(self._connections):
             connection.abort()
-        while self._connections:
+        while self._connections:  # noqa: ASYNC110 - each is told of its end in one of the next turns
             await asyncio.sleep(0)
 
     def _connected(self) -> Http1Connection:
@@ -168,7 +172,9 @@ class BrokerThread:
         return Http1Connection(config, state, {}, self._loop)
 
     def stop(self) -> None:
-        """End everything; nothing is left of it but what others hold."""
+        """End everything. In a forked child there is nothing to end: it is the parent's."""
+        if os.getpid() != self._process:
+            return
 
         async def close() -> None:
             self._broker.drain()  # sends the long polls home
@@ -178,6 +184,9 @@ class BrokerThread:
             await self._loop.shutdown_default_executor()
 
         self.call(close)
+        self._end()
+
+    def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -22,10 +22,10 @@ from tallystick.core.wire import TableName, TransactionView
 _PAGE = 1_000
 _PAGE_BYTES = 16 * MIB
 _chunk = msgspec.msgpack.Decoder(Chunk).decode
-_WAITING: tuple[CallState, ...] = ("held", "dropped")
+_NOT_TO_BE_MADE: tuple[CallState, ...] = ("held", "dropped")
 
 
-class Call(Struct, frozen=True):
+class RecordedCall(Struct, frozen=True):
     """A call that a committed transaction has asked for. `state` is `waiting`, or `done` if it was answered."""
 
     url: str
@@ -107,12 +107,12 @@ async def transactions(door: BrokerDoor) -> list[TransactionView]:
             return sorted(found, key=lambda view: view.created_at or view.resolved_at)
 
 
-async def calls(door: BrokerDoor) -> list[Call]:
+async def calls(door: BrokerDoor) -> list[RecordedCall]:
     """Those that are to be made, or are done, in the order of their transactions."""
-    return [call async for call in _all_calls(door) if call.state not in _WAITING]
+    return [call async for call in _all_calls(door) if call.state not in _NOT_TO_BE_MADE]
 
 
-async def _all_calls(door: BrokerDoor) -> AsyncIterator[Call]:
+async def _all_calls(door: BrokerDoor) -> AsyncIterator[RecordedCall]:
     for view in await transactions(door):
         whole = await door.whole(view.gid, _PAGE_BYTES) if view.calls else None
         if whole is not None and whole.calls is not None:
@@ -120,10 +120,11 @@ async def _all_calls(door: BrokerDoor) -> AsyncIterator[Call]:
                 yield call
 
 
-def _calls_of(whole: Whole) -> list[Call]:
+def _calls_of(whole: Whole) -> list[RecordedCall]:
     shown = whole.calls.calls if whole.calls is not None else []
     return [
-        Call(call.url, body, call.gid, call.branch, call.state) for call, body in zip(shown, whole.bodies, strict=True)
+        RecordedCall(call.url, body, call.gid, call.branch, call.state)
+        for call, body in zip(shown, whole.bodies, strict=True)
     ]
 
 

@@ -50,6 +50,7 @@ class Outbox:
         self._stats = connection.stats
         self._tasks = Tasks()
         self._driven: set[Door] = set()
+        self._claiming: defaultdict[Door, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._confirmed: deque[tuple[Door, str]] = deque()
         self._deleting = False
         self._delete_after = DELETE_SOON_SECONDS
@@ -133,12 +134,17 @@ class Outbox:
     async def drive_now(self) -> None:
         """Send every row of those databases at once, however new it is: its process is known to be gone."""
         for door in list(self._driven):
-            while await self._drive_once(door, older_than=0.0):
-                pass
+            try:
+                while await self._drive_once(door, older_than=0.0):
+                    pass
+            except TablesMissing as missing:
+                log.info("no outbox to re-drive: %s", missing)
 
     async def _drive_once(self, door: Door, older_than: float = LEFT_BEHIND_SECONDS) -> int:
         claim = outbox_claim(older_than=older_than, limit=CLAIM_ROWS)
-        sent = await self._send_rows(await run_on_new(self._connection.workers, door, claim))
+        async with self._claiming[door]:  # a second one at the same time would pass over what the first has only read
+            rows = await run_on_new(self._connection.workers, door, claim)
+        sent = await self._send_rows(rows)
         if sent:
             self._stats.count("outbox_sent", len(sent))
             await run_on_new(self._connection.workers, door, outbox_delete(sent))

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from django.db import migrations, models
+from django.db.migrations.operations.base import Operation
 
 from tallystick.django.tables import CreateTables
 
@@ -12,7 +13,7 @@ class Migration(migrations.Migration):
 
     dependencies: ClassVar[list[tuple[str, str]]] = []
 
-    operations = [
+    operations: ClassVar[list[Operation]] = [
         CreateTables(),
         migrations.CreateModel(
             name="BarrierRow",
