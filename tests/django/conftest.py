@@ -1,6 +1,7 @@
 """Django in the tests' own process: the shop's settings, and its databases on each engine.
 
-With STOREFRONT_DRIVERS=older it uses psycopg2, and PyMySQL in the place of mysqlclient: a process can have only one of each.
+With STOREFRONT_DRIVERS=older it uses psycopg2, and PyMySQL in the place of mysqlclient: a process can have only one
+of each.
 """
 
 from __future__ import annotations

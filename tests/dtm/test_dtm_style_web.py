@@ -15,6 +15,7 @@ import httpx
 import pytest
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIHandler
+from django.test import override_settings
 from django.urls import path
 from fastapi import Body, FastAPI, Request
 from style_bank import Bank
@@ -116,10 +117,10 @@ class _Urls:
     urlpatterns: ClassVar[list[Any]] = []
 
 
-def in_django(bank: Bank) -> Any:
+@contextlib.contextmanager
+def in_django(bank: Bank) -> Iterator[str]:
     if not settings.configured:
-        middleware = ["django.middleware.csrf.CsrfViewMiddleware"]
-        settings.configure(ALLOWED_HOSTS=["127.0.0.1"], ROOT_URLCONF=_Urls, MIDDLEWARE=middleware, SECRET_KEY="x")
+        settings.configure(ALLOWED_HOSTS=["127.0.0.1"], SECRET_KEY="x")
         django.setup()
 
     def view(request: Any) -> None:
@@ -135,8 +136,11 @@ def in_django(bank: Bank) -> Any:
 
     views = {"trans-in": view, "query-prepared": check, "own": own}
     _Urls.urlpatterns = [path(route, web.django(function)) for route, function in views.items()]
-    django.urls.clear_url_caches()
-    return wsgi_server(handlers.wsgi(bank.open, WSGIHandler(), CHECK))
+    middleware = ["django.middleware.csrf.CsrfViewMiddleware"]
+    with override_settings(ROOT_URLCONF=_Urls, MIDDLEWARE=middleware):
+        django.urls.clear_url_caches()
+        with wsgi_server(handlers.wsgi(bank.open, WSGIHandler(), CHECK)) as url:
+            yield url
 
 
 FRAMEWORKS = [in_fastapi, in_flask, in_django]

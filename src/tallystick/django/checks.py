@@ -48,7 +48,7 @@ def _check_database(alias: str) -> list[CheckMessage]:
     if connection.vendor == "sqlite" and str(connection.settings_dict["NAME"]) == ":memory:":
         return [
             Warning(
-                f"The database {alias!r} is in memory: no second connection finds it, so nobody can answer check-backs.",
+                f"The database {alias!r} is in memory: no second connection finds it to answer check-backs.",
                 hint="Give it a file.",
                 id="tallystick.W002",
             )

@@ -1,7 +1,7 @@
 """The settings: `TALLYSTICK = {"URL": "http://127.0.0.1:7440", "GROUP": "shop"}`.
 
-Every option of `Client` is one, in capital letters. Two have names of their own: `URL` (its `urls`), and `DATABASES`, the
-aliases of the databases with Tallystick's tables, from which check-backs are answered and whose outboxes are re-driven.
+Every option of `Client` is one, in capital letters. Two have names of their own: `URL` (its `urls`), and `DATABASES`,
+the aliases of the databases with Tallystick's tables: check-backs are answered from them, and their outboxes re-driven.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import close_old_connections, connections
+from django.db import connections
 from django.utils.module_loading import autodiscover_modules
 
 from tallystick.client.base.message import Message
@@ -45,13 +45,18 @@ class Registered:
         places = handler_places(handler)
 
         def with_message(message: Message) -> None:
-            # No request begins and ends here, which would have Django look after connections that were left idle.
-            # (One that is in a transaction is left alone.)
-            close_old_connections()
+            _close_old_connections()
             handler(message)
 
         def with_transaction(message: Message, connection: Any, tx: TransactionBase) -> None:
-            close_old_connections()
+            _close_old_connections()
             handler(message, *((tx,) if places == _MESSAGE_TX else (connection, tx)))
 
         return with_message if places == _MESSAGE else with_transaction
+
+
+def _close_old_connections() -> None:
+    """No request begins and ends here, for which Django would look after the connections of the thread."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()

@@ -39,7 +39,7 @@ def memory_broker(**options: Any) -> Iterator[MemoryBroker]:
 
 
 class TallystickTestMixin:
-    """Beside `TestCase`, `TransactionTestCase` and their kind: each class has a broker, empty at the start of a test."""
+    """Beside `TestCase`, `TransactionTestCase` and their kind: a broker for each class, empty when a test begins."""
 
     broker: MemoryBroker
 

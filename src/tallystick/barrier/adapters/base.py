@@ -100,8 +100,8 @@ class AsyncAdapter(Protocol):
 class Managed(ABC):
     """What a sync adapter is beside that if a framework begins and ends its transactions (Django's `atomic`).
 
-    `begin` may find one open: then it *joins* it with a savepoint, `rollback` goes back to that savepoint, `commit` only
-    releases it, and the commit itself is somebody else's, later.
+    `begin` may find one open: then it *joins* it with a savepoint, `rollback` goes back to that savepoint, `commit`
+    only releases it, and the commit itself is somebody else's, later.
     """
 
     @property

@@ -242,8 +242,8 @@ class Block(ABC):
         yield from self._send_off()
 
     def _still_stands(self) -> Script[bool]:
-        """Others had the transaction in their hands since. An error that they have ignored may have undone it before its
-        commit (PostgreSQL makes a rollback of that, without a word), so the broker is told what the database says."""
+        """Others had the transaction in their hands since. An error that they have ignored may have undone it before
+        its commit (PostgreSQL makes a rollback of that, without a word): the broker is told what the database says."""
         try:
             there: bool = yield from self.stands()
         except Exception as failure:

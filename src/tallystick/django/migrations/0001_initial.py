@@ -1,6 +1,9 @@
 """The tables, and the unmanaged models by which they are looked at."""
 
+from typing import ClassVar
+
 from django.db import migrations, models
+from django.db.migrations.operations.base import Operation
 
 from tallystick.django.tables import CreateTables
 
@@ -8,9 +11,9 @@ from tallystick.django.tables import CreateTables
 class Migration(migrations.Migration):
     initial = True
 
-    dependencies = []
+    dependencies: ClassVar[list[tuple[str, str]]] = []
 
-    operations = [
+    operations: ClassVar[list[Operation]] = [
         CreateTables(),
         migrations.CreateModel(
             name="BarrierRow",
