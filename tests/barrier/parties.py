@@ -35,10 +35,7 @@ from tallystick.barrier.statement import Result, Statement
 
 T = TypeVar("T")
 
-DRIVER_ERRORS = (
-    *(sqlite3.Error, psycopg.Error, pymysql.Error),
-    *(MySQLdb.Error, mysql.connector.Error, asyncmy.errors.Error),
-)
+DRIVER_ERRORS = (sqlite3.Error, psycopg.Error, pymysql.Error)
 
 # name -> engine; a name says driver and database
 KINDS = {
@@ -82,15 +79,27 @@ _MARKS = {"sqlite": [], "postgresql": [pytest.mark.postgresql], "mysql": [pytest
 COMMON_KINDS = [*PLAIN_KINDS, "orm-mysql", "async-orm-postgresql"]
 
 
-def kind_params(kinds: list[str], *more_in_full: str) -> list[Any]:
-    full = [pytest.param(kind, marks=[*_MARKS[KINDS[kind]], pytest.mark.full]) for kind in more_in_full]
-    return [*(pytest.param(kind, marks=_MARKS[KINDS[kind]]) for kind in kinds), *full]
+# Left to the full tests wherever they come.
+FULL_KINDS = [kind for kind in KINDS if "psycopg2" in kind or "asyncpg" in kind]
+
+
+def kind_params(kinds: list[str]) -> list[Any]:
+    return [_param(kind, full=kind in FULL_KINDS) for kind in kinds]
 
 
 def every_kind() -> list[Any]:
     """Each kind there is; the less common ones are left to the full tests."""
-    return kind_params(COMMON_KINDS, *(kind for kind in KINDS if kind not in COMMON_KINDS))
+    full = [kind for kind in KINDS if kind not in COMMON_KINDS]
+    return [*kind_params(COMMON_KINDS), *(_param(kind, full=True) for kind in full)]
 
+
+def _param(kind: str, *, full: bool) -> Any:
+    return pytest.param(kind, marks=[*_MARKS[KINDS[kind]], *([pytest.mark.full] if full else [])])
+
+
+MYSQL_DRIVERS = ("mysqlclient", "connector", "aiomysql", "asyncmy", "mysqldb")
+FULL_KINDS += [kind for kind in KINDS if any(driver in kind for driver in MYSQL_DRIVERS)]
+DRIVER_ERRORS += (MySQLdb.Error, mysql.connector.Error, asyncmy.errors.Error)
 
 # For tests where the driver makes no difference: one kind for each engine.
 plain_kinds = pytest.mark.parametrize("kind", kind_params(PLAIN_KINDS))

@@ -46,11 +46,11 @@ MYSQL_DRIVERS = [
 ]
 # SQLAlchemy over mysqlclient asks once more before the commit: there the cut would come too early.
 CUT_DRIVERS = [kind for kind in MYSQL_DRIVERS if "mysqldb" not in kind]
-server_kinds = pytest.mark.parametrize("kind", kind_params(SERVER_KINDS, *CUT_DRIVERS))
+server_kinds = pytest.mark.parametrize("kind", kind_params([*SERVER_KINDS, *CUT_DRIVERS]))
 postgresql_kinds = pytest.mark.parametrize(
     "kind", kind_params(["psycopg", "psycopg-autocommit", "async-psycopg", "orm-postgresql", "async-core-postgresql"])
 )
-mysql_kinds = pytest.mark.parametrize("kind", kind_params(["pymysql", "core-mysql"], *MYSQL_DRIVERS))
+mysql_kinds = pytest.mark.parametrize("kind", kind_params(["pymysql", "core-mysql", *MYSQL_DRIVERS]))
 sqlite_kinds = pytest.mark.parametrize(
     "kind", ["sqlite3", "sqlite3-autocommit", "core-sqlite", "orm-sqlite", "async-core-sqlite", "async-orm-sqlite"]
     + ["async-aiosqlite"],
