@@ -100,21 +100,22 @@ COMMON_KINDS = [*PLAIN_KINDS, "orm-mysql", "async-orm-postgresql"]
 
 
 # Left to the full tests wherever they come.
-FULL_KINDS = [kind for kind in KINDS if "psycopg2" in kind or "asyncpg" in kind]
+_FULL_DRIVERS = ("psycopg2", "asyncpg", "mysqlclient", "connector", "aiomysql", "asyncmy", "mysqldb")
+FULL_KINDS = [kind for kind in KINDS if any(driver in kind for driver in _FULL_DRIVERS)]
 
 
-def kind_params(kinds: list[str], *more_in_full: str) -> list[Any]:
-    full = [_param(kind, full=True) for kind in more_in_full]
-    return [*(_param(kind, full=kind in FULL_KINDS) for kind in kinds), *full]
-
-
-def _param(kind: str, *, full: bool) -> Any:
-    return pytest.param(kind, marks=[*_MARKS[KINDS[kind]], *([pytest.mark.full] if full else [])])
+def kind_params(kinds: list[str]) -> list[Any]:
+    return [_param(kind, full=kind in FULL_KINDS) for kind in kinds]
 
 
 def every_kind() -> list[Any]:
     """Each kind there is; the less common ones are left to the full tests."""
-    return kind_params(COMMON_KINDS, *(kind for kind in KINDS if kind not in COMMON_KINDS))
+    full = [kind for kind in KINDS if kind not in COMMON_KINDS]
+    return [*kind_params(COMMON_KINDS), *(_param(kind, full=True) for kind in full)]
+
+
+def _param(kind: str, *, full: bool) -> Any:
+    return pytest.param(kind, marks=[*_MARKS[KINDS[kind]], *([pytest.mark.full] if full else [])])
 
 
 # For tests where the driver makes no difference: one kind for each engine.

@@ -323,7 +323,7 @@ if sys.version_info >= (3, 12):
         engine.dispose()
 
 
-@pytest.mark.parametrize("kind", kind_params(["sqlite3", "psycopg", "async-psycopg", "pymysql"], *CLOSED_KINDS))
+@pytest.mark.parametrize("kind", kind_params(["sqlite3", "psycopg", "async-psycopg", "pymysql", *CLOSED_KINDS]))
 async def test_closed_connection_gives_the_error_of_its_driver(place: Place, gid: str) -> None:
     party = await place.open()
     await party.begin()

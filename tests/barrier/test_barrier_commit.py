@@ -51,11 +51,11 @@ MYSQL_DRIVERS = [
 ]
 # SQLAlchemy over mysqlclient asks once more before the commit: there the cut would come too early.
 CUT_DRIVERS = [kind for kind in MYSQL_DRIVERS if "mysqldb" not in kind]
-server_kinds = pytest.mark.parametrize("kind", kind_params(SERVER_KINDS, *CUT_DRIVERS))
+server_kinds = pytest.mark.parametrize("kind", kind_params([*SERVER_KINDS, *CUT_DRIVERS]))
 POSTGRESQL_KINDS = ["psycopg", "psycopg-autocommit", "async-psycopg", "orm-postgresql", "async-core-postgresql"]
 POSTGRESQL_DRIVERS = ["psycopg2", "psycopg2-autocommit", "async-asyncpg", "async-asyncpg-pool", "async-orm-asyncpg"]
-postgresql_kinds = pytest.mark.parametrize("kind", kind_params(POSTGRESQL_KINDS, *POSTGRESQL_DRIVERS))
-mysql_kinds = pytest.mark.parametrize("kind", kind_params(["pymysql", "core-mysql"], *MYSQL_DRIVERS))
+postgresql_kinds = pytest.mark.parametrize("kind", kind_params([*POSTGRESQL_KINDS, *POSTGRESQL_DRIVERS]))
+mysql_kinds = pytest.mark.parametrize("kind", kind_params(["pymysql", "core-mysql", *MYSQL_DRIVERS]))
 SQLITE_KINDS = ["sqlite3", "sqlite3-autocommit", "core-sqlite", "orm-sqlite", "async-core-sqlite", "async-orm-sqlite"]
 sqlite_kinds = pytest.mark.parametrize("kind", [*SQLITE_KINDS, "async-aiosqlite"])
 

@@ -52,9 +52,14 @@ class MysqlConnectorAdapter(MysqlAdapter):
         self._connection.cmd_query(sql)
 
     def run(self, statement: Statement) -> Result:
-        cursor = _quiet_cursor(self._connection)
-        cursor.execute(percent_style(statement.sql), dict(statement.params) or None)
-        return Result([_plain(row) for row in cursor.fetchall()] if cursor.with_rows else (), cursor.rowcount)
+        connection = self._connection
+        raw, connection._raw = connection._raw, False  # else it would return everything as bytes
+        try:
+            cursor = _quiet_cursor(connection)
+            cursor.execute(percent_style(statement.sql), dict(statement.params) or None)
+            return Result([_plain(row) for row in cursor.fetchall()] if cursor.with_rows else (), cursor.rowcount)
+        finally:
+            connection._raw = raw
 
     def opener(self) -> Callable[[], Any]:
         kind, parameters = type(self._connection), self._parameters()

@@ -39,6 +39,7 @@ class PeeweeAdapter:
         self._known: SyncAdapter | None = None
         self._ours: Any = None  # the transaction that was put on Peewee's stack
         self._thread = 0
+        self._address = ""  # read where statements can be run; others may ask for it
         self._committed = False
 
     @property
@@ -47,7 +48,7 @@ class PeeweeAdapter:
 
     @property
     def address(self) -> str:
-        return self._driver().address
+        return self._address or self._driver().address
 
     @property
     def raw(self) -> Any:
@@ -69,6 +70,7 @@ class PeeweeAdapter:
             # As Peewee would, which knows the isolation level; on SQLite at once as a writer.
             database.begin(*(["immediate"] if self.dialect.name == "sqlite" else []))
         driver.begin(first)
+        self._address = driver.address
         if self._ours is None or database.top_transaction() is not self._ours:
             self._ours = database.transaction()
             database.push_transaction(self._ours)
