@@ -71,10 +71,10 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Check
         missing = needed - set(connection.introspection.table_names()) if supported(connection.vendor) else set()
         if missing:
             problems.append(
-                Error(
+                Warning(  # not an error: `migrate` looks here first, and errors would keep it from making them
                     f"The database {alias!r} has no table {', '.join(sorted(missing))}.",
                     hint=f"manage.py migrate tallystick --database {alias}",
-                    id="tallystick.E003",
+                    id="tallystick.W003",
                 )
             )
     return problems

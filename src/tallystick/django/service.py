@@ -87,8 +87,8 @@ class Tallystick:
     ) -> Transaction:
         """An `atomic(using)` whose changes and messages happen together or not at all.
 
-        As the outermost `atomic` it commits at its end. Inside another one (also a `TestCase`, or ATOMIC_REQUESTS) it is
-        a savepoint, and its messages go out when, and if, the outermost one commits. With `durable` it must be the
+        As the outermost `atomic` it commits at its end. Inside another one (also a `TestCase`, or ATOMIC_REQUESTS) it
+        is a savepoint, and its messages go out when, and if, the outermost one commits. With `durable` it must be the
         outermost, as for `atomic`. The other options are those of `Client.transaction`.
         """
         adapter = OrmAdapter(connections[using or DEFAULT_DB_ALIAS], durable=durable)

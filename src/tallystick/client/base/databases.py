@@ -118,6 +118,8 @@ class Databases:
             except (WrongDatabase, TablesMissing) as wrong:
                 log.warning("not a way into %s: %s", source, wrong)
                 continue
+            except DatabaseBusy as busy:  # by the very block that wants to know, if it is a database in memory
+                log.info("the way into %s was not tried: %s", source, busy)
             except Exception as failure:
                 # Not now; every answer makes sure again before it is given.
                 log.warning("the way into %s could not be tried: %s", source, failure)
