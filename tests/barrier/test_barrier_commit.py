@@ -51,10 +51,11 @@ postgresql_kinds = pytest.mark.parametrize(
     "kind", kind_params(["psycopg", "psycopg-autocommit", "async-psycopg", "orm-postgresql", "async-core-postgresql"])
 )
 mysql_kinds = pytest.mark.parametrize("kind", kind_params(["pymysql", "core-mysql", *MYSQL_DRIVERS]))
-sqlite_kinds = pytest.mark.parametrize(
-    "kind", ["sqlite3", "sqlite3-autocommit", "core-sqlite", "orm-sqlite", "async-core-sqlite", "async-orm-sqlite"]
-    + ["async-aiosqlite"],
-)
+SQLITE_KINDS = [
+    *("sqlite3", "sqlite3-autocommit", "core-sqlite", "orm-sqlite", "async-core-sqlite", "async-orm-sqlite"),
+    "async-aiosqlite",
+]
+sqlite_kinds = pytest.mark.parametrize("kind", SQLITE_KINDS)
 
 
 async def marked(place: Place, gid: str) -> Party:
