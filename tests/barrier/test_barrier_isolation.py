@@ -11,10 +11,10 @@ from parties import Place, kind_params
 
 from tallystick.barrier import AlreadyDecided, decide, decide_many, mark_committed
 
-MYSQL_KINDS = kind_params(
-    ["pymysql", "pymysql-autocommit", "core-mysql", "orm-mysql"]
-    + ["mysqlclient", "mysqlclient-autocommit", "mysql-connector-autocommit", "async-aiomysql", "async-orm-asyncmy"]
-)
+MYSQL_DRIVERS = [
+    *("mysqlclient", "mysqlclient-autocommit", "mysql-connector-autocommit", "async-aiomysql", "async-orm-asyncmy")
+]
+MYSQL_KINDS = kind_params(["pymysql", "pymysql-autocommit", "core-mysql", "orm-mysql", *MYSQL_DRIVERS])
 
 
 @pytest.mark.parametrize("kind", MYSQL_KINDS)

