@@ -13,6 +13,7 @@ from doc_pages import ROOT
 from doc_tables_api import async_client, barrier_names, bodies, check_back_handlers, client, extensions, others, routes
 from doc_tables_broker import broker_errors, check_answers, configuration, limits, metrics, tables
 from doc_tables_cli import commands, exit_codes, library_errors
+from doc_tables_supported import databases, frameworks
 from doc_tables_testing import fixtures, kit, steps
 
 PIECES: dict[str, Callable[[], str]] = {
@@ -32,6 +33,8 @@ PIECES: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "other names": others,
     "routes": routes,
+    "supported databases": databases,
+    "supported frameworks": frameworks,
     "tables": tables,
     "test fixtures": fixtures,
     "test kit": kit,
