@@ -15,7 +15,7 @@ from tallystick import Message
 from tallystick.client.connection import questions
 from tallystick.client.seam import seam_of
 from tallystick.django import ts
-from tallystick.django.models import InboxRow
+from tallystick.django.models import InboxEntry
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_handler_of_a_message_alone_runs_in_the_transaction_of_its_inbox_row(a
 
     @ts.subscribe(topic, group=topic)
     def handle(message: Message) -> None:
-        rows.append(InboxRow.objects.filter(consumer_group=topic, message_id=message.id).count())
+        rows.append(InboxEntry.objects.filter(consumer_group=topic, message_id=message.id).count())
         assert connection.in_atomic_block
         Order.objects.create(note=topic)
 

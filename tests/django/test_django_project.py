@@ -24,7 +24,7 @@ import tallystick
 from eventually import eventually, eventually_equal
 from tallystick.barrier import create_tables, table_definitions
 from tallystick.django import conf, ts
-from tallystick.django.models import BarrierRow
+from tallystick.django.models import BarrierEntry
 
 TABLES = ("barrier", "digest", "inbox", "offset", "outbox", "prepared")
 
@@ -193,17 +193,17 @@ def test_the_tables_can_be_looked_at_in_the_admin(any_shop: Shop) -> None:
     User.objects.create_superuser("boss", password="of-the-tests")
     client = Client()
     client.login(username="boss", password="of-the-tests")
-    for model in ("barrierrow", "outboxrow", "inboxrow", "offsetrow", "preparedrow", "digestrow"):
+    for model in ("barrierentry", "outboxentry", "inboxentry", "offsetentry", "preparedentry", "digestentry"):
         page = client.get(f"/admin/tallystick/{model}/?q=storefront")
         assert page.status_code == 200, model
         assert client.get(f"/admin/tallystick/{model}/add/").status_code in (302, 403, 404)
-    found = client.get(f"/admin/tallystick/barrierrow/?q={tx.gid}")
+    found = client.get(f"/admin/tallystick/barrierentry/?q={tx.gid}")
     assert tx.gid in found.content.decode()
-    row = BarrierRow.objects.get(gid=tx.gid)
-    detail = client.get(f"/admin/tallystick/barrierrow/{row.pk}/change/")
+    row = BarrierEntry.objects.get(gid=tx.gid)
+    detail = client.get(f"/admin/tallystick/barrierentry/{row.pk}/change/")
     assert detail.status_code == 200
-    assert client.post(f"/admin/tallystick/barrierrow/{row.pk}/delete/", {"post": "yes"}).status_code == 403
-    assert client.get("/admin/tallystick/inboxrow/x/change/").status_code == 404
+    assert client.post(f"/admin/tallystick/barrierentry/{row.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert client.get("/admin/tallystick/inboxentry/x/change/").status_code == 404
     with pytest.raises(TypeError, match="alone"):
         row.delete()
     with pytest.raises(TypeError, match="alone"):

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib import admin
 
-from tallystick.django.models import BarrierRow, DigestRow, InboxRow, OffsetRow, OutboxRow, PreparedRow
+from tallystick.django.models import BarrierEntry, DigestEntry, InboxEntry, OffsetEntry, OutboxEntry, PreparedEntry
 
 
 class LookedAdmin(admin.ModelAdmin):
@@ -35,7 +35,7 @@ class ListAdmin(LookedAdmin):
         return [pattern for pattern in super().get_urls() if pattern.name == changelist]
 
 
-@admin.register(BarrierRow)
+@admin.register(BarrierEntry)
 class BarrierAdmin(LookedAdmin):
     list_display = ("gid", "branch_id", "op", "reason", "create_time")
     list_filter = ("reason",)
@@ -43,35 +43,35 @@ class BarrierAdmin(LookedAdmin):
     ordering = ("-id",)
 
 
-@admin.register(OutboxRow)
+@admin.register(OutboxEntry)
 class OutboxAdmin(LookedAdmin):
     list_display = ("gid", "broker", "state", "attempts", "created_at", "touched_at")
     search_fields = ("=gid",)
     ordering = ("touched_at",)
 
 
-@admin.register(InboxRow)
+@admin.register(InboxEntry)
 class InboxAdmin(ListAdmin):
     list_display = ("consumer_group", "message_id", "created_at")
     search_fields = ("=consumer_group", "message_id__startswith")
     ordering = ("-created_at",)
 
 
-@admin.register(OffsetRow)
+@admin.register(OffsetEntry)
 class OffsetAdmin(ListAdmin):
     list_display = ("consumer_group", "store", "topic", "queue", "next_offset", "updated_at")
     search_fields = ("=consumer_group", "=topic")
     ordering = ("consumer_group", "topic", "queue")
 
 
-@admin.register(PreparedRow)
+@admin.register(PreparedEntry)
 class PreparedAdmin(ListAdmin):
     list_display = ("consumer_group", "gid", "created_at")
     search_fields = ("=consumer_group", "=gid")
     ordering = ("-created_at",)
 
 
-@admin.register(DigestRow)
+@admin.register(DigestEntry)
 class DigestAdmin(ListAdmin):
     list_display = ("consumer_group", "message_id", "digest", "created_at")
     search_fields = ("=consumer_group", "message_id__startswith")

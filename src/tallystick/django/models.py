@@ -34,7 +34,7 @@ class Looked(models.Model):
         raise TypeError(f"rows of {self._meta.db_table} are deleted by manage.py tallystick_clean alone")
 
 
-class BarrierRow(Looked):
+class BarrierEntry(Looked):
     """The outcome of a transaction: reason `msg` is committed, `rollback` rolled back."""
 
     id = models.BigIntegerField(primary_key=True)
@@ -56,7 +56,7 @@ class BarrierRow(Looked):
         return f"{self.gid} {self.branch_id} {self.op}"
 
 
-class OutboxRow(Looked):
+class OutboxEntry(Looked):
     """Messages that are committed here and not yet confirmed by their broker."""
 
     gid = models.CharField(max_length=128, primary_key=True)
@@ -76,7 +76,7 @@ class OutboxRow(Looked):
         return str(self.gid)
 
 
-class InboxRow(Looked):
+class InboxEntry(Looked):
     """A message whose effect a consumer group has applied."""
 
     consumer_group = models.CharField(max_length=128)
@@ -89,7 +89,7 @@ class InboxRow(Looked):
         verbose_name = "inbox row"
 
 
-class OffsetRow(Looked):
+class OffsetEntry(Looked):
     """A consumer group's place in a queue."""
 
     consumer_group = models.CharField(max_length=128, primary_key=True)
@@ -105,7 +105,7 @@ class OffsetRow(Looked):
         verbose_name = "offset"
 
 
-class PreparedRow(Looked):
+class PreparedEntry(Looked):
     """A message that reached a consumer group before its outcome."""
 
     consumer_group = models.CharField(max_length=128)
@@ -119,7 +119,7 @@ class PreparedRow(Looked):
         verbose_name = "prepared message"
 
 
-class DigestRow(Looked):
+class DigestEntry(Looked):
     """The SHA-256 of a value that a consumer group has applied."""
 
     consumer_group = models.CharField(max_length=128)

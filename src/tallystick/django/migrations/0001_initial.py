@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
     operations: ClassVar[list[Operation]] = [
         CreateTables(),
         migrations.CreateModel(
-            name="BarrierRow",
+            name="BarrierEntry",
             fields=[
                 ("id", models.BigIntegerField(primary_key=True, serialize=False)),
                 ("trans_type", models.CharField(max_length=45)),
@@ -35,7 +35,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="DigestRow",
+            name="DigestEntry",
             fields=[
                 ("consumer_group", models.CharField(max_length=128)),
                 ("message_id", models.CharField(max_length=255, primary_key=True, serialize=False)),
@@ -49,7 +49,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="InboxRow",
+            name="InboxEntry",
             fields=[
                 ("consumer_group", models.CharField(max_length=128)),
                 ("message_id", models.CharField(max_length=255, primary_key=True, serialize=False)),
@@ -62,7 +62,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="OffsetRow",
+            name="OffsetEntry",
             fields=[
                 ("consumer_group", models.CharField(max_length=128, primary_key=True, serialize=False)),
                 ("store", models.CharField(max_length=128)),
@@ -78,7 +78,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="OutboxRow",
+            name="OutboxEntry",
             fields=[
                 ("gid", models.CharField(max_length=128, primary_key=True, serialize=False)),
                 ("broker", models.CharField(max_length=255)),
@@ -95,7 +95,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="PreparedRow",
+            name="PreparedEntry",
             fields=[
                 ("consumer_group", models.CharField(max_length=128)),
                 ("gid", models.CharField(max_length=128, primary_key=True, serialize=False)),

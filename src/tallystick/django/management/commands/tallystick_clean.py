@@ -13,7 +13,7 @@ from tallystick.django.service import ts
 _DAY = 24 * 3600.0
 
 
-class Command(BaseCommand):
+class CleanCommand(BaseCommand):
     help = (
         "Deletes barrier, inbox, prepared and digest rows that are old enough and that no broker can ask for any more. "
         "Nothing is deleted if a broker cannot be asked."
@@ -40,3 +40,6 @@ class Command(BaseCommand):
             ts.close()
         for kind, count in deleted.items():
             self.stdout.write(f"{kind}: {count} deleted")
+
+
+Command = CleanCommand

@@ -10,7 +10,7 @@ from tallystick.django import handlers
 from tallystick.django.service import ts
 
 
-class Command(BaseCommand):
+class ConsumeCommand(BaseCommand):
     help = (
         f"Handles messages: imports the module {handlers.MODULE} of every app, and runs what it has subscribed with "
         "@ts.subscribe(...). SIGTERM or SIGINT let the handlers at work finish, and give the rest back."
@@ -36,3 +36,6 @@ class Command(BaseCommand):
         ts.run()
         ts.close()
         self.stdout.write("stopped")
+
+
+Command = ConsumeCommand

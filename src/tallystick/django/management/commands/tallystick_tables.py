@@ -11,7 +11,7 @@ from tallystick.barrier.adapters import adapt_sync
 from tallystick.barrier.operations.tables import table_definitions
 
 
-class Command(BaseCommand):
+class TablesCommand(BaseCommand):
     help = "Prints the SQL that creates Tallystick's tables; `migrate tallystick` runs the same."
 
     def add_arguments(self, parser: Any) -> None:
@@ -20,3 +20,6 @@ class Command(BaseCommand):
     def handle(self, *args: Any, database: str, **options: Any) -> None:
         for definition in table_definitions(adapt_sync(connections[database]).dialect.name):
             self.stdout.write(f"{definition};\n")
+
+
+Command = TablesCommand
