@@ -22,6 +22,7 @@ _TABLES = (
     "create table effect (id varchar(190) not null, doer varchar(190) not null)",
 )
 _LOCK_SECONDS = 30
+_FURTHER = ("MySQLdb", "mysql.connector", "aiomysql", "asyncmy", "aiosqlite")
 
 
 class Place(NamedTuple):
@@ -34,7 +35,7 @@ class Place(NamedTuple):
 
     def connect(self) -> Any:
         """A connection as a service would open it, with the driver's own defaults."""
-        if self.driver:
+        if self.driver in _FURTHER:
             return import_module(self.driver).connect(**self.parameters)
         if self.engine == "sqlite":
             return sqlite3.connect(self.parameters["path"], timeout=self.parameters.get("timeout", _LOCK_SECONDS))
@@ -53,7 +54,7 @@ class Place(NamedTuple):
 
     async def connect_async(self) -> Any:
         """An asynchronous connection where the driver has them, else a plain one for use on the event loop."""
-        if self.driver:
+        if self.driver in _FURTHER:
             names = {"aiomysql": {"database": "db"}, "aiosqlite": {"path": "database"}}.get(self.driver, {})
             given = {names.get(name, name): value for name, value in self.parameters.items()}
             return await import_module(self.driver).connect(**given)
@@ -64,7 +65,7 @@ class Place(NamedTuple):
     async def run_async(self, connection: Any, sql: str, *values: object) -> None:
         if self.driver == "aiosqlite":
             await connection.execute(sql.replace("%s", "?"), values)
-        elif self.driver:
+        elif self.driver in _FURTHER:
             async with connection.cursor() as cursor:
                 await cursor.execute(sql, values)
         elif self.engine == "postgresql":
