@@ -17,13 +17,14 @@ from tallystick.barrier.adapters import inherited_connections
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited_file
 
 OPENED = """
-import json, os, sys
+import importlib, json, os, sys
 import tallystick
 from tallystick.barrier import UnsupportedConnection
 
 kind, url, where, topic, group, used = sys.argv[1:]
 where = json.loads(where)
-ts = tallystick.Client(url, group=group)
+# mysqlclient does not tell its password.
+ts = tallystick.Client(url, group=group, **({"database": lambda: opened()} if kind == "MySQLdb" else {}))
 
 
 def opened():
@@ -32,7 +33,7 @@ def opened():
         return sqlite3.connect(where, timeout=30)
     if kind == "sqlalchemy":
         return engine.connect()
-    return __import__(kind).connect(**where)
+    return importlib.import_module(kind).connect(**where)
 
 
 if kind == "sqlalchemy":
@@ -156,6 +157,17 @@ def test_with_pymysql(broker: BrokerProcess, mariadb: Server, topic: str, group:
     check("pymysql", broker, bank, bank.parameters(), topic, group, used)
 
 
+@pytest.mark.mariadb
+@pytest.mark.full
+@pytest.mark.parametrize("driver", ["MySQLdb", "mysql.connector"])
+@pytest.mark.parametrize("used", ["used", ""])
+def test_with_other_drivers_of_mysql(
+    broker: BrokerProcess, mariadb: Server, topic: str, group: str, used: str, driver: str
+) -> None:
+    bank = Bank("mysql", mariadb)
+    check(driver, broker, bank, bank.parameters(), topic, group, used)
+
+
 def test_with_sqlite3_if_a_block_of_the_parent_used_it(
     broker: BrokerProcess, bank: Bank, topic: str, group: str
 ) -> None:
@@ -166,6 +178,34 @@ def test_with_sqlite3_if_a_block_of_the_parent_used_it(
 @pytest.mark.parametrize("used", ["used", ""])
 def test_with_sqlalchemy_over_sqlite(broker: BrokerProcess, bank: Bank, topic: str, group: str, used: str) -> None:
     check("sqlalchemy", broker, bank, f"sqlite:///{bank.path}", topic, group, used)
+
+
+ON_A_THREAD = """
+import asyncio, os, sys
+import aiosqlite
+from tallystick.barrier import UnsupportedConnection, adapt_async
+
+
+async def main():
+    connection = await aiosqlite.connect(sys.argv[1])
+    child = os.fork()
+    if child == 0:
+        try:
+            await adapt_async(connection).begin()
+        except UnsupportedConnection as refused:
+            os._exit(0 if "before the process was forked" in str(refused) else 4)
+        os._exit(3)
+    assert os.waitpid(child, 0)[1] == 0
+    await adapt_async(connection).begin()  # the parent's goes on
+    await connection.close()
+
+
+asyncio.run(main())
+"""
+
+
+def test_with_aiosqlite_whose_thread_the_child_does_not_have(bank: Bank) -> None:
+    run(ON_A_THREAD, str(bank.path))
 
 
 def test_nothing_is_kept_of_connections_that_are_gone(tmp_path: Path) -> None:

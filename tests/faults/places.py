@@ -25,6 +25,7 @@ _TABLES = (
     "create table effect (id varchar(190) not null, doer varchar(190) not null)",
 )
 _LOCK_SECONDS = 30
+_FURTHER = ("MySQLdb", "mysql.connector", "aiomysql", "asyncmy", "aiosqlite")
 
 
 class Place(NamedTuple):
@@ -37,7 +38,7 @@ class Place(NamedTuple):
 
     def connect(self) -> Any:
         """A connection as a service would open it, with the driver's own defaults."""
-        if self.driver:
+        if self.driver in _FURTHER:
             return import_module(self.driver).connect(**self.parameters)
         if self.engine == "sqlite":
             return sqlite3.connect(self.parameters["path"], timeout=self.parameters.get("timeout", _LOCK_SECONDS))
@@ -56,10 +57,14 @@ class Place(NamedTuple):
 
     async def connect_async(self) -> Any:
         """An asynchronous connection where the driver has them, else a plain one for use on the event loop."""
+<<<<<<< HEAD
         if self.driver == "asyncpg":
             given = dict(self.parameters)
             return await asyncpg.connect(database=given.pop("dbname"), **given)
         if self.driver:
+=======
+        if self.driver in _FURTHER:
+>>>>>>> w-my
             names = {"aiomysql": {"database": "db"}, "aiosqlite": {"path": "database"}}.get(self.driver, {})
             given = {names.get(name, name): value for name, value in self.parameters.items()}
             return await import_module(self.driver).connect(**given)
@@ -73,7 +78,7 @@ class Place(NamedTuple):
             await connection.execute(re.sub("%s", lambda _: f"${next(numbers)}", sql), *values)
         elif self.driver == "aiosqlite":
             await connection.execute(sql.replace("%s", "?"), values)
-        elif self.driver:
+        elif self.driver in _FURTHER:
             async with connection.cursor() as cursor:
                 await cursor.execute(sql, values)
         elif self.engine == "postgresql":
