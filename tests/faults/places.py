@@ -14,7 +14,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import asyncpg
 import psycopg
 import pymysql
 
@@ -25,7 +24,14 @@ _TABLES = (
     "create table effect (id varchar(190) not null, doer varchar(190) not null)",
 )
 _LOCK_SECONDS = 30
-_FURTHER = ("MySQLdb", "mysql.connector", "aiomysql", "asyncmy", "aiosqlite")
+_FURTHER = ("psycopg2", "MySQLdb", "mysql.connector")
+# What an asynchronous driver calls a parameter, where it is not what the others call it.
+_FURTHER_ASYNC: dict[str, dict[str, str]] = {
+    "asyncpg": {"dbname": "database"},
+    "aiomysql": {"database": "db"},
+    "asyncmy": {},
+    "aiosqlite": {"path": "database"},
+}
 
 
 class Place(NamedTuple):
@@ -57,15 +63,8 @@ class Place(NamedTuple):
 
     async def connect_async(self) -> Any:
         """An asynchronous connection where the driver has them, else a plain one for use on the event loop."""
-<<<<<<< HEAD
-        if self.driver == "asyncpg":
-            given = dict(self.parameters)
-            return await asyncpg.connect(database=given.pop("dbname"), **given)
-        if self.driver:
-=======
-        if self.driver in _FURTHER:
->>>>>>> w-my
-            names = {"aiomysql": {"database": "db"}, "aiosqlite": {"path": "database"}}.get(self.driver, {})
+        if self.driver in _FURTHER_ASYNC:
+            names = _FURTHER_ASYNC[self.driver]
             given = {names.get(name, name): value for name, value in self.parameters.items()}
             return await import_module(self.driver).connect(**given)
         if self.engine == "postgresql":
@@ -78,7 +77,7 @@ class Place(NamedTuple):
             await connection.execute(re.sub("%s", lambda _: f"${next(numbers)}", sql), *values)
         elif self.driver == "aiosqlite":
             await connection.execute(sql.replace("%s", "?"), values)
-        elif self.driver in _FURTHER:
+        elif self.driver in _FURTHER_ASYNC:
             async with connection.cursor() as cursor:
                 await cursor.execute(sql, values)
         elif self.engine == "postgresql":
