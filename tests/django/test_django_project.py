@@ -40,6 +40,7 @@ def test_the_models_are_as_the_migration_says(shop: Shop) -> None:
     call_command("makemigrations", "tallystick", check=True, dry_run=True, verbosity=0)
 
 
+@pytest.mark.full
 def test_a_database_with_the_tables_of_another_program_is_migrated(tmp_path: Path) -> None:
     place = new_place(tmp_path / "old.db")
     import sqlite3
@@ -57,6 +58,7 @@ class OnlyDefault:
         return db == "default" or app_label != "tallystick"
 
 
+@pytest.mark.full
 def test_a_router_says_where_the_tables_live(two_places: Any) -> None:
     with override_settings(DATABASE_ROUTERS=["test_django_project.OnlyDefault"]), new_shop(two_places):
         found = {alias: set(connections[alias].introspection.table_names()) for alias in two_places}
@@ -106,6 +108,7 @@ def test_a_missing_group_and_a_database_in_memory_are_warned_of() -> None:
         assert [problem.id for problem in run_checks(tags=["tallystick"])] == ["tallystick.W001", "tallystick.W002"]
 
 
+@pytest.mark.full
 def test_missing_tables_are_found_when_the_database_is_looked_into(tmp_path: Path) -> None:
     with in_databases({"default": new_place(tmp_path / "empty.db")}), override_settings(TALLYSTICK={"GROUP": "x"}):
         found = [problem for problem in run_checks(databases=["default"]) if problem.id == "tallystick.W003"]
