@@ -27,7 +27,14 @@ def topic(any_shop: Shop) -> Iterator[str]:
     ts.registered[:] = before
 
 
-@pytest.mark.parametrize("options", [{}, {"by": "offset"}, {"batch": 10}], ids=["inbox", "offset", "batches"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="inbox"),
+        pytest.param({"by": "offset"}, id="offset", marks=pytest.mark.full),
+        pytest.param({"batch": 10}, id="batches", marks=pytest.mark.full),
+    ],
+)
 def test_a_handler_has_its_effect_once_and_sends_with_it(any_shop: Shop, topic: str, options: dict[str, Any]) -> None:
     failed: list[str] = []
 
@@ -66,6 +73,7 @@ def test_a_handler_of_a_message_alone_runs_in_the_transaction_of_its_inbox_row(a
     assert rows == [1]
 
 
+@pytest.mark.full
 def test_a_hook_that_fails_after_the_commit_of_a_handler_takes_nothing_back(any_shop: Shop, topic: str) -> None:
     calls: list[str] = []
 
@@ -92,6 +100,7 @@ def _unsettled(topic: str) -> int:
     return sum(view.oldest_unsettled_at is not None for view in views if view.group == topic)
 
 
+@pytest.mark.full
 def test_a_handler_without_a_database_runs_in_no_transaction(any_shop: Shop, topic: str) -> None:
     seen: list[bool] = []
 

@@ -34,6 +34,7 @@ def test_blocks_in_two_databases_are_two_transactions(two_places: dict[str, Plac
         assert shop.sent("orders") == []
 
 
+@pytest.mark.full
 def test_check_backs_of_several_databases_are_answered_from_the_start(two_places: dict[str, Place]) -> None:
     """By a process that has had no block yet, and by the URL."""
     with new_shop(two_places) as shop:
@@ -121,6 +122,7 @@ def test_psycopg2_and_pymysql_do_the_same() -> None:
         pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.full]),
     ],
 )
+@pytest.mark.full
 def test_the_tests_of_a_project_see_what_was_sent(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """With Django's own runner, whose test database has another name; on SQLite it is in memory."""
     where: Any = tmp_path / "shop.db" if place == "sqlite" else request.getfixturevalue(place)

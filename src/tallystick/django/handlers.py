@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,18 +46,27 @@ class Registered:
         places = handler_places(handler)
 
         def with_message(message: Message) -> None:
-            _close_old_connections()
-            handler(message)
+            with _old_connections_closed():
+                handler(message)
 
         def with_transaction(message: Message, connection: Any, tx: TransactionBase) -> None:
-            _close_old_connections()
-            handler(message, *((tx,) if places == _MESSAGE_TX else (connection, tx)))
+            with _old_connections_closed():
+                handler(message, *((tx,) if places == _MESSAGE_TX else (connection, tx)))
 
         return with_message if places == _MESSAGE else with_transaction
 
 
+@contextmanager
+def _old_connections_closed() -> Iterator[None]:
+    """What Django does before and after a request; but not to the connection whose transaction the handler is in."""
+    _close_old_connections()
+    try:
+        yield
+    finally:
+        _close_old_connections()
+
+
 def _close_old_connections() -> None:
-    """No request begins and ends here, for which Django would look after the connections of the thread."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
