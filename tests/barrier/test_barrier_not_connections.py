@@ -18,6 +18,7 @@ from django.db import ConnectionHandler
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
+from tortoise.backends.sqlite.client import SqliteClient
 
 from tallystick.barrier import UnsupportedConnection, adapt
 from tallystick.barrier.adapters import own_opener
@@ -52,6 +53,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "sessionmaker": (sessionmaker, r"with make_session\(\) as session: with ts\.transaction\(session\)"),
     "async sessionmaker": (async_sessionmaker, r"async with make_session\(\) as session: async with ts"),
     "Django's connections": (ConnectionHandler, r'connections\["default"\]'),
+    "Tortoise": (bare(SqliteClient), "connection of the driver itself"),
     "cursor": (lambda: sqlite3.Cursor(sqlite3.connect(":memory:")), "give the connection that it was made from"),
     "address": (lambda: "postgresql://127.0.0.1/service", r"psycopg\.connect\(address\)"),
     "nothing": (lambda: None, "has no `return`"),

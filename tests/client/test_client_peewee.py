@@ -20,6 +20,7 @@ from tallystick.barrier import TransactionLost, TransactionOpen, create_tables
 DATABASES = [
     "sqlite",
     pytest.param("psycopg", marks=[pytest.mark.postgresql, pytest.mark.full]),
+    pytest.param("psycopg2", marks=[pytest.mark.postgresql, pytest.mark.full]),
     pytest.param("pymysql", marks=[pytest.mark.mariadb, pytest.mark.full]),
     pytest.param("MySQLdb", marks=[pytest.mark.mariadb, pytest.mark.full]),
 ]
@@ -34,7 +35,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def bank(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Bank:
     if kind == "sqlite":
         return Bank("sqlite", tmp_path / "bank.db")
-    engine, server = ("postgresql", "postgres") if kind == "psycopg" else ("mysql", "mariadb")
+    engine, server = ("postgresql", "postgres") if kind.startswith("psycopg") else ("mysql", "mariadb")
     return Bank(engine, request.getfixturevalue(server))
 
 
@@ -47,6 +48,8 @@ def db(kind: str, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         name = given.pop("dbname", None) or given.pop("database")
         if kind == "psycopg":
             made = peewee.PostgresqlDatabase(name, prefer_psycopg3=True, isolation_level="SERIALIZABLE", **given)
+        elif kind == "psycopg2":
+            made = peewee.PostgresqlDatabase(name, **given)
         else:
             monkeypatch.setattr(peewee, "mysql", __import__(kind))
             made = peewee.MySQLDatabase(name, **given)

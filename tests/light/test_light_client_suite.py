@@ -13,10 +13,11 @@ from environments import ROOT, SERVER_ONLY, Environment
 
 # What the tests themselves import: their tools, drivers of databases, and web servers of the services in them.
 TEST_TOOLS = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "httpx", "cryptography")
-DRIVERS = ("psycopg[binary]", "psycopg2-binary", "pymysql", "sqlalchemy[asyncio]", "aiosqlite", "redis")
+DRIVERS = ("psycopg[binary]", "psycopg-pool", "psycopg2-binary", "asyncpg", "aiosqlite", "redis")
+MYSQL_DRIVERS = ("pymysql", "mysqlclient", "mysql-connector-python", "aiomysql", "asyncmy")
+MAPPERS = ("sqlalchemy[asyncio]", "sqlmodel", "peewee", "pydantic", "attrs")
 SERVICES = ("fastapi", "flask", "gevent", "gunicorn", "uvicorn")
-CHOSEN = "not full and not mariadb"
-"""Which of them: a driver does not know what else is installed, and MySQL's are many."""
+CHOSEN = "not full"
 WORKERS = 4
 LEAST = 400
 """So many tests there are at least: fewer, and something was not collected."""
@@ -25,7 +26,9 @@ LEAST = 400
 @pytest.mark.full
 @pytest.mark.timeout(1200)
 def test_the_client_suite_passes_with_only_the_client_installed(installed: Path, tmp_path: Path) -> None:
-    environment = Environment(tmp_path / "environment", installed, others=(*TEST_TOOLS, *DRIVERS, *SERVICES))
+    environment = Environment(
+        tmp_path / "environment", installed, others=(*TEST_TOOLS, *DRIVERS, *MYSQL_DRIVERS, *MAPPERS, *SERVICES)
+    )
     there = environment.names & SERVER_ONLY - {"sortedcontainers", "uvicorn"}  # which the tests themselves need
     assert not there, f"the tests would not notice that the client needs {there}"
     found = environment.run("python", "-c", "import tallystick; print(tallystick.__file__)").stdout

@@ -51,6 +51,21 @@ def test_batches_and_tags_are_as_the_subscription_says(
     assert tallystick_broker.drain(tallystick_client) == 1
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_what_does_not_decode_is_a_dead_letter(
+    tallystick_broker: MemoryBroker, tallystick_client: tallystick.Client, shop: Shop, batch: int
+) -> None:
+    @tallystick_client.subscribe("orders", group="store", type=int, exactly_once=shop.open, batch=batch)
+    def store(message: tallystick.Message[int], conn: sqlite3.Connection) -> None:
+        insert(message, conn)
+
+    for value in (1, "two", 3, 4):
+        tallystick_client.send("orders", value)
+    assert tallystick_broker.drain(tallystick_client) == 3
+    assert shop.items() == ["1", "3", "4"]
+    assert [letter.text for letter in tallystick_broker.messages("dlq.store")] == ["two"]
+
+
 def test_what_handlers_send_is_handled_too(
     tallystick_broker: MemoryBroker, tallystick_client: tallystick.Client, shop: Shop
 ) -> None:

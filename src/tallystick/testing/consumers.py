@@ -7,6 +7,7 @@ threads, its waiting, and its patience with errors.
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -29,7 +30,7 @@ from tallystick.client.consumers.effects import (
     move_offset,
 )
 from tallystick.client.consumers.marks import GroupQueue, InboxRows, Marks, OffsetRow
-from tallystick.client.consumers.subscription import Subscription
+from tallystick.client.consumers.subscription import Poisonous, Subscription
 from tallystick.client.seam import ClientSeam, seam_of
 from tallystick.client.transactions.script import OnLoop, Script
 from tallystick.core.errors import NotFound, OffsetMoved
@@ -161,9 +162,20 @@ def _by_lease(seam: ClientSeam, subscription: Subscription, desk: Desk | None, t
         if not messages:
             return handled
         left = list(messages)
-        for batch in _batches(messages, subscription.batch):
+        batches = deque(_batches(messages, subscription.batch))
+        while batches:
+            batch = batches.popleft()
             try:
                 verdicts = yield _handled(seam, subscription, batch, desk, InboxRows(group))
+            except (
+                Poisonous
+            ) as poison:  # as a running consumer does: it is found among the others, and is a dead letter
+                if len(batch) > 1:
+                    batches.extendleft([message] for message in reversed(batch))
+                else:
+                    yield OnLoop(partial(broker.nack, group, batch, dead=True, reason=str(poison)))
+                    left = left[1:]
+                continue
             except BaseException:
                 # They come again: at once, where a running consumer would wait, or its lease would have to run out.
                 yield OnLoop(partial(broker.nack, group, left, delay=0))

@@ -39,6 +39,11 @@ _MISTAKES: dict[tuple[str, str], tuple[str, str]] = {
         "all of Django's connections; name one: `{code}`",
         'with ts.transaction(connections["default"]) as tx:',
     ),
+    ("tortoise", "BaseDBAsyncClient"): (
+        "a connection of Tortoise ORM, whose transactions have no place for a block of somebody else; give the block a "
+        "connection of the driver itself (asyncpg, aiosqlite, asyncmy)",
+        "",
+    ),
     ("aiomysql", "_ContextManager"): (_WAITING, f"async with pool.acquire() as conn: {_ASYNC_BLOCK}"),
     ("asyncmy", "_ContextManager"): (_WAITING, f"async with pool.acquire() as conn: {_ASYNC_BLOCK}"),
     ("contextlib", "_GeneratorContextManager"): (_WAITING, f"with pool.connection() as conn: {_BLOCK}"),
