@@ -104,14 +104,13 @@ _FULL_DRIVERS = ("psycopg2", "asyncpg", "mysqlclient", "connector", "aiomysql", 
 FULL_KINDS = [kind for kind in KINDS if any(driver in kind for driver in _FULL_DRIVERS)]
 
 
-def kind_params(kinds: list[str]) -> list[Any]:
-    return [_param(kind, full=kind in FULL_KINDS) for kind in kinds]
+def kind_params(kinds: list[str], *, full: bool = False) -> list[Any]:
+    return [_param(kind, full=full or kind in FULL_KINDS) for kind in kinds]
 
 
 def every_kind() -> list[Any]:
     """Each kind there is; the less common ones are left to the full tests."""
-    full = [kind for kind in KINDS if kind not in COMMON_KINDS]
-    return [*kind_params(COMMON_KINDS), *(_param(kind, full=True) for kind in full)]
+    return [*kind_params(COMMON_KINDS), *kind_params([kind for kind in KINDS if kind not in COMMON_KINDS], full=True)]
 
 
 def _param(kind: str, *, full: bool) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pymysql
 import pytest
-from parties import TABLES, Place, plain_kinds
+from parties import TABLES, Place, kind_params, plain_kinds
 
 from tallystick.barrier import (
     DatabaseReadOnly,
@@ -71,7 +71,7 @@ def create_in_each(targets: list[Any], meeting: Meeting, failures: Any) -> None:
                 failures.put(repr(error))
 
 
-@plain_kinds
+@pytest.mark.parametrize("kind", [*kind_params(["psycopg"]), *kind_params(["sqlite3", "pymysql"], full=True)])
 async def test_processes_may_create_the_tables_at_once(place: Place, tmp_path: Path) -> None:
     server = place.server
     targets: list[Any] = [str(tmp_path / f"new-{index}.db") for index in range(4)]

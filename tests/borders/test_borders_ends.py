@@ -19,6 +19,7 @@ def test_a_client_that_is_closed_before_the_commit_leaves_the_messages_to_others
 
 
 @pytest.mark.mariadb
+@pytest.mark.full
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_a_server_that_begins_the_next_transaction_by_itself_is_no_failed_commit(
     mariadb_service: Service, mode: Mode

@@ -128,6 +128,7 @@ async def test_an_outage_does_not_use_up_a_calls_tries() -> None:
         assert (await calls_of(broker, "t")).calls[0].attempts <= 10
 
 
+@pytest.mark.full
 async def test_ten_thousand_calls_are_delivered_when_the_host_returns_and_not_each_at_its_time() -> None:
     async with inside(clock=SystemClock(), call_retry_first="1h", call_retry_cap="1h") as broker, lean() as there:
         await there.stop()

@@ -63,6 +63,7 @@ def test_without_the_inbox_the_proof_fails(tmp_path: Path) -> None:
     assert "reconcile: nothing is lost" not in failed(result)
 
 
+@pytest.mark.full
 def test_a_run_that_cannot_finish_in_time_fails_and_keeps_its_databases(tmp_path: Path) -> None:
     code, result = demo(tmp_path, "--transfers", "20000", "--seconds", "3", "--no-spark")
     assert (code, result["judge"], "every transfer was tried" in failed(result)) == (1, "hand", True)
