@@ -65,3 +65,6 @@ if not TYPE_CHECKING:  # a type checker knows each name from above, and that the
         if name in __all__:
             return getattr(import_module("tallystick.client"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return [*__all__, *globals()]

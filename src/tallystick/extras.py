@@ -16,6 +16,9 @@ EXTRAS = {
     ),
     "cli": ("the command line", ("rich", "typer")),
     "spark": ("Spark", ("jinja2", "pyarrow", "pyspark")),
+    "django": ("Django", ("django",)),
+    "fastapi": ("FastAPI", ("fastapi",)),
+    "flask": ("Flask", ("flask",)),
 }
 
 
@@ -25,6 +28,8 @@ class ExtraMissing(ModuleNotFoundError):
 
 def lacking(extra: str) -> list[str]:
     """The modules of an extra that are not there."""
+    if extra not in EXTRAS:
+        raise ValueError(f"extra: {extra!r} is none of {', '.join(EXTRAS)}")
     return [module for module in EXTRAS[extra][1] if find_spec(module) is None]
 
 

@@ -19,12 +19,18 @@ from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
 import msgspec
-from fastapi import FastAPI
 
 from tallystick.client import AsyncClient, CheckBack, Client, handlers
 from tallystick.client.base.settings import DEFAULT_URL, ClientOptions, Decider, OpenConnection
 from tallystick.client.consumers.subscribing import LaterSubscriptions
 from tallystick.core.errors import TallystickError
+from tallystick.extras import need
+
+try:
+    from fastapi import FastAPI
+except ModuleNotFoundError:
+    need("fastapi")
+    raise
 
 CHECK_PATH = "/tallystick/check"
 
@@ -33,8 +39,9 @@ class Tallystick(LaterSubscriptions):
     """The clients of one application.
 
     `urls`, `group` and the further options are those of `Client`; where `urls` or `group` is not given, TALLYSTICK_URL
-    and TALLYSTICK_GROUP of the environment count. Nothing is opened before the lifespan begins, so that a server may
-    fork. Handlers of `ts.subscribe` run in the lifespan, unless `consume` is False: then another process calls `run`.
+    and TALLYSTICK_GROUP of the environment count, as they are when the lifespan begins. Nothing is opened before that,
+    so that a server may fork. Handlers of `ts.subscribe` run in the lifespan, unless `consume` is False: then another
+    process calls `run`.
     """
 
     def __init__(
@@ -47,8 +54,8 @@ class Tallystick(LaterSubscriptions):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__()
-        self._urls = urls or os.environ.get("TALLYSTICK_URL", DEFAULT_URL)
-        self._group = group or os.environ.get("TALLYSTICK_GROUP")
+        self._urls = urls
+        self._group = group
         self._database = database
         self._consume = consume
         self._options = options
@@ -75,7 +82,7 @@ class Tallystick(LaterSubscriptions):
     async def _open(self) -> AsyncIterator[AsyncClient]:
         if self._async_client is not None:
             raise TallystickError("the lifespan has begun already: make one Tallystick for each application")
-        client = AsyncClient(self._urls, group=self._group, database=self._database, **self._options)
+        client = AsyncClient(self._address(), group=self._group_name(), database=self._database, **self._options)
         self._hand_over(client)
         try:
             async with client:
@@ -105,8 +112,16 @@ class Tallystick(LaterSubscriptions):
         """For plain functions, which FastAPI runs on threads; made at its first use."""
         with self._making:
             if self._client is None:
-                self._client = Client(self._urls, group=self._group, database=self._database, **self._options)
+                self._client = Client(
+                    self._address(), group=self._group_name(), database=self._database, **self._options
+                )
             return self._client
+
+    def _address(self) -> str | Iterable[str]:
+        return self._urls or os.environ.get("TALLYSTICK_URL", DEFAULT_URL)
+
+    def _group_name(self) -> str | None:
+        return self._group or os.environ.get("TALLYSTICK_GROUP")
 
     # Coroutine functions, because FastAPI would run plain ones on a thread.
 

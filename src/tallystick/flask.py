@@ -21,10 +21,7 @@ import os
 import threading
 from typing import Any, Unpack
 
-import click
 import msgspec
-from flask import Flask, current_app
-from flask.cli import AppGroup
 
 from tallystick.barrier.adapters import own_opener
 from tallystick.client import CallOptions, CheckBack, Client, Transaction, handlers
@@ -36,6 +33,15 @@ from tallystick.client.transactions.block import PrepareOrder
 from tallystick.client.transactions.modes import ModeName
 from tallystick.core.durations import milliseconds
 from tallystick.core.errors import TallystickError
+from tallystick.extras import need
+
+try:
+    import click
+    from flask import Flask, current_app
+    from flask.cli import AppGroup
+except ModuleNotFoundError:
+    need("flask")
+    raise
 
 _NAME = "tallystick"
 
@@ -101,6 +107,7 @@ class _Wired:
     def __init__(self, extension: Tallystick, app: Flask) -> None:
         self._extension, self._app = extension, app
         self._client: Client | None = None
+        self._given = 0  # so many handlers the client has
         self._making = threading.Lock()
         forks.watch(self)
 
@@ -112,6 +119,7 @@ class _Wired:
         with self._making:
             if self._client is None:
                 self._client = self._new_client()
+            self._given = self._extension._hand_over(self._client, self._in_context, self._given)
             return self._client
 
     def _new_client(self) -> Client:
@@ -141,9 +149,7 @@ class _Wired:
 
     def consume(self) -> None:
         """Run the handlers until SIGTERM or SIGINT."""
-        client = self.client
-        self._extension._hand_over(client, self._in_context)
-        client.run()
+        self.client.run()
 
     def clean(self, older_than: float) -> dict[str, int]:
         if self.database is None:

@@ -187,7 +187,7 @@ def test_a_message_that_is_twice_in_a_batch_has_one_effect(
 
 
 @ways
-def test_a_batch_that_sends_is_one_transaction_with_what_it_sends(
+def test_handlers_that_send_are_batched_where_a_commit_can_be_forbidden(
     broker: BrokerProcess, any_bank: Bank, topic: str, group: str, by: str
 ) -> None:
     expected = fill(broker.url, topic)
@@ -202,9 +202,9 @@ def test_a_batch_that_sends_is_one_transaction_with_what_it_sends(
 
     with running(broker.url, any_bank, topic, group, by, handle) as ts:
         eventually(lambda: ts.stats.handled == COUNT)
-        assert ts.stats.batches_undone == 1
+        assert ts.stats.batches_undone == (1 if any_bank.engine == "postgresql" else 0)
         eventually(lambda: len(values_in(broker.url, f"{topic}-out")) == COUNT)
-    assert any_bank.notes() == expected
+    assert sorted(any_bank.notes()) == expected
     assert values_in(broker.url, f"{topic}-out") == list(range(COUNT))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from border_support import KINDS, MYSQL_DRIVERS, Open, kinds, opener
-from client_support import Bank
+from client_support import Bank, values_in
 from test_client_borders_ended import ENDS, lose_a_deadlock
 
 import tallystick
@@ -94,3 +94,26 @@ def test_a_handler_that_swallows_a_deadlock_in_its_batch(
 
     consume(broker, bank, kind, topic, group, by, handle)
     assert bank.notes() == NAMES
+
+
+@kinds()
+@bys
+def test_a_handler_that_commits_takes_nothing_from_what_those_beside_it_have_sent(
+    broker: BrokerProcess, bank: Bank, kind: str, topic: str, group: str, by: Any
+) -> None:
+    """What a handler sends goes out at the end of its transaction, which is that of others only where none of them can
+    end it before."""
+    left = ["03"]
+
+    def handle(message: tallystick.Message, connection: Any, tx: tallystick.TransactionBase) -> None:
+        conn = Open(connection, bank)
+        conn.note(message.text)
+        tx.send(f"{topic}.sent", int(message.text))
+        if message.text in left:
+            left.clear()
+            conn.commit()
+
+    consume(broker, bank, kind, topic, group, by, handle)
+    assert bank.notes() == NAMES
+    others = {int(name) for name in NAMES} - {3}
+    eventually(lambda: others <= set(values_in(broker.url, f"{topic}.sent")), "what the others have sent")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import aiosqlite
 import psycopg
 import pytest
 from client_support import Bank, messages_in
@@ -409,12 +408,3 @@ def test_a_handler_may_be_any_callable(bank: Bank) -> None:
         asynchronous=False, topic="t", group="g", handler=Handler(), exactly_once=bank.open
     )
     assert made.with_connection
-
-
-async def test_an_asynchronous_sqlite_driver_is_named_in_the_error(bank: Bank, broker: BrokerProcess) -> None:
-    """aiosqlite is supported through SQLAlchemy, not by itself."""
-    connection = await aiosqlite.connect(bank.path)
-    async with AsyncClient(broker.url, group="g", wait=True) as ts:
-        with pytest.raises(errors.TallystickError, match="not a supported database connection"):
-            ts.transaction(connection)
-    await connection.close()

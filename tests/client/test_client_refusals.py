@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from client_support import Bank, messages_in, pay
@@ -13,6 +16,7 @@ import tallystick
 from brokers import BrokerProcess, running_broker
 from cutting_proxy import lossy_proxy
 from tallystick import AsyncClient, Client, errors
+from tallystick.barrier import create_tables
 from tallystick.core.errors import BrokerUnreachable
 
 NEVER_ENOUGH = 2**60
@@ -140,3 +144,76 @@ def test_what_may_have_happened_stays_uncertain_when_a_refusal_follows(topic: st
         assert "nearly full" in str(told.value)
         assert not isinstance(told.value, BrokerUnreachable)
         assert len(messages_in(broker.url, topic)) == 1
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_a_block_that_fails_before_an_early_prepare_undoes_what_it_can(
+    broker: BrokerProcess, tmp_path: Path, autocommit: bool
+) -> None:
+    connection = sqlite3.connect(tmp_path / "shop.db", isolation_level=None if autocommit else "DEFERRED")
+    create_tables(connection)
+    connection.execute("create table note (what text)")
+    with Client(broker.url, group="early-mistakes") as ts:
+        with pytest.raises(errors.InvalidRequest, match="unless the connection is in autocommit mode"):
+            _change_and_send(ts, connection, "forgotten")
+        with pytest.raises(ZeroDivisionError):
+            _change_and_send(ts, connection, "failed", fail=True)
+        with ts.transaction(connection) as tx:
+            connection.execute("insert into note values ('next')")
+            tx.send("early-mistakes", "next")
+    lost = [("forgotten",), ("failed",)] if autocommit else []
+    assert connection.execute("select what from note").fetchall() == [*lost, ("next",)]
+    connection.close()
+
+
+def _change_and_send(ts: Client, connection: sqlite3.Connection, what: str, fail: bool = False) -> None:
+    with ts.transaction(connection, prepare="early") as tx:
+        connection.execute("insert into note values (?)", (what,))
+        tx.send("early-mistakes", what)
+        if fail:
+            raise ZeroDivisionError
+
+
+def test_an_early_block_inside_another_block_undoes_nothing_of_it(broker: BrokerProcess, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "shop.db")
+    create_tables(connection)
+    connection.execute("create table note (what text)")
+    with Client(broker.url, group="early-mistakes") as ts, ts.transaction(connection) as tx:
+        connection.execute("insert into note values ('outer')")
+        with pytest.raises(ZeroDivisionError):
+            _change_and_send(ts, connection, "inner", fail=True)
+        tx.send("early-mistakes", "outer")
+    assert ("outer",) in connection.execute("select what from note").fetchall()
+    connection.close()
+
+
+def test_nothing_is_sent_in_a_block_that_has_not_begun(broker: BrokerProcess, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "shop.db")
+    with Client(broker.url, group="g") as ts:
+        tx = ts.transaction(connection)
+        with pytest.raises(errors.InvalidRequest, match=r"with ts\.transaction\(conn\) as tx"):
+            tx.send("t", 1)
+    connection.close()
+
+
+@pytest.mark.parametrize("urls", [None, 5, ["http://a", None]])
+def test_what_is_no_address_is_refused_by_name(urls: Any) -> None:
+    with pytest.raises(errors.InvalidRequest, match="urls") as refused:
+        Client(urls, group="g")
+    assert refused.value.field == "urls"
+
+
+@pytest.mark.parametrize("name", ["timeout", "commit_wait"])
+def test_a_time_is_a_number(name: str) -> None:
+    with pytest.raises(errors.InvalidRequest, match=f"{name}: '5s' is not a time in seconds"):
+        Client(**{name: "5s"})
+
+
+def test_a_topic_is_a_text() -> None:
+    with Client(group="g") as ts:
+        with pytest.raises(errors.InvalidRequest, match="topic"):
+            ts.send(5, 1)  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidRequest, match="topic"):
+
+            @ts.subscribe  # type: ignore[arg-type]
+            def handler(message: Any) -> None: ...

@@ -245,3 +245,31 @@ assert "pydantic" not in sys.modules
 
 def test_messages_are_still_left_out_of_garbage_collection() -> None:
     assert Message.__struct_config__.gc is False
+
+
+class Measured(pydantic.BaseModel):
+    price: float
+
+
+@dataclass
+class Weighed:
+    weight: float
+    note: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        (float("nan"), "value"),
+        ({"prices": [1.0, float("inf")]}, r"value\['prices'\]\[1\]"),
+        (Weighed(float("-inf")), r"value\.weight"),
+        ([Measured(price=float("nan"))], r"value\[0\]"),
+    ],
+)
+def test_a_number_that_json_does_not_have_is_refused_with_its_place(value: Any, place: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{place}: .*JSON has no number for"):
+        outgoing("t", value)
+
+
+def test_nothing_in_a_value_is_null() -> None:
+    assert outgoing("t", Weighed(1.5)).value == b'{"weight":1.5,"note":null}'

@@ -421,3 +421,17 @@ def _get(url: str, path: str) -> int:
         return connection.getresponse().status
     finally:
         connection.close()
+
+
+def test_what_is_delayed_is_visible_when_its_time_has_passed(
+    tallystick_broker: MemoryBroker, tallystick_client: tallystick.Client
+) -> None:
+    tallystick_client.send("later", 1, delay=60)
+    assert tallystick_broker.messages("later") == []
+    tallystick_broker.advance(61)
+    assert [message.json() for message in tallystick_broker.messages("later")] == [1]
+
+
+def test_an_answer_that_cannot_be_lost_is_refused(tallystick_broker: MemoryBroker) -> None:
+    with pytest.raises(ValueError, match="'comit' is none of prepare, commit"), tallystick_broker.lost_answer("comit"):  # type: ignore[arg-type]
+        pass

@@ -160,7 +160,8 @@ def test_a_run_that_does_not_use_it_loads_next_to_nothing(python: Path, tmp_path
         "    assert request.config.pluginmanager.hasplugin('tallystick')\n"
         "    loaded = {name for name in sys.modules if name.startswith('tallystick')}\n"
         "    assert loaded <= {'tallystick', 'tallystick.core', 'tallystick.core.errors', 'tallystick.errors',\n"
-        "        'tallystick.testing', 'tallystick.testing.plugin', 'tallystick.testing.steps'}, loaded\n"
+        "        'tallystick.extras', 'tallystick.testing', 'tallystick.testing.plugin',\n"
+        "        'tallystick.testing.steps'}, loaded\n"
     )
     done = run(python, tmp_path, "test_light.py")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,7 +17,7 @@ from tallystick.broker.door import ANYBODY, BrokerDoor, Caller
 from tallystick.broker.metrics import MAX_LAG_SERIES, Metrics, StoreCollector
 from tallystick.broker.outbound.allow_list import AllowedUrls
 from tallystick.broker.outbound.outbound import Outbound
-from tallystick.broker.sweeps import start_sweeps
+from tallystick.broker.sweeps import deliver_delayed, start_sweeps
 from tallystick.broker.waiters import Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
@@ -122,6 +122,10 @@ class Broker:
             with contextlib.suppress(TallystickError):  # too busy, or failing just now: the last numbers will do
                 self._collector.counts = await self._writer.look(lambda store: store.counts())
                 self._collector.groups = await self._writer.look(lambda store: store.lags(MAX_LAG_SERIES))
+
+    async def deliver_delayed(self) -> None:
+        """For those who move its clock: what has become due is visible when this returns."""
+        await deliver_delayed(self._writer)
 
     @property
     def draining(self) -> bool:

@@ -39,6 +39,14 @@ async def sweep(writer: Writer, clock: Clock, make: Callable[[], StoreOp], every
         await asyncio.sleep(wait)
 
 
+async def deliver_delayed(writer: Writer) -> None:
+    """What is due by now, at once instead of in the next round of the sweep."""
+    more = True
+    while more:
+        (progress,) = await writer.submit([PromoteDelayed(AT_ONCE)])
+        more = isinstance(progress, Progress) and progress.more
+
+
 def start_sweeps(writer: Writer, clock: Clock) -> list[asyncio.Task[None]]:
     kinds: list[tuple[Callable[[], StoreOp], float]] = [
         (lambda: PromoteDelayed(AT_ONCE), 0.2),

@@ -48,9 +48,9 @@ def dead_letter_topic(group: str) -> str:
 
 def check_name(name: str, field: str) -> str:
     """A topic or group name that came in a path or from the command line."""
-    if not _NAME.match(name):
+    if not isinstance(name, str) or not _NAME.match(name):
         raise InvalidRequest(
-            f"{field} {name[:140]!r} is not a valid name: 1 to 127 letters, digits, '.', '_' or '-', "
+            f"{field} {str(name)[:140]!r} is not a valid name: 1 to 127 letters, digits, '.', '_' or '-', "
             "beginning with a letter or digit",
             field=field,
         )

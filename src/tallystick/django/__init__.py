@@ -7,7 +7,13 @@ with ts.transaction() as tx:                  # an atomic() of the ORM
     tx.send("orders", {"id": order.pk})
 """
 
-from tallystick.django.calls import called_once
-from tallystick.django.service import ts
+from tallystick.extras import need
+
+try:
+    from tallystick.django.calls import called_once
+    from tallystick.django.service import ts
+except ModuleNotFoundError:
+    need("django")
+    raise
 
 __all__ = ["called_once", "ts"]

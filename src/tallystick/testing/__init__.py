@@ -7,6 +7,8 @@ installed.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tallystick.extras import ExtraMissing
+
 if TYPE_CHECKING:
     from tallystick.testing.broker import MemoryBroker
     from tallystick.testing.crashes import CrashAt, SimulatedCrash, crash_at
@@ -32,6 +34,6 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"tallystick.testing.{_PLACES[name]}"), name)
     except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(
+        raise ExtraMissing(
             f"{name} needs {missing.name}, which is not installed: pip install 'tallystick[testing]'", name=missing.name
         ) from missing

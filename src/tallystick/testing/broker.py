@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from tallystick.broker.door import BrokerDoor
 from tallystick.client.async_client import AsyncClient
@@ -26,6 +26,8 @@ from tallystick.testing.serving import BrokerThread, LostAnswers
 from tallystick.testing.view import RecordedCall
 
 T = TypeVar("T")
+
+Losable = Literal["prepare", "commit", "rollback", "send"]
 
 LOOK_SECONDS = 0.005
 ASK_AGAIN_SECONDS = 0.5
@@ -257,8 +259,9 @@ class MemoryBroker:
 
     def advance(self, seconds: float) -> None:
         """Let time pass for the broker: delayed messages become visible, leases end, what was put off is due."""
-        self._started()
+        thread = self._started()
         self._clock.ahead_ms += round(seconds * 1000)
+        thread.call(thread.deliver_delayed)
 
     @contextmanager
     def down(self) -> Iterator[None]:
@@ -279,11 +282,11 @@ class MemoryBroker:
         self._started().come_back()
 
     @contextmanager
-    def lost_answer(
-        self, to: Literal["prepare", "commit", "rollback", "send"], times: int | None = 1
-    ) -> Iterator[LostAnswers]:
+    def lost_answer(self, to: Losable, times: int | None = 1) -> Iterator[LostAnswers]:
         """Within this `with` the broker carries the operation out and its answer is lost, the first `times` times, or
         always (None). It is an error if no such operation came."""
+        if to not in get_args(Losable):
+            raise ValueError(f"to: {to!r} is none of {', '.join(get_args(Losable))}")
         thread = self._started()
         losing = thread.losing = LostAnswers(to, times)
         try:

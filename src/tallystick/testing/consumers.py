@@ -28,6 +28,7 @@ from tallystick.client.consumers.effects import (
     handle_once,
     handle_plainly,
     move_offset,
+    together,
 )
 from tallystick.client.consumers.marks import GroupQueue, InboxRows, Marks, OffsetRow
 from tallystick.client.consumers.subscription import Poisonous, Subscription
@@ -162,7 +163,7 @@ def _by_lease(seam: ClientSeam, subscription: Subscription, desk: Desk | None, t
         if not messages:
             return handled
         left = list(messages)
-        batches = deque(_batches(messages, subscription.batch))
+        batches = deque(_batches(messages, subscription, desk))
         while batches:
             batch = batches.popleft()
             try:
@@ -178,7 +179,11 @@ def _by_lease(seam: ClientSeam, subscription: Subscription, desk: Desk | None, t
                 continue
             except BaseException:
                 # They come again: at once, where a running consumer would wait, or its lease would have to run out.
-                yield OnLoop(partial(broker.nack, group, left, delay=0))
+                if subscription.max_attempts is not None and batch[0].attempt >= subscription.max_attempts:
+                    yield OnLoop(partial(broker.nack, group, batch, dead=True))
+                    left = left[len(batch) :]
+                if left:
+                    yield OnLoop(partial(broker.nack, group, left, delay=0))
                 raise
             handled += verdicts.count(Handling.HANDLED)
             if twice and batch[0].attempt == 1:
@@ -240,7 +245,7 @@ def _queue(
     fetched = yield OnLoop(lambda: seam.operations.fetch(place.topic, place.queue, offset, max=AT_ONCE))
     tags, handled = subscription.tags, 0
     wanted = [message for message in fetched.messages if tags is None or message.tag in tags]
-    for batch in _batches(wanted, subscription.batch):
+    for batch in _batches(wanted, subscription, desk):
         before = stored
         verdicts = yield handle_once(subscription, batch, desk, seam.producer(), OffsetRow(place, before))
         stored = batch[-1].offset + 1
@@ -268,6 +273,7 @@ async def _stored(seam: ClientSeam, subscription: Subscription, place: GroupQueu
     return await seam.run(Door(subscription.exactly_once), read_offset(*msgspec.structs.astuple(place)))
 
 
-def _batches(messages: Sequence[Message], size: int) -> Iterator[list[Message]]:
+def _batches(messages: Sequence[Message], subscription: Subscription, desk: Desk | None) -> Iterator[list[Message]]:
+    size = subscription.batch if desk is None or together(subscription, desk.adapter) else 1
     for begin in range(0, len(messages), size):
         yield list(messages[begin : begin + size])

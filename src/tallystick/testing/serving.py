@@ -114,6 +114,10 @@ class BrokerThread:
         self._native = NativeApi(self._door)
         self._dtm: Any = None
 
+    async def deliver_delayed(self) -> None:
+        """What is due by now."""
+        await self._broker.deliver_delayed()
+
     def reset(self) -> None:
         """Another broker, without anything, answers from now on."""
         self.losing = None

@@ -94,6 +94,7 @@ class SqlAlchemyAdapter:
         if isinstance(self._owner, Session):
             _refuse_joined(self._owner)
         self._begun = self._connection()
+        _driver(self._begun)  # here, where it may wait: a connection that was lost is made anew
 
     def begin(self, first: Statement | None = None) -> None:
         self.attach()

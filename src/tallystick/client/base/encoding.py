@@ -28,7 +28,7 @@ def encode(request: Any) -> bytes:
 
 def place_at_fault(thing: Any, encode_one: Callable[[Any], bytes]) -> str:
     """The way to the innermost part that cannot be encoded, as in `.lines[2].price`; "" if it is the thing itself."""
-    for name, part in _parts_of(thing):
+    for name, part in parts_of(thing):
         try:
             encode_one(part)
         except REFUSED:
@@ -36,7 +36,8 @@ def place_at_fault(thing: Any, encode_one: Callable[[Any], bytes]) -> str:
     return ""
 
 
-def _parts_of(thing: Any) -> Iterator[tuple[str, Any]]:
+def parts_of(thing: Any) -> Iterator[tuple[str, Any]]:
+    """What a thing is made of, each with the way to it."""
     if isinstance(thing, dict):
         yield from ((f"[{name!r}]", part) for name, part in thing.items())
     elif isinstance(thing, list | tuple):

@@ -119,7 +119,9 @@ def parse_address(address: str) -> str:
 
 def addresses_of(urls: str | Iterable[str]) -> tuple[str, ...]:
     """A list of addresses, or one string with commas between them; each once, in the given order."""
-    given = urls.split(",") if isinstance(urls, str) else list(urls)
+    given = urls.split(",") if isinstance(urls, str) else list(urls) if isinstance(urls, Iterable) else [urls]
+    if not all(isinstance(url, str) for url in given):
+        raise InvalidRequest(f"urls: {urls!r} is no address, nor a list of them; give {DEFAULT_URL}", field="urls")
     found = dict.fromkeys(parse_address(url) for url in given if url.strip())
     if not found:
         raise InvalidRequest(f"no broker address; give one such as {DEFAULT_URL}", field="urls")
@@ -132,8 +134,9 @@ def checked_settings(urls: str | Iterable[str], **given: Any) -> Settings:
         check_name(settings.group, "group")
     checked_table(settings.barrier_table)
     for field in ("timeout", "commit_wait"):
-        if not 0 < getattr(settings, field) < float("inf"):
-            raise InvalidRequest(f"{field}: {getattr(settings, field)} is not a time in seconds", field=field)
+        seconds = getattr(settings, field)
+        if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+            raise InvalidRequest(f"{field}: {seconds!r} is not a time in seconds, such as 10.0", field=field)
     if settings.max_in_flight < 1:
         raise InvalidRequest("max_in_flight: at least 1", field="max_in_flight")
     return settings

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import inspect
 
-from tallystick.client.base.encoding import REFUSED, place_at_fault
+from tallystick.client.base.encoding import REFUSED, parts_of, place_at_fault
 from tallystick.core.errors import InvalidRequest, TallystickError
 
 if TYPE_CHECKING:
@@ -37,12 +38,30 @@ def encode_value(value: Any, field: str = "value") -> bytes:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     try:
-        return value.encode() if isinstance(value, str) else _encode(value)
+        return value.encode() if isinstance(value, str) else _to_json(value)
     except RecursionError:
         raise InvalidRequest(f"{field}: it holds itself, or is nested too deeply for JSON", field=field) from None
     except REFUSED as failure:
-        place = field + place_at_fault(value, _encode)
+        place = field + place_at_fault(value, _to_json)
         raise InvalidRequest(f"{place}: cannot be made JSON or UTF-8 ({failure}); give bytes", field=field) from failure
+
+
+def _to_json(value: Any) -> bytes:
+    text = _encode(value)
+    if b"null" in text:  # which JSON also has for what it has no number for
+        _refuse_endless(value)
+    return text
+
+
+def _refuse_endless(value: Any) -> None:
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise ValueError(f"JSON has no number for {value}")
+    elif hasattr(type(value), "__pydantic_serializer__"):
+        _refuse_endless(value.model_dump())
+    else:
+        for _, part in parts_of(value):
+            _refuse_endless(part)
 
 
 def _encode_other(value: Any) -> Any:

@@ -66,6 +66,12 @@ class HandlerAborted(TallystickError):
     code = "handler_aborted"
 
 
+class OneByOne(TallystickError):
+    """These messages are not handled in one transaction; nothing has begun."""
+
+    code = "one_by_one"
+
+
 class ConnectionLost(TallystickError):
     """The consumer's database connection is not usable any more."""
 
@@ -88,6 +94,8 @@ def handle_once(
     subscription: Subscription, messages: Sequence[Message], desk: Desk, producer: Producer, marks: Marks
 ) -> Script[list[Handling]]:
     """One local transaction: the marks, the effects, and what the handler sends."""
+    if len(messages) > 1 and not together(subscription, desk.adapter):
+        raise OneByOne
     poison = _read_all(subscription, messages)
     if poison is not None and len(messages) > 1:
         raise poison  # before anything has begun; they are handled one by one then
@@ -115,6 +123,13 @@ def handle_once(
         return verdicts
 
     return _with_handler(subscription, desk, producer, body)
+
+
+def together(subscription: Subscription, adapter: Adapter) -> bool:
+    """Whether several messages may have one transaction. What handlers send goes out at its end: if one of them commits
+    by itself before that, the messages of those before it would be lost, while their effects and marks are there. So
+    handlers that send are batched only where a commit can be forbidden."""
+    return not subscription.sends or adapter.dialect.forbid_commit() is not None
 
 
 def _read_all(subscription: Subscription, messages: Sequence[Message]) -> Poisonous | None:

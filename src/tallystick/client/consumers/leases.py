@@ -17,7 +17,7 @@ from tallystick.client.base.message import Message
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.brokers import BrokerPeer
-from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, handle_once, handle_plainly
+from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, OneByOne, handle_once, handle_plainly
 from tallystick.client.consumers.lanes import lane_for
 from tallystick.client.consumers.marks import InboxRows
 from tallystick.client.consumers.subscription import Poisonous, Subscription
@@ -194,7 +194,7 @@ class LeaseConsumer:
             return batch
         try:
             await self._play(batch, done)
-        except _Stopped:
+        except (_Stopped, OneByOne):
             return batch
         except Exception as failure:
             # Nothing of it is committed, or what is has its rows. Which message it was is found by the way.

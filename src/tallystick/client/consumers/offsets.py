@@ -14,7 +14,14 @@ from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.connection.questions import Fetched
 from tallystick.client.connection.waiting import Answered
-from tallystick.client.consumers.effects import Handling, begin_at_ends, handle_once, move_offset, stored_offset
+from tallystick.client.consumers.effects import (
+    Handling,
+    OneByOne,
+    begin_at_ends,
+    handle_once,
+    move_offset,
+    stored_offset,
+)
 from tallystick.client.consumers.lanes import lane_for
 from tallystick.client.consumers.marks import GroupQueue, OffsetRow
 from tallystick.client.consumers.subscription import Subscription
@@ -196,6 +203,8 @@ class _Reader:
             await self._play(place, batch)
         except OffsetMoved:
             raise
+        except OneByOne:
+            return False
         except Exception as failure:
             # Nothing of it is committed, or what is has moved the offset. Which message it was is found by the way.
             self._stats.batches_undone += 1

@@ -11,6 +11,7 @@ from tallystick.client.connection.questions import Start
 from tallystick.client.consumers.subscription import By, Handler, Subscription, checked_subscription
 from tallystick.client.transactions import TransactionBase
 from tallystick.client.transactions.modes import ModeName
+from tallystick.core.names import check_name
 
 H = TypeVar("H", bound=Handler)
 D = TypeVar("D")
@@ -115,7 +116,8 @@ class Subscribing:
 
         With `batch` that transaction holds the effects of up to so many messages, one call of the handler each, and is
         committed once. If one fails all are undone and handled one by one, so the handler may be called again for a
-        message that has not failed: only effects in its own database are there once.
+        message that has not failed: only effects in its own database are there once. Handlers that send are batched on
+        PostgreSQL alone, where none of them can commit for the others.
         `concurrency` handlers (or batches) run at a time; `prefetch` messages wait, by default 32 or two batches.
         With `digest` a SHA-256 of each value is kept beside the effect, for `tallystick spark reconcile --digests`.
         """
@@ -137,6 +139,8 @@ class Subscribing:
             "mode": mode,
             "type": type,
         }
+
+        check_name(topic, "topic")  # now: without parentheses, `topic` is the handler, and nobody would register it
 
         def register(handler: H) -> H:
             self._take(handler, topic, options)
@@ -170,11 +174,15 @@ class LaterSubscriptions(Subscribing):
     def _take(self, handler: Handler, topic: str, options: dict[str, Any]) -> None:
         self._taken.append((handler, topic, options))
 
-    def _hand_over(self, client: Subscriptions, wrapped: Callable[[Handler], Handler] | None = None) -> None:
-        """Give a client all of them; `wrapped` is put around the handlers and what opens their connections."""
-        for handler, topic, options in self._taken:
+    def _hand_over(
+        self, client: Subscriptions, wrapped: Callable[[Handler], Handler] | None = None, first: int = 0
+    ) -> int:
+        """Give a client all of them from the `first` on; how many there are. `wrapped` is put around the handlers and
+        what opens their connections."""
+        for handler, topic, options in self._taken[first:]:
             if wrapped is None:
                 client._take(handler, topic, options)
             else:
                 opens = options["exactly_once"]
                 client._take(wrapped(handler), topic, {**options, "exactly_once": opens and wrapped(opens)})
+        return len(self._taken)

@@ -130,6 +130,8 @@ class Block(ABC):
         self.calls.append(outgoing_call(url, body, **options))
 
     def _must_be_open(self, what: str) -> None:
+        if not self._entered:
+            raise InvalidRequest(f"the block has not begun: `with ts.transaction(conn) as tx:`, and {what} in it")
         if self.ended:
             raise InvalidRequest(f"the transaction has ended; {what} before tx.commit()")
         if self._sealed:
@@ -190,7 +192,11 @@ class Block(ABC):
         self.ended = True
         if self._early and not self._sealed:
             yield from self.give_up()
-            raise InvalidRequest("prepare='early' needs tx.prepare() before the changes", field="prepare")
+            raise InvalidRequest(
+                "prepare='early' needs tx.prepare() before the changes; they are undone, unless the connection is in "
+                "autocommit mode, where each of them was committed by itself",
+                field="prepare",
+            )
         if self._managed is not None and self._managed.wants_rollback:  # asked for, so it is no error
             yield from self.give_up()
             return
@@ -297,6 +303,8 @@ class Block(ABC):
 
     def _rolled_back(self) -> Script[bool]:
         try:
+            if self._early and not self._sealed:  # what was changed before tx.prepare(), by mistake
+                yield from self.local.undo_unbegun()
             yield from self.local.give_up()
         except Exception as failure:
             log.warning("local rollback of %s failed: %s", self.known_gid or "a transaction", failure)

@@ -155,6 +155,14 @@ class LocalTransaction:
             finally:
                 yield from self._try_to_hand_back()
 
+    def undo_unbegun(self) -> Script[None]:
+        """Roll back what the user's code has begun on the connection, if no other block is at work there."""
+        if self._adapter.in_transaction:
+            if not self._adapter.raw_at_once:
+                yield Local.ATTACH
+            if id(self._adapter.raw) not in _open:
+                yield Local.ROLLBACK
+
     def _forget(self) -> None:
         found = _open.get(id(self._raw))
         if found is not None and found.owner() is self:
