@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 from celery import Celery, Task
 from celery.signals import worker_process_init, worker_process_shutdown
@@ -102,7 +103,7 @@ def charge(self: Task, order: int, amount: int) -> str:
         conn.execute("insert into charges (order_number, amount) values (?, ?)", (order, amount))
         tx.send(TOPIC, {"order": order, "amount": amount})
 
-    return once(f"celery-{self.request.id}", work)
+    return once(f"celery-{self.request.id or uuid4()}", work)  # a direct call of the function is no task, and has no id
 
 
 def set_up() -> None:
