@@ -1,4 +1,4 @@
-"""Django marks a transaction for rollback after errors that were ignored: a block or handler that ends then has failed."""
+"""Django marks a transaction for rollback after an error that was ignored: a block or handler that ends has failed."""
 
 from __future__ import annotations
 
@@ -91,14 +91,16 @@ def _with_connection(handle: Callable[[Any], None]) -> Callable[..., None]:
     return lambda message, connection, tx: handle(message)
 
 
-@pytest.mark.parametrize("mark", MARKS)
-@pytest.mark.parametrize("kind", [_with_message, _with_tx, _with_connection])
 @pytest.mark.parametrize(
-    "options",
+    ("mark", "kind", "options"),
     [
-        pytest.param({}, id="inbox"),
-        pytest.param({"by": "offset"}, id="offset", marks=pytest.mark.full),
-        pytest.param({"batch": 10}, id="batches", marks=pytest.mark.full),
+        pytest.param(_by_an_error, _with_tx, {}, id="error"),
+        pytest.param(_by_hand, _with_message, {}, id="by-hand", marks=pytest.mark.full),
+        pytest.param(_without_a_savepoint, _with_connection, {}, id="no-savepoint", marks=pytest.mark.full),
+        pytest.param(_by_an_error, _with_message, {"by": "offset"}, id="offset", marks=pytest.mark.full),
+        pytest.param(_by_hand, _with_tx, {"by": "offset"}, id="offset-sends", marks=pytest.mark.full),
+        pytest.param(_by_an_error, _with_tx, {"batch": 10}, id="batches", marks=pytest.mark.full),
+        pytest.param(_without_a_savepoint, _with_message, {"batch": 10}, id="batches-message", marks=pytest.mark.full),
     ],
 )
 def test_the_message_of_a_handler_whose_atomic_is_marked_comes_again(

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import pytest
 from django.db import connection, transaction
 from django_support import Shop, raises
 from storefront.models import Order
 
+from tallystick.client.transactions import Transaction
 from tallystick.core.errors import AlreadyCommitted, InvalidRequest
 from tallystick.django import ts
 
-MODES = ["check-back", "outbox"]
+MODES = ["check-back", pytest.param("outbox", marks=pytest.mark.full)]
+Around = Callable[[], AbstractContextManager[object]]
 
 
 class Refused(Exception):
     pass
+
+
+@pytest.fixture(scope="module", autouse=True)
+def readers_wait_for_nobody(any_shop: Shop) -> None:
+    """Without this a check-back that is just written down keeps a second connection from reading, on SQLite."""
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("pragma journal_mode = wal")
 
 
 class Diary:
@@ -27,9 +37,9 @@ class Diary:
         self.shop, self.topic = shop, shop.new_name()
         self._names: list[str] = []
 
-    def write(self, tx: ts.transaction, name: str) -> None:  # type: ignore[valid-type]
+    def write(self, tx: Transaction, name: str) -> None:
         Order.objects.create(note=f"{self.topic} {name}")
-        tx.send(self.topic, name)  # type: ignore[attr-defined]
+        tx.send(self.topic, name)
         self._names.append(name)
 
     def block(self, name: str) -> None:
@@ -131,7 +141,9 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("around", [False, True], ids=["outermost", "in an atomic"])
+@pytest.mark.parametrize(
+    "around", [pytest.param(False, id="outermost"), pytest.param(True, id="in an atomic", marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize(("shape", "kept"), SHAPES, ids=[shape.__name__[1:] for shape, _ in SHAPES])
 def test_a_block_keeps_what_is_left_of_what_is_inside_it(
     any_shop: Shop, shape: Callable[[Diary], None], kept: str, around: bool
@@ -144,6 +156,7 @@ def test_a_block_keeps_what_is_left_of_what_is_inside_it(
     assert connection.get_autocommit()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shape", [shape for shape, _ in SHAPES], ids=[shape.__name__[1:] for shape, _ in SHAPES])
 def test_a_block_that_fails_takes_all_inside_it_along(any_shop: Shop, shape: Callable[[Diary], None]) -> None:
     diary = Diary(any_shop)
@@ -155,6 +168,12 @@ def test_a_block_that_fails_takes_all_inside_it_along(any_shop: Shop, shape: Cal
 
 
 # One gid for several
+
+AROUND = [
+    pytest.param(nullcontext, id="none"),
+    pytest.param(transaction.atomic, id="atomic"),
+    pytest.param(ts.transaction, id="block", marks=pytest.mark.full),
+]
 
 
 def _in_itself(gid: str, mode: str, outer_sends: bool = True) -> None:
@@ -178,15 +197,15 @@ def _one_after_the_other(gid: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("around", [nullcontext, transaction.atomic, ts.transaction], ids=["none", "atomic", "block"])
+@pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("use", [_in_itself, _in_itself_and_empty, _one_after_the_other])
 def test_a_gid_of_two_blocks_of_one_transaction_is_refused_and_never_called_committed(
-    any_shop: Shop, use: Callable[[str, str], None], around: Callable[[], object], mode: str
+    any_shop: Shop, use: Callable[[str, str], None], around: Around, mode: str
 ) -> None:
     if around is nullcontext and use is _one_after_the_other:
         around = transaction.atomic  # else they are two transactions
     gid = any_shop.new_name("gid")
-    with raises(InvalidRequest, match="used by another block of this very transaction"), around():  # type: ignore[attr-defined]
+    with raises(InvalidRequest, match="used by another block of this very transaction"), around():
         use(gid, mode)
     assert not any_shop.has(gid)
     assert any_shop.sent(gid) == []
@@ -208,14 +227,14 @@ def test_a_gid_that_was_refused_a_second_time_goes_out_with_its_first_block(any_
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("around", [nullcontext, transaction.atomic, ts.transaction], ids=["none", "atomic", "block"])
+@pytest.mark.parametrize("around", AROUND)
 def test_a_gid_of_an_earlier_commit_is_told_wherever_the_block_stands(
-    any_shop: Shop, around: Callable[[], object], mode: str
+    any_shop: Shop, around: Around, mode: str
 ) -> None:
     gid = any_shop.new_name("gid")
     with ts.transaction(gid=gid, mode=mode) as tx:
         tx.send(gid, "made")
-    with raises(AlreadyCommitted), around(), ts.transaction(gid=gid, mode=mode):  # type: ignore[attr-defined]
+    with raises(AlreadyCommitted), around(), ts.transaction(gid=gid, mode=mode):
         Order.objects.create(note=gid)
     assert not any_shop.has(gid)
     assert any_shop.sent(gid) == ["made"]

@@ -94,9 +94,9 @@ def require_source(sql: Dialect, table: str, source: str) -> Steps[None]:
     if not source:
         return
     here = yield from _whereabouts_alone(sql, table)
-    _, named, wanted = source.rpartition("#")
-    schema, _, identity = wanted.rpartition("/")
-    if not named or here.name != f"{schema}/{identity or here.identity}":
+    address, _, wanted = source.rpartition("#")
+    schema, named, identity = wanted.rpartition("/")
+    if not (address and named) or here.name != f"{schema}/{identity or here.identity}":
         raise WrongDatabase(
             f"the outcome is in the barrier of {source}, but this connection finds {table} in {here.name}: another "
             "schema, database or server. Nothing is decided from here"

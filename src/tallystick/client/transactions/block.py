@@ -287,7 +287,7 @@ class Block(ABC):
         raise TransactionFailed(decided.detail, field="gid") from decided
 
     def _require_committed(self, joined: bool, undone: bool) -> Script[None]:
-        """The `committed` that this transaction has seen may be the mark of another of its own blocks. So it is believed
+        """The `committed` that this transaction has seen may be the mark of another of its own blocks: it is believed
         only if it is there without the transaction, too."""
         try:
             outcome = yield from self._outcome_outside(joined or not undone)
