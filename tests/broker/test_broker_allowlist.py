@@ -251,6 +251,7 @@ def test_a_special_address_that_the_operator_wrote_is_allowed_beside_a_wildcard(
     rest=st.text(alphabet="/\\@#?.:% \t\nae1", max_size=8),
 )
 @example("http", "://", "", "127.0.0.1", "", "\\@evil.com")
+@example("http", "://", "", "[::1]", "", "1")
 def test_whatever_is_allowed_leads_to_the_host_that_was_allowed(
     scheme: str, between: str, user: str, host: str, port: str, rest: str
 ) -> None:

@@ -122,8 +122,7 @@ def test_values_of_the_transaction_itself_can_be_sent(
 
 
 def test_bad_input_is_refused_where_it_is_given(ts: tallystick.Client, bank: Bank) -> None:
-    with bank.connection() as connection:
-        tx = ts.transaction(connection)
+    with bank.connection() as connection, ts.transaction(connection) as tx:
         with pytest.raises(errors.InvalidRequest, match="topic"):
             tx.send("not a topic!", 1)
         with pytest.raises(errors.InvalidRequest, match="key"):

@@ -164,21 +164,6 @@ def test_atomics_inside_the_block_are_its_own(any_shop: Shop, topic: str) -> Non
     assert any_shop.sent(topic) == ["made"]
 
 
-@pytest.mark.parametrize("around", [False, True], ids=["outermost", "in an atomic"])
-def test_a_block_that_is_marked_for_rollback_is_undone_without_an_error(
-    any_shop: Shop, topic: str, around: bool
-) -> None:
-    with (transaction.atomic if around else nullcontext)():
-        with ts.transaction() as tx:
-            Order.objects.create(note=topic)
-            tx.send(topic, "made")
-            transaction.set_rollback(True)
-        Order.objects.create(note=f"{topic} after")
-    assert not any_shop.has(topic)
-    assert any_shop.has(f"{topic} after")
-    any_shop.broker.assert_nothing_sent(topic)
-
-
 def test_a_durable_block_must_be_the_outermost(any_shop: Shop, topic: str) -> None:
     with raises(RuntimeError, match="durable"), transaction.atomic(), ts.transaction(durable=True):
         pass
@@ -276,17 +261,6 @@ def test_a_gid_of_ones_own_is_used_once(any_shop: Shop, topic: str) -> None:
     with raises(AlreadyCommitted), transaction.atomic(), ts.transaction(gid=topic):
         pass
     assert any_shop.sent(topic) == ["made"]
-
-
-def test_a_gid_that_is_used_twice_in_one_atomic_is_told_by_nobody_before_its_commit(any_shop: Shop, topic: str) -> None:
-    with raises(Refused), transaction.atomic():
-        with ts.transaction(gid=topic) as tx:
-            tx.send(topic, "made")
-        with raises(AlreadyCommitted), ts.transaction(gid=topic):
-            pass
-        assert any_shop.sent(topic) == []
-        raise Refused
-    assert any_shop.outcome(topic) == "rolled_back"
 
 
 def test_any_client_takes_djangos_connections(any_shop: Shop, topic: str) -> None:

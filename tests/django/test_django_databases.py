@@ -15,6 +15,7 @@ from django_support import Place, environment_of, new_place, new_shop, raises
 from storefront.models import Order
 
 from servers import Server
+from tallystick.core.errors import OutcomeUnknown
 from tallystick.core.wire import SOURCE_HEADER
 from tallystick.django import ts
 
@@ -132,3 +133,14 @@ def test_the_tests_of_a_project_see_what_was_sent(place: str, request: pytest.Fi
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=HERE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Ran 7 tests" in done.stderr
+
+
+@pytest.mark.full
+def test_where_nobody_else_can_look_no_commit_is_claimed() -> None:
+    """A second connection to a database in memory is refused while the first one writes, as in a `TestCase`."""
+    memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": "file:nobody?mode=memory&cache=shared", "OPTIONS": {}}
+    with new_shop({"default": memory}, check_after="1h") as shop, raises(OutcomeUnknown), transaction.atomic():
+        for _ in range(2):
+            with ts.transaction(gid="looked-at") as tx:
+                tx.send("looked", "made")
+        assert shop.sent("looked") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -85,11 +86,17 @@ def test_every_option_of_the_client_is_a_setting() -> None:
         ({"GROUP": "x", "DATABASES": ["nowhere"]}, "no database nowhere"),
         ({"GROUP": "x", "DATABASES": "default"}, "a list of database aliases"),
         ({"GROUP": "x", "CHECK": {"often": 1}}, "CHECK"),
+        ({"GROUP": "x", "CHECK": {"url": "nonsense"}}, "TALLYSTICK['CHECK']: url: no broker may call 'nonsense'"),
+        ({"GROUP": "x", "CHECK": {"after": "soon"}}, "TALLYSTICK['CHECK']"),
+        ({"GROUP": "x", "URL": 5}, "TALLYSTICK['URL']"),
+        ({"GROUP": "x", "URL": [5]}, "TALLYSTICK['URL']"),
+        ({"GROUP": "x", "TIMEOUT": "soon"}, "TALLYSTICK['TIMEOUT']"),
+        ({"GROUP": "x", "DATABASES": 5}, "a list of database aliases"),
     ],
 )
 def test_wrong_settings_are_refused_and_found_by_the_checks(setting: Any, said: str) -> None:
     with override_settings(TALLYSTICK=setting):
-        with pytest.raises(ImproperlyConfigured, match=said):
+        with pytest.raises(ImproperlyConfigured, match=re.escape(said)):
             ts.client  # noqa: B018
         (problem,) = run_checks(tags=["tallystick"])
     assert problem.id == "tallystick.E001"
@@ -106,6 +113,13 @@ def test_a_missing_group_and_a_database_in_memory_are_warned_of() -> None:
     memory = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
     with override_settings(TALLYSTICK={}), in_databases(memory):
         assert [problem.id for problem in run_checks(tags=["tallystick"])] == ["tallystick.W001", "tallystick.W002"]
+
+
+def test_a_project_without_databases_is_warned() -> None:
+    with override_settings(TALLYSTICK={"GROUP": "x", "DATABASES": []}):
+        (problem,) = run_checks(tags=["tallystick"])
+    assert problem.id == "tallystick.W004"
+    assert "re-drives no outbox" in problem.msg
 
 
 @pytest.mark.full

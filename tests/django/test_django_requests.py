@@ -19,6 +19,7 @@ from storefront.models import Order
 from servers import Server
 from tallystick.core.wire import SOURCE_HEADER
 from tallystick.django import ts
+from tallystick.django.models import BarrierEntry
 from tallystick.local import LocalService, module
 
 
@@ -96,8 +97,16 @@ def test_the_check_back_url_gives_the_four_answers(shop: Shop, topic: str) -> No
         assert _check(open_still.gid) == (425, "unknown")
     assert Client().post("/tallystick/check?gid=x").status_code == 405
     assert Client().get("/tallystick/check").status_code == 400
-    wrong = Client().get(f"/tallystick/check?gid={topic}", headers={SOURCE_HEADER: "sqlite:elsewhere#/0123"})
+
+
+@pytest.mark.parametrize("source", ["sqlite:elsewhere#/0123", "nonsense", "postgresql://elsewhere:1/x", "#"])
+def test_a_source_that_is_no_barrier_of_this_service_decides_nothing(shop: Shop, topic: str, source: str) -> None:
+    wrong = Client().get(f"/tallystick/check?gid={topic}", headers={SOURCE_HEADER: source})
     assert wrong.status_code == 500
+    assert not BarrierEntry.objects.filter(gid=topic).exists()
+    with ts.transaction(gid=topic) as tx:
+        tx.send(topic, "made")
+    assert shop.sent(topic) == ["made"]
 
 
 def _check(gid: str) -> tuple[int, str]:

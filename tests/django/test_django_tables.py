@@ -58,6 +58,9 @@ def test_the_tables_can_be_looked_at_in_the_admin(any_shop: Shop) -> None:
     row = BarrierEntry.objects.get(gid=tx.gid)
     detail = client.get(f"/admin/tallystick/barrierentry/{row.pk}/change/")
     assert detail.status_code == 200
+    for key in ("%00", "a%00b", f"{row.pk}%00"):
+        for model in ("barrierentry", "outboxentry"):
+            assert client.get(f"/admin/tallystick/{model}/{key}/change/").status_code == 404
     assert client.post(f"/admin/tallystick/barrierentry/{row.pk}/delete/", {"post": "yes"}).status_code == 403
     assert client.get("/admin/tallystick/inboxentry/x/change/").status_code == 404
     with pytest.raises(TypeError, match="alone"):

@@ -108,7 +108,7 @@ class CheckAnswers:
 
     def _decide(self, gid: str, source: str) -> Answer:
         failed: Exception | None = None
-        for open_connection in self._databases if "#" in source else self._databases[:1]:
+        for open_connection in self._databases if source else self._databases[:1]:
             try:
                 return self._checks.decide_in(open_connection, gid, source)
             except Exception as failure:

@@ -15,6 +15,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 _SCHEMES = ("http", "https", "grpc")
 _MISLEADING = re.compile(r"[\s\\\x00-\x20\x7f]")  # what one program skips or turns and another does not
 _HOST = re.compile(r"^([a-z0-9._-]+|[0-9a-f:.]+)\Z")
+_AFTER_BRACKET = re.compile(r"\](?!:|\Z)")
 _KNOWN_URLS = 4_096
 
 
@@ -36,7 +37,7 @@ def url_parts(url: str) -> UrlParts:
     if "@" in parts.netloc:
         raise ValueError("it names a user")
     host = (parts.hostname or "").lower()
-    if not _HOST.match(host):
+    if not _HOST.match(host) or _AFTER_BRACKET.search(parts.netloc):
         raise ValueError(f"{host[:80]!r} is no name of a host")
     port = DEFAULT_PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
     if not port:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.http import Http404
 
 from tallystick.django.models import BarrierEntry, DigestEntry, InboxEntry, OffsetEntry, OutboxEntry, PreparedEntry
 
@@ -14,6 +15,11 @@ class LookedAdmin(admin.ModelAdmin):
 
     actions = None
     show_full_result_count = False  # these tables grow large
+
+    def get_object(self, request: Any, object_id: str, from_field: str | None = None) -> Any:
+        if "\0" in object_id:  # PostgreSQL would refuse to look for it
+            raise Http404("no key has a null character in it")
+        return super().get_object(request, object_id, from_field)
 
     def has_add_permission(self, request: Any, obj: Any = None) -> bool:
         return False

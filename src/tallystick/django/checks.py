@@ -30,6 +30,15 @@ def check_settings(**_: Any) -> list[CheckMessage]:
                 id="tallystick.W001",
             )
         )
+    if not aliases and not found.get("DECIDERS"):
+        problems.append(
+            Warning(
+                "TALLYSTICK['DATABASES'] is empty: this process answers check-backs only of its own blocks, and "
+                "re-drives no outbox after a crash.",
+                hint="Name the databases with blocks or handlers, or leave DATABASES out for ['default'].",
+                id="tallystick.W004",
+            )
+        )
     for alias in aliases:
         problems.extend(_check_database(alias))
     return problems

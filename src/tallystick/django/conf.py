@@ -20,11 +20,13 @@ from tallystick.client.async_client import AsyncClient
 from tallystick.client.base.settings import CheckBack, OpenConnection
 from tallystick.client.client import Client
 from tallystick.core.errors import TallystickError
+from tallystick.core.urls import check_url
 
 C = TypeVar("C")
 
 NAME = "TALLYSTICK"
 _OPTIONS = [name for name in inspect.signature(Client).parameters if name not in ("urls", "database")]
+_REFUSALS = (TallystickError, TypeError, ValueError, AttributeError)
 KEYS = {"URL": "urls", **{name.upper(): name for name in _OPTIONS}, "DATABASES": "database"}
 
 
@@ -42,7 +44,7 @@ def given() -> dict[str, Any]:
 def aliases() -> list[str]:
     """The databases with Tallystick's tables."""
     found = given().get("DATABASES", [DEFAULT_DB_ALIAS])
-    if isinstance(found, str) or not all(isinstance(alias, str) for alias in found):
+    if not isinstance(found, list | tuple | set) or not all(isinstance(alias, str) for alias in found):
         raise ImproperlyConfigured(f"{NAME}['DATABASES'] is a list of database aliases, not {found!r}")
     unknown = [alias for alias in found if alias not in connections]
     if unknown:
@@ -75,15 +77,32 @@ def _made(kind: Callable[..., C], databases: list[OpenConnection]) -> C:
         options["deciders"] = {source: _imported(decider) for source, decider in options["deciders"].items()}
     try:
         return kind(**options, database=databases)
-    except (TallystickError, TypeError, ValueError) as wrong:
-        raise ImproperlyConfigured(f"{NAME}: {wrong}") from wrong
+    except _REFUSALS as wrong:
+        raise ImproperlyConfigured(_named(options, wrong)) from wrong
+
+
+def _named(options: dict[str, Any], wrong: Exception) -> str:
+    """What is wrong with which of the settings: the one that is refused by itself, too."""
+    for key in [key for key, name in KEYS.items() if name in options]:
+        value = options[KEYS[key]]
+        try:
+            AsyncClient(**{KEYS[key]: value})
+        except TallystickError as refusal:
+            return f"{NAME}[{key!r}]: {refusal}"
+        except _REFUSALS as refusal:  # not the value itself: there may be a password in it
+            return f"{NAME}[{key!r}]: a value of the type {type(value).__name__} is not what it takes ({refusal})"
+    return f"{NAME}: {wrong}"
 
 
 def _check_back(fields: Mapping[str, Any]) -> CheckBack:
     try:
-        return CheckBack(**{str(name).lower(): value for name, value in fields.items()})
-    except TypeError as wrong:
+        check = CheckBack(**{str(name).lower(): value for name, value in fields.items()})
+        check.on_the_wire("", None)
+        if check.url is not None:
+            check_url(check.url, "url")
+    except _REFUSALS as wrong:
         raise ImproperlyConfigured(f"{NAME}['CHECK']: {wrong}") from wrong
+    return check
 
 
 def _imported(decider: Any) -> Any:

@@ -109,10 +109,10 @@ class Managed(ABC):
     def joined(self) -> bool:
         """Whether `begin` has joined a transaction that somebody else commits; before it, whether it would."""
 
-    @property
     @abstractmethod
-    def wants_rollback(self) -> bool:
-        """Whether the user has marked the transaction for a rollback, which is to come without an error."""
+    def refuse_marked(self) -> None:
+        """Raises `TransactionLost` if the framework has marked the transaction for a rollback: its commit would undo
+        everything without a word."""
 
     @abstractmethod
     def when_committed(self, hook: Callable[[], None]) -> None:

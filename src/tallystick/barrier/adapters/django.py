@@ -186,12 +186,14 @@ class OrmAdapter(_DjangoAdapter, Managed):
 
     def __init__(self, connection: Any, *, durable: bool = False) -> None:
         super().__init__(connection)
+        self.dialect = self.dialect.tying_each()  # parts of a transaction lie in one another
         self._durable = durable
         self._atomic: transaction.Atomic | None = None
         self._joined = False
         self._hook: Callable[[], None] | None = None
         self._committed = False
         self._handled: BaseException | None = None
+        self._older_error: BaseException | None = None
 
     @property
     def in_transaction(self) -> bool:
@@ -201,10 +203,22 @@ class OrmAdapter(_DjangoAdapter, Managed):
     def joined(self) -> bool:
         return self._joined if self._atomic is not None else self.in_transaction
 
-    @property
-    def wants_rollback(self) -> bool:
-        # One that was closed inside looks the same to Django; that is an error, and the next statement says so.
-        return bool(self._connection.needs_rollback and not self._connection.closed_in_transaction)
+    def refuse_marked(self) -> None:
+        # One that was closed inside looks the same to Django; the next statement says what it is.
+        if not self._connection.needs_rollback or self._connection.closed_in_transaction:
+            return
+        error = self._last_error()
+        raise TransactionLost(
+            "Django has marked the transaction for rollback, after a database error that was ignored or by "
+            "set_rollback(True): both its changes and its messages are undone. Put what may fail into an atomic() of "
+            "its own; to undo a block on purpose, raise an exception",
+            rolled_back=True,
+        ) from (None if error is self._older_error else error)
+
+    def _last_error(self) -> BaseException | None:
+        """The last one that Django has marked a transaction for; it never forgets it."""
+        error: BaseException | None = getattr(self._connection, "rollback_exc", None)
+        return error
 
     def begin(self, first: Statement | None = None) -> None:
         if self._atomic is None:
@@ -225,7 +239,7 @@ class OrmAdapter(_DjangoAdapter, Managed):
                 "set_autocommit(False)), in which Django tells nobody of a commit; use it with autocommit on"
             )
         self._refuse_inherited()
-        joined = self.in_transaction
+        joined, self._older_error = self.in_transaction, self._last_error()
         atomic = transaction.Atomic(connection.alias, True, self._durable)
         atomic.__enter__()
         self._atomic, self._joined, self._hook, self._committed = atomic, joined, None, False

@@ -50,11 +50,20 @@ class Dialect(ABC):
     insert_tells: ClassVar[bool] = False
     # What makes the transactions of our own operations find it there; empty where that is the connection's own way.
     led_to: str = ""
+    # True where blocks may lie in one another, and `tie` is a savepoint: then each has one of its own.
+    ties_each: bool = False
 
     def leading_to(self, path: str) -> Self:
         """The same dialect for a connection whose own operations are to look where `path` leads."""
         other = copy(self)
         other.led_to = path
+        return other
+
+    def tying_each(self) -> Self:
+        """The same dialect for a connection on which blocks may lie in one another, if that makes a difference: to
+        release the savepoint of one would release those of everything inside it."""
+        other = copy(self)
+        other.ties_each = not self.tether
         return other
 
     def lead(self) -> Sequence[Step]:
@@ -63,11 +72,15 @@ class Dialect(ABC):
 
     def tie(self, token: str) -> Statement:
         """The first statement of a local transaction: what it leaves is gone when that transaction is."""
+        if self.ties_each:
+            return Statement(f"savepoint tallystick_block_{token}", returns_nothing=True)
         # One name for all: sqlite3 would keep a text of each block's own in the place of one that is used again.
         return _TIE
 
     def untie(self, token: str) -> Statement:
         """Asked before the commit; fails, or returns something else than the token, if what `tie` left is gone."""
+        if self.ties_each:
+            return Statement(f"release savepoint tallystick_block_{token}", returns_nothing=True)
         return _UNTIE
 
     def forbid_commit(self) -> Statement | None:

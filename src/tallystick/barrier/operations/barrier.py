@@ -99,6 +99,15 @@ def outcome_of(sql: Dialect, gid: str, *, table: str = BARRIER_TABLE) -> Steps[O
 
 
 @own_operation
+def committed_outcome(
+    sql: Dialect, gid: str, *, wait: float = DEFAULT_WAIT, table: str = BARRIER_TABLE
+) -> Steps[Outcome | None]:
+    """The same for everybody: what a transaction of its own can see. An error if it cannot look."""
+    read = _visible_outcome(queries.select_outcomes(sql, table, [check_gid(gid)]), gid)
+    return (yield from own_transaction(sql, sql.begin_reading(wait), read, end=Control.ROLLBACK))
+
+
+@own_operation
 def known_outcomes(
     sql: Dialect, gids: Iterable[str], *, wait: float = DEFAULT_WAIT, table: str = BARRIER_TABLE
 ) -> Steps[dict[str, Outcome]]:

@@ -89,14 +89,14 @@ def require_here(sql: Dialect, source: str, *, table: str = BARRIER_TABLE) -> St
 def require_source(sql: Dialect, table: str, source: str) -> Steps[None]:
     """In a transaction of its own: raise `WrongDatabase` unless this is the barrier that `source` names.
 
-    A name that no block made (one of the user's own) says nothing of the barrier, and is not looked at.
+    Without a source whoever asks knows of only one. A name that no block made is that of no barrier.
     """
-    _, named, wanted = source.rpartition("#")
-    if not named:
+    if not source:
         return
     here = yield from _whereabouts_alone(sql, table)
-    schema, _, identity = wanted.rpartition("/")
-    if here.name != f"{schema}/{identity or here.identity}":
+    address, _, wanted = source.rpartition("#")
+    schema, named, identity = wanted.rpartition("/")
+    if not (address and named) or here.name != f"{schema}/{identity or here.identity}":
         raise WrongDatabase(
             f"the outcome is in the barrier of {source}, but this connection finds {table} in {here.name}: another "
             "schema, database or server. Nothing is decided from here"

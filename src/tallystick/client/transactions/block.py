@@ -13,9 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NoReturn
 
-from tallystick.barrier.adapters.base import Adapter, Managed
-from tallystick.barrier.errors import AlreadyDecided
-from tallystick.barrier.operations.barrier import Decision, decide, outcome_of
+from tallystick.barrier.adapters.base import Adapter, Managed, why_alone
+from tallystick.barrier.errors import AlreadyDecided, UnsupportedConnection
+from tallystick.barrier.operations.barrier import Decision, committed_outcome, decide, outcome_of
 from tallystick.barrier.operations.identity import Whereabouts, has_identity, whereabouts
 from tallystick.client.base.calls import CallOptions, outgoing_call
 from tallystick.client.base.databases import Door
@@ -35,6 +35,7 @@ from tallystick.core.errors import (
 )
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid
+from tallystick.core.ops import Outcome
 
 log = logging.getLogger("tallystick.client")
 
@@ -197,11 +198,9 @@ class Block(ABC):
                 "autocommit mode, where each of them was committed by itself",
                 field="prepare",
             )
-        if self._managed is not None and self._managed.wants_rollback:  # asked for, so it is no error
-            yield from self.give_up()
-            return
         sends = bool(self.messages or self.calls)
         try:
+            self.local.refuse_unfit()  # before the broker is asked for anything
             if sends and not self.marked_early:
                 yield from self.before_commit()
             elif self.own_gid and not sends:  # it is done once all the same, as the user gave it a name
@@ -284,15 +283,44 @@ class Block(ABC):
         """The barrier has an outcome already: undo what this attempt did, and tell the broker that outcome."""
         self.ended = True
         joined = self._is_joined()
-        yield from self._rolled_back()
+        undone = yield from self._rolled_back()
         if decided.outcome == "committed":
-            # It may be another part of the very transaction that this one is in: nothing is committed yet, then.
-            if not joined:
-                yield from self.finish()
+            yield from self._require_committed(joined, undone)
+            yield from self.finish()
             raise AlreadyCommitted(decided.detail, field="gid") from decided
         if decided.outcome == "rolled_back":
             yield from self.withdraw(self.pinned or (yield from self.producer().pin(decided.gid)))
         raise TransactionFailed(decided.detail, field="gid") from decided
+
+    def _require_committed(self, joined: bool, undone: bool) -> Script[None]:
+        """The `committed` that this transaction has seen may be the mark of another of its own blocks: it is believed
+        only if it is there without the transaction, too."""
+        try:
+            outcome = yield from self._outcome_outside(joined or not undone)
+        except Exception as failure:
+            raise OutcomeUnknown(
+                f"{self.gid} has a mark already, which may be that of another block of this very transaction: whether "
+                f"it is committed could not be asked ({failure}). Nothing of this block remains",
+                gid=self.gid,
+            ) from failure
+        if outcome != "committed":
+            raise InvalidRequest(
+                f"gid: {self.gid} is used by another block of this very transaction, which is not committed; each "
+                "block needs a gid of its own",
+                field="gid",
+            )
+
+    def _outcome_outside(self, still_open: bool) -> Script[Outcome | None]:
+        """What the barrier says to those who are not in the transaction."""
+        table = self.settings.barrier_table
+        operation = committed_outcome(self.gid, table=table)
+        if not still_open:
+            return (yield InDatabase(operation))  # type: ignore[no-any-return]
+        door = Door.into(self.adapter, (yield InDatabase(whereabouts(table=table))))
+        if door is None:
+            raise UnsupportedConnection(why_alone(self.adapter))
+        connection = self.producer().connection
+        return (yield OnLoop(lambda: connection.run(door, operation)))  # type: ignore[no-any-return]
 
     def give_up(self) -> Script[None]:
         """Undo: the local transaction first, so that the broker is never told what is not true yet."""

@@ -1,7 +1,8 @@
 """The local transaction of a block or a handler: begun here, and committed only if it is still the same one.
 
 Where a framework manages transactions (`Managed`), it may be a part of one that somebody else commits, and parts may
-lie in one another. There is one tether: a part takes it over from the one around it, and hands it back at its end.
+lie in one another. Where the tether is a savepoint each part has its own. Where it is a setting there is one: a part
+takes it over from the one around it, and hands it back at its end.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ class LocalTransaction:
             return None
         if _is_at_work_elsewhere(other):
             raise _second()
+        if adapter.dialect.ties_each:
+            return other  # if it has lost its transaction, it finds that out at its own end
         try:
             yield InDatabase(require_tied(other.token))
         except TransactionLost:
@@ -96,7 +99,8 @@ class LocalTransaction:
         around, self._around = self._around, None
         if around is not None:
             _open[id(self._raw)] = around
-            yield InDatabase(tie(around.token))
+            if not self._adapter.dialect.ties_each:
+                yield InDatabase(tie(around.token))
 
     def _try_to_hand_back(self) -> Script[None]:
         """After a failure. What is around finds itself lost at its end, if it does not get the tether back."""
@@ -109,20 +113,21 @@ class LocalTransaction:
 
     def require(self) -> Script[None]:
         """`TransactionLost` unless this is still the transaction that was begun. Nothing of the user's may follow."""
-        self._refuse_others()
+        self.refuse_unfit()
         yield InDatabase(require_tied(self._token))
 
     def mark(self, gid: str, table: str) -> Operation[Whereabouts]:
         """Does the same, and puts the mark of the gid there; where it finds the barrier table."""
-        self._refuse_others()
+        self.refuse_unfit()
         return mark_committed_here(gid, self._token, table=table)
 
     def put(self, gid: str, broker: str, payload: bytes, table: str) -> Operation[Whereabouts]:
         """Does the same, and puts a row of the outbox there."""
-        self._refuse_others()
+        self.refuse_unfit()
         return outbox_put_here(gid, broker, payload, self._token, barrier=table)
 
-    def _refuse_others(self) -> None:
+    def refuse_unfit(self) -> None:
+        """What can be told of the transaction without asking the database."""
         if self._process != os.getpid():
             raise UnsupportedConnection(
                 "the process was forked inside the block: the block, its transaction and its connection are the "
@@ -131,6 +136,8 @@ class LocalTransaction:
         found = _open.get(id(self._raw))
         if found is None or found.token != self._token:  # another block has begun since, in another transaction
             raise lost()
+        if isinstance(self._adapter, Managed):
+            self._adapter.refuse_marked()
 
     def end(self) -> Script[None]:
         """Make sure, and commit."""
