@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_client_loop_wire import Caller, broker, echo, ok
@@ -133,3 +134,19 @@ async def test_over_tls_the_broker_must_be_who_its_certificate_says(
         assert await wire.post(b"secret", 5) == b"secret"
         assert await wire.request("PUT", "/v1/topics/a", body=b"too", timeout=5) == b"too"
         assert len(wire._open) == 1
+
+
+async def test_a_question_that_is_cancelled_as_its_connection_is_made_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    make = loop.create_connection
+
+    async def made_and_cancelled(*args: Any, **options: Any) -> Any:
+        made = await make(*args, **options)
+        asking.cancel()
+        return made
+
+    monkeypatch.setattr(loop, "create_connection", made_and_cancelled)
+    async with broker(echo) as wire:
+        asking = asyncio.ensure_future(wire.request("POST", "/v1/groups/g/receive", body=b"x", timeout=30))
+        with pytest.raises(asyncio.CancelledError):
+            await asking

@@ -105,13 +105,15 @@ class Answerer:
 
     async def _ask(self, source: str, gids: list[str]) -> Answers:
         try:
-            await asyncio.wait_for(self._turns[source].acquire(), TURN_SECONDS)
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._turns[source].acquire()
         except TimeoutError:
             return _all_unknown(gids, f"the database {source} does not answer")
         decided = self._tasks.start(self._decide(source, gids))
         try:
             # Shielded: a late answer is remembered for the next question.
-            return await asyncio.wait_for(asyncio.shield(decided), ANSWER_SECONDS)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await asyncio.shield(decided)
         except TimeoutError:
             return _all_unknown(gids, f"the database {source} does not answer")
 

@@ -208,7 +208,8 @@ class Coalescer:
         if self._busy():
             self._idle.clear()
             with contextlib.suppress(TimeoutError):  # what is left then is counted and failed below
-                await asyncio.wait_for(self._idle.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._idle.wait()
         self._ended = True
         left = [entry for entry in self._all() if not entry.receiver.done()]
         tasks = list(self._in_flight)
@@ -419,7 +420,8 @@ class Coalescer:
         while self.full:
             self._room.clear()
             try:
-                await asyncio.wait_for(self._room.wait(), deadline - self._loop.time())
+                async with asyncio.timeout_at(deadline):
+                    await self._room.wait()
             except TimeoutError:
                 raise self.too_much() from None
         return deadline - self._loop.time()

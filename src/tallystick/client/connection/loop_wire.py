@@ -109,9 +109,13 @@ class LoopWire:
             raise BrokerUnreachable(f"the client was closed before {self.address} was asked")
         loop = asyncio.get_running_loop()
         host, port = self._place.host, self._place.port
-        made = loop.create_connection(lambda: LoopWireConnection(self._open), host, port, ssl=self._tls)
         try:
-            _, connection = await asyncio.wait_for(made, seconds)
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes as the connection is made, and a long poll
+            # that was to end at the client's close would go on for ever.
+            async with asyncio.timeout(seconds):
+                _, connection = await loop.create_connection(
+                    lambda: LoopWireConnection(self._open), host, port, ssl=self._tls
+                )
         except (OSError, UnicodeError) as failure:  # a name that DNS cannot hold is the second
             raise BrokerUnreachable(
                 f"{self.address} cannot be reached ({failure or 'no answer in time'}); is the broker running there?"

@@ -196,7 +196,8 @@ class Outbox:
     async def stop(self, timeout: float) -> None:
         await self._tasks.cancel()
         if self._confirmed:
-            await asyncio.wait_for(self._delete_confirmed(0), timeout)
+            async with asyncio.timeout(timeout):
+                await self._delete_confirmed(0)
 
 
 class _WithCalls(Struct, omit_defaults=True):
