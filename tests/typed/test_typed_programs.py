@@ -40,6 +40,7 @@ def test_mypy_sees_what_is_wrong_and_nothing_else(tmp_path: Path) -> None:
     } == _wrong(), done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_pyright_sees_what_is_wrong_and_nothing_else(tmp_path: Path) -> None:
     included = [os.path.relpath(path, tmp_path) for path in SAMPLES]  # it wants no absolute ones
     settings = {"include": included, "extraPaths": [str(ROOT / "src")]}
