@@ -23,8 +23,6 @@ from tallystick.barrier import UnsupportedConnection
 
 kind, url, where, topic, group, used = sys.argv[1:]
 where = json.loads(where)
-# mysqlclient does not tell its password.
-ts = tallystick.Client(url, group=group, **({"database": lambda: opened()} if kind == "MySQLdb" else {}))
 
 
 def opened():
@@ -39,6 +37,8 @@ def opened():
 if kind == "sqlalchemy":
     import sqlalchemy
     engine = sqlalchemy.create_engine(where)
+# mysqlclient does not tell its password.
+ts = tallystick.Client(url, group=group, **({"database": opened} if kind == "MySQLdb" else {}))
 
 
 def block(connection, note):
