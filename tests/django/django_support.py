@@ -27,11 +27,14 @@ _numbers = itertools.count()
 raises = pytest.raises
 """Around a block of several lines, which is what is to raise."""
 
+# A transaction that reads first and writes then may find that another has written meanwhile, and is refused at once.
+SQLITE_OPTIONS = {"timeout": 10, "transaction_mode": "IMMEDIATE"}
+
 
 def new_place(where: Path | Server, **options: Any) -> Place:
     """A new database: in a file, or of a server."""
     if isinstance(where, Path):
-        return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(where), "OPTIONS": {"timeout": 10, **options}}
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(where), "OPTIONS": {**SQLITE_OPTIONS, **options}}
     engine = {"postgresql": "postgresql", "mysql": "mysql"}[where.engine]
     return {
         "ENGINE": f"django.db.backends.{engine}",
