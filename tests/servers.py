@@ -27,7 +27,6 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from certificates import self_signed
 from tallystick.local import free_port
 
 USER = "tally"
@@ -149,6 +148,8 @@ def postgres_server(**settings: str) -> Iterator[Server]:
 def postgres_tls_server() -> Iterator[tuple[Server, Path]]:
     """One that is reached as `localhost` with TLS, and the certificate that it shows."""
     with _directory("postgres") as (directory, user):
+        from certificates import self_signed  # late: the benchmarks use the servers without the tests' path
+
         certificate = self_signed(directory / "server.pem", "localhost")
         certificate.chmod(0o600)
         shutil.chown(certificate, user)
