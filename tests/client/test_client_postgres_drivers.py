@@ -15,6 +15,9 @@ import psycopg2.pool
 import psycopg_pool
 import pytest
 from client_support import Bank, values_in
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
 
 import tallystick
 from brokers import BrokerProcess
@@ -250,3 +253,28 @@ async def test_a_second_connection_is_encrypted_if_and_only_if_the_first_one_is(
             assert [await one.fetchval(encrypted) for one in (connection, second)] == [expected] * 2
             for one in (connection, second):
                 await one.close()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_an_async_connection_of_sqlalchemy_whose_session_was_lost_is_made_anew_by_the_next_block(
+    broker: BrokerProcess, bank: Bank, postgres: Server, topic: str, group: str, driver: str
+) -> None:
+    given = bank.parameters()
+    engine = create_async_engine(postgres.url(f"postgresql+{driver}", given["dbname"]))
+    async with engine.connect() as connection, tallystick.AsyncClient(broker.url, group=group, wait=True) as ts:
+        with pytest.raises(DBAPIError):
+            await _lose_the_session(ts, connection, postgres)
+        await connection.rollback()
+        async with ts.transaction(connection) as tx:
+            await connection.execute(text("insert into ledger (note) values ('after')"))
+            tx.send(topic, 1)
+    await engine.dispose()
+    assert (bank.notes(), values_in(broker.url, topic)) == (["after"], [1])
+
+
+async def _lose_the_session(ts: tallystick.AsyncClient, connection: Any, server: Server) -> None:
+    async with ts.transaction(connection):
+        number = (await connection.execute(text("select pg_backend_pid()"))).scalar_one()
+        server.execute(f"select pg_terminate_backend({number})")
+        await connection.execute(text("select 1"))

@@ -204,3 +204,18 @@ def test_a_running_consumer_works_as_well(
     tallystick_client.start()
     tallystick_client.send("orders", "hat")
     tallystick_broker.assert_sent("parcels", "hat", within=60)
+
+
+def test_a_message_that_fails_too_often_is_a_dead_letter(
+    tallystick_broker: MemoryBroker, tallystick_client: tallystick.Client, shop: Shop
+) -> None:
+    @tallystick_client.subscribe("orders", group="store", exactly_once=shop.open, max_attempts=2)
+    def store(message: tallystick.Message, conn: sqlite3.Connection) -> None:
+        raise KeyError(message.text)
+
+    tallystick_client.send("orders", "never")
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            tallystick_broker.drain(tallystick_client)
+    assert tallystick_broker.drain(tallystick_client) == 0
+    assert [letter.text for letter in tallystick_broker.messages("dlq.store")] == ["never"]
