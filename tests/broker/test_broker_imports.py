@@ -20,7 +20,7 @@ atexit.register(lambda: pathlib.Path("modules").write_text("\\n".join(sys.module
 
 
 def loaded(broker: BrokerProcess) -> set[str]:
-    broker.stop()
+    assert broker.stop() == 0, broker.log_text()
     names = (broker.directory / "modules").read_text().splitlines()
     assert "tallystick.broker.broker" in names
     return {name.partition(".")[0] for name in names} & LARGE
