@@ -11,7 +11,7 @@ from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import Draining, InvalidRequest, NotAllowed
 from tallystick.core.headers import check_headers
 from tallystick.core.limits import Limits
-from tallystick.core.ops import ClientOp, Prepare, PreparePart, Send
+from tallystick.core.ops import ClientOp, Prepare, PrepareColumns, PreparePart, Send
 from tallystick.core.urls import TOPIC_SCHEME
 from tallystick.store.protocol import BrokerOp, Subscribe
 
@@ -23,7 +23,7 @@ class Admission:
         self._config, self._limits, self._allowed, self._databases = config, limits, allowed, databases
         self.draining = False
 
-    def check(self, ops: Sequence[ClientOp]) -> int | None:
+    def check(self, ops: Sequence[ClientOp | PrepareColumns]) -> int | None:
         """Refuse what breaks a rule; tell the shortest time to a first check among what is prepared."""
         soonest: int | None = None
         for index, op in enumerate(ops):
@@ -34,13 +34,13 @@ class Admission:
                 after = self._config.check_after if after is None else after
                 soonest = after if soonest is None else min(soonest, after)
             elif kind is Send:
-                self._limits.check_messages(op.messages, f"ops[{index}].messages")  # type: ignore[union-attr]
+                self._limits.check_messages(op.messages, f"ops[{index}].messages")  # type: ignore[union-attr,arg-type]
                 if op.calls:  # type: ignore[union-attr]
                     self._check_calls(op.calls, f"ops[{index}].calls")  # type: ignore[union-attr]
             elif kind is PreparePart:
                 most = self._limits.part_messages
-                self._limits.check_messages(op.messages, f"ops[{index}].messages", most)  # type: ignore[union-attr]
-            if self.draining and kind in (Prepare, PreparePart, Send):
+                self._limits.check_messages(op.messages, f"ops[{index}].messages", most)  # type: ignore[union-attr,arg-type]
+            if self.draining and kind in (Prepare, PrepareColumns, PreparePart, Send):
                 raise Draining()
         return soonest
 

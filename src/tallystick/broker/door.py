@@ -21,7 +21,19 @@ from tallystick.broker.waiters import ANY
 from tallystick.core.calls import CallPage, CallsView, CallTopicView, HostView
 from tallystick.core.errors import NotFound, TallystickError, error_from_code
 from tallystick.core.ids import new_gid
-from tallystick.core.ops import Ack, AnswerChecks, ClientOp, Commit, Nack, OpResult, Outcome, Prepare, Rollback
+from tallystick.core.message import Slice, Welcome
+from tallystick.core.ops import (
+    Ack,
+    AnswerChecks,
+    ClientOp,
+    Commit,
+    Nack,
+    OpResult,
+    Outcome,
+    Prepare,
+    PrepareColumns,
+    Rollback,
+)
 from tallystick.core.wire import (
     BrokerInfo,
     CheckPoll,
@@ -54,9 +66,9 @@ from tallystick.store.protocol import (
     Result,
     Resume,
     ResumeCalls,
-    Slice,
     StopCalls,
     Store,
+    StoreOp,
     Subscribe,
     TablePage,
     TableQuery,
@@ -75,7 +87,7 @@ TRIMMED_AT_ONCE = 5_000
 class Caller:
     """Somebody who asks. Nobody is known by name yet, and everybody may do and see everything."""
 
-    def may_do(self, ops: Sequence[ClientOp | BrokerOp]) -> None:
+    def may_do(self, ops: Sequence[StoreOp]) -> None:
         """Raises if one of these is not for this caller."""
 
     def may_see(self, what: str, *names: str) -> None:
@@ -103,7 +115,7 @@ class BrokerDoor:
 
     # --- what a client does --------------------------------------------------------------------------------------
 
-    async def batch(self, ops: Sequence[ClientOp], weight: int = WEIGHT) -> list[OpResult | None]:
+    async def batch(self, ops: Sequence[ClientOp | PrepareColumns], weight: int = WEIGHT) -> list[OpResult | None]:
         """Carry out what a client sent, as part of one group commit. Raises before anything is stored."""
         soonest = self._admit(ops)
         results = await self._writer.submit(ops, weight)
@@ -116,7 +128,7 @@ class BrokerDoor:
                 self._given_back(op.receipts)
         return results  # type: ignore[return-value]  # client operations answer with OpResult or None only
 
-    async def do(self, op: ClientOp, weight: int = WEIGHT) -> OpResult:
+    async def do(self, op: ClientOp | PrepareColumns, weight: int = WEIGHT) -> OpResult:
         """Carry out a single operation; a refusal is raised. Receipts that held nothing are told in the answer."""
         try:
             (result,) = await self.batch([op], weight)
@@ -139,7 +151,7 @@ class BrokerDoor:
             self._broker.checkback.prepared(soonest)
         return view
 
-    def _admit(self, ops: Sequence[ClientOp]) -> int | None:
+    def _admit(self, ops: Sequence[ClientOp | PrepareColumns]) -> int | None:
         """Refuse what this caller may not do, or nobody may; the shortest time to a first check among the rest."""
         self._caller.may_do(ops)
         return self._admission.check(ops)
@@ -356,10 +368,16 @@ class BrokerDoor:
         self._caller.may_see("topic", topic)
         return await asyncio.to_thread(self._store.offsets_at, topic, timestamp)
 
-    def read(self, topic: str, queue: int, offset: int, most: int, max_bytes: int) -> Slice:
+    def read(self, topic: str, queue: int, offset: int, most: int, max_bytes: int, columns: Welcome = "none") -> Slice:
         """A piece of a queue. It reads from the disk, so not on the event loop."""
         self._caller.may_see("topic", topic)
-        return self._store.read(topic, queue, offset, most, max_bytes)
+        return self._store.read(topic, queue, offset, most, max_bytes, columns)
+
+    def queues_of(self, topics: Iterable[str]) -> dict[str, int]:
+        """How many queues these topics have, or would have once they are made."""
+        views = {name: self._store.topic(name) for name in topics}
+        default = self._broker.config.default_queues
+        return {name: default if view is None else view.queues for name, view in views.items()}
 
     # --- long polls ----------------------------------------------------------------------------------------------
 

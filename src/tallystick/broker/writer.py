@@ -14,7 +14,7 @@ from prometheus_client import Histogram
 
 from tallystick.core.clock import Clock
 from tallystick.core.errors import Busy, Draining, StorageFailed, TallystickError
-from tallystick.core.ops import OpResult, Prepare, PreparePart, Send
+from tallystick.core.ops import OpResult, Prepare, PrepareColumns, PreparePart, Send
 from tallystick.store.protocol import Result, Store, StoreOp, Written
 
 log = logging.getLogger("tallystick.broker.writer")
@@ -232,4 +232,4 @@ class Writer:
 
 
 def _adds_data(op: StoreOp) -> bool:
-    return isinstance(op, Prepare | PreparePart | Send)
+    return isinstance(op, Prepare | PrepareColumns | PreparePart | Send)

@@ -124,6 +124,12 @@ class Draining(TallystickError):
     retryable = True
 
 
+class DamagedData(TallystickError):
+    """Stored bytes are not what was written."""
+
+    code = "damaged_data"
+
+
 class StorageFailed(TallystickError):
     """The store could not make data durable and has stopped."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
@@ -59,6 +59,39 @@ class Chunk(Struct, array_like=True, gc=False):
 
     def __len__(self) -> int:
         return len(self.values)
+
+
+# What a reader makes of columns: nothing (it gets chunks, made for it), or all of them, or all but the values.
+Welcome = Literal["none", "no values", "all"]
+
+
+class StoredColumns(Struct, gc=False):
+    """Consecutive messages of a queue that are stored in columns (columnar/body.py), both halves as they are stored;
+    without the values if these were not asked for."""
+
+    base: int  # offset of the first message
+    stored_at: int
+    born_at: int
+    gid: str
+    first: int  # the sequence in its transaction of the message that has the sequence 0 here
+    columns: bytes
+    values: bytes
+
+    def __len__(self) -> int:
+        """In bytes, as of a chunk."""
+        return len(self.columns) + len(self.values)
+
+
+class Slice(Struct):
+    """A piece of a queue: chunks as stored, with the offsets they cover. Where columns are welcome, a slice holds
+    either chunks or columns."""
+
+    start: int  # first offset still kept
+    next: int  # where to go on reading
+    end: int  # one past the last visible offset
+    chunks: list[bytes]
+    created_at: int  # of the topic: a name may have had several
+    columns: list[StoredColumns] = []
 
 
 class StoredMessage(Struct, omit_defaults=True, gc=False):

@@ -68,6 +68,34 @@ class PreparePart(Struct, tag="part", tag_field="op", omit_defaults=True, forbid
     ttl_ms: Milliseconds | None = None
 
 
+class Piece(Struct, gc=False):
+    """Messages for one queue of a topic in the form in which columns are stored (columnar/body.py)."""
+
+    topic: str
+    queue: int
+    count: int
+    columns: bytes
+    values: bytes
+
+
+class PrepareColumns(Struct, gc=False):
+    """`PreparePart` for messages that came as columns and are kept as columns. No batch of a client holds it: the
+    broker makes it of what it has checked. `messages` are those that go by themselves, each with its sequence;
+    `check` is a checksum of the request."""
+
+    part: str
+    index: int
+    ttl_ms: int | None
+    count: int
+    check: int
+    pieces: list[Piece]
+    messages: list[tuple[int, OutgoingMessage]]
+
+    @property
+    def topics(self) -> set[str]:
+        return {piece.topic for piece in self.pieces} | {message.topic for _, message in self.messages}
+
+
 class PartRef(Struct, forbid_unknown_fields=True, gc=False):
     """A part that a commit claims, with the number of messages it must hold."""
 

@@ -16,7 +16,8 @@ from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, CallsView, CallTopicView, CallView, OutgoingCall
 from tallystick.core.durations import DAY_MS
 from tallystick.core.limits import Limits
-from tallystick.core.ops import ClientOp, OpResult
+from tallystick.core.message import Slice, Welcome
+from tallystick.core.ops import ClientOp, OpResult, PrepareColumns
 from tallystick.core.transaction import CheckDefaults
 from tallystick.core.wire import (
     CheckRequest,
@@ -244,7 +245,7 @@ BrokerOp = (
     | Unsubscribe
     | DropCallTopic
 )
-StoreOp = ClientOp | BrokerOp
+StoreOp = ClientOp | PrepareColumns | BrokerOp
 
 
 # --- what comes back -------------------------------------------------------------------------------------------
@@ -313,16 +314,6 @@ class Channel(Struct, frozen=True):
     name: str
 
 
-class Slice(Struct):
-    """A piece of a queue: chunks as stored, with the offsets they cover."""
-
-    start: int  # first offset still kept
-    next: int  # where to go on reading
-    end: int  # one past the last visible offset
-    chunks: list[bytes]
-    created_at: int  # of the topic: a name may have had several
-
-
 class TableQuery(Struct, frozen=True):
     """A page of one of the store's own tables. `after` and `before` are tokens of earlier answers."""
 
@@ -371,7 +362,9 @@ class Written(Struct):
 class LogViews(Protocol):
     """Topics and their queues. Asked from any thread, shows what is durable and nothing else."""
 
-    def read(self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int) -> Slice: ...
+    def read(
+        self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int, columns: Welcome = "none"
+    ) -> Slice: ...
 
     def offsets_at(self, topic: str, timestamp: int) -> list[int]:
         """Of each queue, the first offset that was stored at or after a time; its end if there is none."""

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tallystick.core.errors import DataDirectoryError
@@ -16,6 +16,7 @@ from tallystick.store.directory import DataDirectory
 from tallystick.store.kv.engine import AREAS, Area, Changes, EngineFailed
 from tallystick.store.kv.store import KvStore
 from tallystick.store.protocol import StoreSettings
+from tallystick.store.segments import Place, Segments
 
 need("server")
 
@@ -35,23 +36,32 @@ log = logging.getLogger("tallystick.store")
 
 MIB = 1024 * 1024
 RECLAIM_SECONDS = 30.0
+_HELD = "held"  # which bodies a segment holds: <segment> <key of the body>
 
 
 class RocksEngine:
+    """Of a body the tree knows only where it lies; see segments.py."""
+
     def __init__(self, path: Path) -> None:
         self._cache = Cache(64 * MIB)
         options = self._options()
-        families: dict[str, Options] = {area: self._options(area) for area in AREAS}
+        families: dict[str, Options] = {area: self._options(area) for area in (*AREAS, _HELD)}
         try:
+            self._segments = Segments(path.parent / "bodies")
             self._db = Rdict(str(path), options, column_families=families)
         except Exception as error:
             raise EngineFailed(f"the store cannot be opened: {error}", may_pass=_disk_full(error)) from error
-        self._reclaiming = threading.Thread()
         self._reclaimed_at = -RECLAIM_SECONDS
         self._areas = {area: self._db.get_column_family(area) for area in AREAS}
+        self._held = self._db.get_column_family(_HELD)
         self._handles = {area: self._db.get_column_family_handle(area) for area in AREAS}
+        self._held_handle = self._db.get_column_family_handle(_HELD)
+        self._closing = False
+        self._reclaiming = threading.Thread()
+        if self._segments.sealed():
+            self._reclaim(self._remove_dead_segments)  # what a crash has left behind
 
-    def _options(self, area: Area | None = None) -> Options:
+    def _options(self, area: str | None = None) -> Options:
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.create_missing_column_families(True)
@@ -87,7 +97,17 @@ class RocksEngine:
 
     def get(self, area: Area, key: bytes) -> bytes | None:
         value: bytes | None = self._areas[area].get(key)
-        return value
+        return None if value is None else self._seen(area, key, value)
+
+    def _seen(self, area: Area, key: bytes, value: bytes) -> bytes | None:
+        """A value of the tree as others see it."""
+        if area != "body":
+            return value
+        try:
+            return self._segments.read(Place.unpacked(value))
+        except FileNotFoundError:
+            # Removed while we looked; or it should be there, and is as good as cut off.
+            return None if self._areas["body"].get(key) is None else b""
 
     def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         bounds = ReadOptions()
@@ -95,7 +115,9 @@ class RocksEngine:
         iterator = self._areas[area].iter(bounds)
         iterator.seek(start)
         while iterator.valid():
-            yield iterator.key(), iterator.value()
+            key = iterator.key()
+            if (value := self._seen(area, key, iterator.value())) is not None:
+                yield key, value
             iterator.next()
         iterator.status()
 
@@ -105,13 +127,15 @@ class RocksEngine:
         bounds.set_iterate_upper_bound(end)
         iterator = self._areas[area].iter(bounds)
         iterator.seek_to_last()
-        while iterator.valid() and iterator.key() >= start:
-            yield iterator.key(), iterator.value()
+        while iterator.valid() and (key := iterator.key()) >= start:
+            if (value := self._seen(area, key, iterator.value())) is not None:
+                yield key, value
             iterator.prev()
         iterator.status()
 
     def write(self, changes: Changes) -> None:
-        batch = self._encode(changes)
+        places = self._append(changes)
+        batch = self._encode(changes, places)
         try:
             self._db.write(batch)
         except Exception as error:
@@ -122,19 +146,26 @@ class RocksEngine:
         except Exception as error:
             # What the disk holds now is unknown. Trying again would report success for data that may be lost.
             raise EngineFailed(f"fsync failed, restart the broker: {error}", may_pass=False) from error
-        if changes.ranges:
-            self._reclaim()
+        self._segments.settled()
+        if changes.ranges or None in changes.keys["body"].values():
+            self._reclaim(self._give_back)
 
-    def _reclaim(self) -> None:
-        """Give the disk back what was trimmed. Only keys are compacted, so it takes a moment, now and then."""
-        if time.monotonic() - self._reclaimed_at < RECLAIM_SECONDS or self._reclaiming.is_alive():
-            return
-        self._reclaimed_at = time.monotonic()
-        self._reclaiming = threading.Thread(target=self._areas["log"].compact_range, args=(None, None), daemon=True)
-        self._reclaiming.start()
+    def _append(self, changes: Changes) -> dict[bytes, Place]:
+        """The bodies, durable before anything refers to them."""
+        bodies = {key: value for key, value in changes.keys["body"].items() if value is not None}
+        if not bodies:
+            return {}
+        try:
+            return dict(zip(bodies, self._segments.append(list(bodies.values())), strict=True))
+        except OSError as error:
+            full = error.errno == errno.ENOSPC
+            advice = "" if full else ", restart the broker"
+            raise EngineFailed(f"the store could not write{advice}: {error}", may_pass=full) from error
 
-    def _encode(self, changes: Changes) -> WriteBatch:
+    def _encode(self, changes: Changes, places: dict[bytes, Place]) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
+        for key, place in places.items():
+            batch.put(place.held(key), b"", self._held_handle)
         for area, start, end in changes.ranges:
             batch.delete_range(start, end, self._handles[area])
         for area, changed in changes.keys.items():
@@ -143,14 +174,67 @@ class RocksEngine:
                 if value is None:
                     batch.delete(key, handle)
                 else:
-                    batch.put(key, value, handle)
+                    batch.put(key, places[key].packed() if area == "body" else value, handle)
         return batch
 
+    # --- giving the disk back what was trimmed -------------------------------------------------------------------
+
+    def _reclaim(self, work: Callable[[], None]) -> None:
+        """Now and then, and beside everything else."""
+        if time.monotonic() - self._reclaimed_at < RECLAIM_SECONDS or self._reclaiming.is_alive():
+            return
+        self._reclaimed_at = time.monotonic()
+        self._reclaiming = threading.Thread(target=work, name="reclaim", daemon=True)
+        self._reclaiming.start()
+
+    def _give_back(self) -> None:
+        self._areas["log"].compact_range(None, None)  # only keys are compacted, so it takes a moment
+        self._remove_dead_segments()
+
+    def _remove_dead_segments(self) -> None:
+        try:
+            for number in self._segments.sealed():
+                if self._closing:
+                    return
+                if not self._alive(number):
+                    # What is written here must be durable first: nobody looks for this segment again.
+                    self._db.flush_wal(True)
+                    self._segments.remove(number)
+        except Exception:
+            log.exception("removing what was trimmed has failed; it is tried again later")
+
+    def _alive(self, number: int) -> bool:
+        """Whether a body in this segment is still known to the tree; what is not, is no longer held."""
+        dead = WriteBatch(raw_mode=True)
+        try:
+            for key in self._keys_held(number):
+                stored = self._areas["body"].get(key)
+                if stored is not None and Place.unpacked(stored).segment == number:
+                    return True
+                dead.delete(Place.holding(number, key), self._held_handle)
+            return False
+        finally:
+            self._db.write(dead)
+
+    def _keys_held(self, number: int) -> Iterator[bytes]:
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(Place.holding(number + 1))
+        iterator = self._held.iter(bounds)
+        first = Place.holding(number)
+        iterator.seek(first)
+        while iterator.valid():
+            yield iterator.key()[len(first) :]
+            iterator.next()
+        iterator.status()
+
     def close(self) -> None:
+        self._closing = True
         if self._reclaiming.is_alive():
             self._reclaiming.join()
+        self._segments.close()
         self._areas.clear()
         self._handles.clear()
+        del self._held, self._held_handle
         try:
             self._db.close()
         except Exception as error:

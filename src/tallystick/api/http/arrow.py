@@ -1,34 +1,19 @@
-"""Bulk reads as Arrow: chunks become record batches column by column, streamed as they are read."""
+"""Messages of a topic as Arrow: the columns, and record batches of what is stored, whichever form it has."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from itertools import chain
 from typing import Any, TypeVar
 
-import msgspec
+from tallystick.columnar.arrow import pyarrow
+from tallystick.columnar.body import Encoded
+from tallystick.core.errors import InvalidRequest
+from tallystick.core.message import Chunk, StoredColumns
 
-from tallystick.broker.door import BrokerDoor
-from tallystick.core.errors import InvalidRequest, NotAllowed
-from tallystick.core.message import Chunk
-
-_decode = msgspec.msgpack.Decoder(Chunk).decode
-ROWS_AT_ONCE = 8_192
-BYTES_AT_ONCE = 4 * 1024 * 1024
-END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 T = TypeVar("T")
-
-
-@cache
-def pyarrow() -> Any:
-    try:
-        import pyarrow as pa
-        import pyarrow.ipc
-    except ImportError as error:
-        raise NotAllowed("this broker has no Arrow: install tallystick[arrow] where it runs") from error
-    return pa
+_COUNTED = 65_536
 
 
 @cache
@@ -67,7 +52,7 @@ def read_columns(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def record_batch(
+def batch_of_chunks(
     chunks: list[Chunk], topic: str, queue: int, first: int, end: int, names: tuple[str, ...] | None = None
 ) -> Any:
     """The rows of consecutive chunks with offsets in [first, end), as one batch: few large arrays cost much less than
@@ -75,10 +60,7 @@ def record_batch(
     pa = pyarrow()
     rows = sum(map(len, chunks))
     base = chunks[0].base
-    makers: dict[str, Callable[[], Any]] = {
-        "topic": lambda: pa.repeat(topic, rows),
-        "queue": lambda: pa.repeat(pa.scalar(queue, pa.int32()), rows),
-        "offset": lambda: pa.array(list(range(base, base + rows)), pa.int64()),
+    makers = _constant(topic, queue, base, rows) | {
         "key": lambda: pa.array(_chained(chunk.keys for chunk in chunks), pa.string()),
         "value": lambda: pa.array(_chained(chunk.values for chunk in chunks), pa.binary()),
         "headers": lambda: headers_array(_chained(chunk.headers for chunk in chunks)),
@@ -88,10 +70,63 @@ def record_batch(
         "timestamp": lambda: _times(_chained([chunk.stored_at] * len(chunk) for chunk in chunks)),
         "born_at": lambda: _times(_chained(chunk.born_at for chunk in chunks)),
     }
+    return _batch(makers, names, base, rows, first, end)
+
+
+def batch_of_columns(
+    stored: StoredColumns, topic: str, queue: int, first: int, end: int, names: tuple[str, ...] | None = None
+) -> Any:
+    """The same of what is stored in columns. These are handed on as they lie in the stored bytes, once those have been
+    verified; only what is the same for all rows, or counted, is made."""
+    pa, pc = pyarrow(), pyarrow().compute
+    where = f"{topic}/{queue}, from offset {stored.base}"
+    head = Encoded(stored.columns, where)
+    columns, rows = head.columns, head.rows
+    makers = _constant(topic, queue, stored.base, rows) | {
+        **{name: partial(_column, columns, name, rows) for name in ("key", "headers", "tag")},
+        "value": lambda: Encoded(stored.values, where).columns["value"],
+        "gid": lambda: pa.repeat(pa.scalar(stored.gid or None, pa.string()), rows),
+        "sequence": lambda: pc.add(head.sequences(columns), pa.scalar(stored.first, pa.int32())),
+        "timestamp": lambda: pa.repeat(_time(stored.stored_at), rows),
+        "born_at": lambda: pa.repeat(_time(stored.born_at), rows),
+    }
+    return _batch(makers, names, stored.base, rows, first, end)
+
+
+def _column(columns: dict[str, Any], name: str, rows: int) -> Any:
+    return columns[name] if name in columns else pyarrow().nulls(rows, schema().field(name).type)
+
+
+def _constant(topic: str, queue: int, base: int, rows: int) -> dict[str, Callable[[], Any]]:
+    pa = pyarrow()
+    return {
+        "topic": lambda: pa.repeat(topic, rows),
+        "queue": lambda: pa.repeat(pa.scalar(queue, pa.int32()), rows),
+        "offset": lambda: counted(base, rows),
+    }
+
+
+def _batch(
+    makers: dict[str, Callable[[], Any]], names: tuple[str, ...] | None, base: int, rows: int, first: int, end: int
+) -> Any:
+    """Rows that begin at `base`, cut down to the offsets in [first, end)."""
     wanted = schema() if names is None else schema_of(names)
     skip = max(0, first - base)
-    batch = pa.record_batch([makers[name]() for name in wanted.names], schema=wanted)
+    batch = pyarrow().record_batch([makers[name]() for name in wanted.names], schema=wanted)
     return batch.slice(skip, max(0, min(rows, end - base) - skip))
+
+
+@cache
+def _numbers() -> Any:
+    return pyarrow().array(range(_COUNTED), pyarrow().int64())
+
+
+def counted(first: int, count: int) -> Any:
+    """`count` numbers from `first` on."""
+    pa = pyarrow()
+    if count > _COUNTED:
+        return pa.array(range(first, first + count), pa.int64())
+    return pa.compute.add(_numbers().slice(0, count), first)
 
 
 def _chained(columns: Iterable[list[T]]) -> list[T]:
@@ -103,33 +138,12 @@ def _times(milliseconds: list[int]) -> Any:
     return pyarrow().array(milliseconds, pyarrow().int64()).cast(schema().field("timestamp").type)
 
 
+def _time(milliseconds: int) -> Any:
+    return pyarrow().scalar(milliseconds, pyarrow().int64()).cast(schema().field("timestamp").type)
+
+
 def headers_array(headers: list[dict[str, str] | None]) -> Any:
     kind = schema().field("headers").type
     if not any(headers):
         return pyarrow().nulls(len(headers), kind)
     return pyarrow().array([None if one is None else list(one.items()) for one in headers], kind)
-
-
-async def stream(
-    door: BrokerDoor, topic: str, queue: int, offset: int, end: int, names: tuple[str, ...]
-) -> AsyncIterator[bytes | memoryview]:
-    """An Arrow IPC stream of the offsets in [offset, end): the schema, record batches, the end mark."""
-    yield schema_of(names).serialize().to_pybytes()
-    while offset < end:
-        # Off the event loop: reading and building arrays of megabytes would hold every other request up.
-        encoded, offset = await asyncio.to_thread(_next, door, topic, queue, offset, end, names)
-        if encoded is None:
-            break
-        yield encoded
-    yield END_OF_STREAM
-
-
-def _next(
-    door: BrokerDoor, topic: str, queue: int, offset: int, end: int, names: tuple[str, ...]
-) -> tuple[memoryview | None, int]:
-    """What lies at `offset` as one encoded batch, and where to go on; nothing if there is no more."""
-    piece = door.read(topic, queue, offset, ROWS_AT_ONCE, BYTES_AT_ONCE)
-    if not piece.chunks:
-        return None, offset
-    batch = record_batch([_decode(chunk) for chunk in piece.chunks], topic, queue, offset, end, names)
-    return memoryview(batch.serialize()), piece.next

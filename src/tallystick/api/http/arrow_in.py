@@ -1,45 +1,64 @@
-"""Parts as Arrow: what a Spark task sends, checked and turned into messages column by column.
+"""Parts as Arrow: what a Spark task sends, checked column by column and divided among the queues.
 
 The bytes come from the wire, so nothing in them is believed: no compressed buffers (a few kilobytes could ask for
-gigabytes), no dictionaries, only the columns and types named here, and every offset and string is validated.
+gigabytes), no dictionaries, no foreign byte order, only the columns and types named here; every offset and string is
+validated before anything is computed from them. What is stored was written anew by us, never the bytes that came.
 """
 
 from __future__ import annotations
 
 import struct
-from itertools import repeat
 from typing import Any
 
-from tallystick.api.http.arrow import pyarrow
+from tallystick.columnar.arrow import pyarrow
 from tallystick.core.errors import InvalidRequest, TooLarge
-from tallystick.core.message import OutgoingMessage
-from tallystick.core.names import LONGEST_HEADER_NAME, LONGEST_HEADER_VALUE, LONGEST_KEY, LONGEST_TAG, check_name
+from tallystick.core.limits import Limits
+from tallystick.core.message import LATEST_MS
+from tallystick.core.names import (
+    LONGEST_HEADER_NAME,
+    LONGEST_HEADER_VALUE,
+    LONGEST_KEY,
+    LONGEST_TAG,
+    MOST_HEADERS,
+    check_name,
+)
 
-LATEST_MS = 253_402_300_799_999
 COLUMNS = ("topic", "value", "key", "headers", "tag", "deliver_at")
 _SCHEMA_HEADER, _BATCH_HEADER = 1, 3  # of MessageHeader in Arrow's Message.fbs
+_ENDIANNESS = 0  # the field of Schema that is set when the byte order is not ours
 _COMPRESSION = 3  # the field of RecordBatch that is set when its buffers are compressed
 
 
-def messages_of_stream(body: bytes, most: int) -> list[OutgoingMessage]:
-    """The rows of an Arrow IPC stream as messages, in order."""
+def rows_of_stream(body: bytes, limits: Limits) -> Any:
+    """The rows of an Arrow IPC stream as one record batch that keeps to every rule for messages."""
     pa = pyarrow()
     try:
-        _refuse_compressed(pa, body)
+        _check_framing(pa, body)
         with pa.ipc.open_stream(body) as reader:
             _check_schema(pa, reader.schema)
-            batches = list(reader)
-            for batch in batches:
-                batch.validate(full=True)
+            batches = list(_checked(reader, limits.part_messages))
+            whole = pa.Table.from_batches(batches, reader.schema).combine_chunks().to_batches()
     except (pa.ArrowException, struct.error, OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is no Arrow IPC stream: {error}") from error
-    rows = sum(batch.num_rows for batch in batches)
-    if rows > most:
-        raise TooLarge(f"{rows} rows in one request, the limit is {most}")
-    return [message for batch in batches for message in _messages(pa, batch)]
+    rows = whole[0] if whole else pa.RecordBatch.from_pylist([], schema=reader.schema)
+    _check_rows(pa, rows, limits)
+    return rows
 
 
-def _refuse_compressed(pa: Any, body: bytes) -> None:
+def _checked(reader: Any, most: int) -> Any:
+    rows = 0
+    for batch in reader:
+        rows += batch.num_rows
+        if rows > most:  # before it is looked at: a length is easily said
+            raise TooLarge(f"{rows} rows in one request, the limit is {most}")
+        batch.validate(full=True)
+        yield batch
+
+
+# --- what the stream is made of -----------------------------------------------------------------------------------
+
+
+def _check_framing(pa: Any, body: bytes) -> None:
     for message in pa.ipc.MessageReader.open_stream(body):
         metadata = message.metadata.to_pybytes()
         root = struct.unpack_from("<I", metadata, 0)[0]
@@ -47,9 +66,12 @@ def _refuse_compressed(pa: Any, body: bytes) -> None:
         header = _field(metadata, root, 2)
         if not kind or metadata[kind] not in (_SCHEMA_HEADER, _BATCH_HEADER) or not header:
             raise InvalidRequest("the Arrow stream holds something else than a schema and plain record batches")
-        batch = header + struct.unpack_from("<I", metadata, header)[0]
-        if metadata[kind] == _BATCH_HEADER and _field(metadata, batch, _COMPRESSION):
+        table = header + struct.unpack_from("<I", metadata, header)[0]
+        if metadata[kind] == _BATCH_HEADER and _field(metadata, table, _COMPRESSION):
             raise InvalidRequest("the Arrow stream is compressed; send it plain")
+        order = _field(metadata, table, _ENDIANNESS) if metadata[kind] == _SCHEMA_HEADER else 0
+        if order and struct.unpack_from("<h", metadata, order)[0]:
+            raise InvalidRequest("the Arrow stream is big-endian; send it little-endian")
 
 
 def _field(metadata: bytes, table: int, number: int) -> int:
@@ -86,50 +108,66 @@ def _check_schema(pa: Any, schema: Any) -> None:
             raise InvalidRequest(f"column {name} is missing", field=name)
 
 
-def _messages(pa: Any, batch: Any) -> list[OutgoingMessage]:
-    import pyarrow.compute as pc
+# --- what the rows hold --------------------------------------------------------------------------------------------
 
-    columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+
+def _check_rows(pa: Any, rows: Any, limits: Limits) -> None:
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     for name in ("topic", "value"):
         if columns[name].null_count:
             raise InvalidRequest(f"column {name} has a null; every message needs a {name}", field=name)
-    for topic in pc.unique(columns["topic"]).to_pylist():
+    for topic in pa.compute.unique(columns["topic"]).to_pylist():
         check_name(topic, "topic")
+    longest = _most(pa.compute.binary_length(columns["value"]))
+    if longest > limits.message_bytes:
+        raise TooLarge(f"column value has {longest} bytes, the limit is {limits.message_bytes}", field="value")
     for name, most in (("key", LONGEST_KEY), ("tag", LONGEST_TAG)):
-        longest = pc.max(pc.utf8_length(columns[name])).as_py() if name in columns else None
-        if longest is not None and longest > most:
+        if name in columns and (longest := _most(pa.compute.utf8_length(columns[name]))) > most:
             raise TooLarge(f"column {name} has a text of {longest} characters, the limit is {most}", field=name)
-    return [
-        OutgoingMessage(*row)
-        for row in zip(
-            columns["topic"].to_pylist(),
-            columns["value"].to_pylist(),
-            columns["key"].to_pylist() if "key" in columns else repeat(None),
-            [_headers(one) for one in columns["headers"].to_pylist()] if "headers" in columns else repeat(None),
-            columns["tag"].to_pylist() if "tag" in columns else repeat(None),
-            _times(pa, pc, columns["deliver_at"]) if "deliver_at" in columns else repeat(0),
-            strict=False,
+    if "headers" in columns:
+        _check_headers(pa, columns["headers"])
+    if "deliver_at" in columns:
+        _check_times(times_of(columns["deliver_at"]))
+
+
+def _most(numbers: Any) -> int:
+    return int(pyarrow().compute.max(numbers).as_py() or 0)
+
+
+def _check_headers(pa: Any, headers: Any) -> None:
+    pc = pa.compute
+    # As lists of pairs, which Arrow can take apart; of sliced or null rows it leaves out what they do not hold.
+    pairs = headers.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])))
+    flat = pairs.flatten()
+    names, texts = flat.field("key"), flat.field("value")
+    lengths = pc.utf8_length(names)
+    if (
+        names.null_count
+        or texts.null_count
+        or _most(lengths) > LONGEST_HEADER_NAME
+        or (len(names) and pc.min(lengths).as_py() < 1)
+        or _most(pc.utf8_length(texts)) > LONGEST_HEADER_VALUE
+    ):
+        raise InvalidRequest(
+            f"headers: each needs a name of 1 to {LONGEST_HEADER_NAME} characters and a text of at most "
+            f"{LONGEST_HEADER_VALUE}",
+            field="headers",
         )
-    ]
+    count = _most(pc.list_value_length(pairs))
+    if count > MOST_HEADERS:
+        raise TooLarge(f"headers: {count} of them for one message, the limit is {MOST_HEADERS}", field="headers")
+    named = pa.table({"row": pc.list_parent_indices(pairs), "name": names})
+    if named.group_by(["row", "name"]).aggregate([]).num_rows < len(names):
+        raise InvalidRequest("headers: a message has two of one name", field="headers")
 
 
-def _headers(pairs: list[tuple[str, str | None]] | None) -> dict[str, str] | None:
-    if pairs is None:
-        return None
-    headers: dict[str, str] = {}
-    for name, value in pairs:
-        if value is None or not 0 < len(name) <= LONGEST_HEADER_NAME or len(value) > LONGEST_HEADER_VALUE:
-            raise InvalidRequest(
-                f"headers: {name[:80]!r} needs a name of 1 to {LONGEST_HEADER_NAME} characters "
-                f"and a text of at most {LONGEST_HEADER_VALUE}",
-                field="headers",
-            )
-        headers[name] = value
-    return headers
+def times_of(column: Any) -> Any:
+    """Milliseconds since the epoch; 0 for at once."""
+    pa = pyarrow()
+    return pa.compute.fill_null(column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64()), 0)
 
 
-def _times(pa: Any, pc: Any, column: Any) -> list[int]:
-    times: list[int] = pc.fill_null(column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64()), 0).to_pylist()
-    if times and not 0 <= min(times) <= max(times) <= LATEST_MS:
+def _check_times(times: Any) -> None:
+    extremes = pyarrow().compute.min_max(times).as_py()
+    if extremes["min"] is not None and not 0 <= extremes["min"] <= extremes["max"] <= LATEST_MS:
         raise InvalidRequest("deliver_at is before 1970 or after the year 9999", field="deliver_at")
-    return times

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from tallystick.api.http.arrow import END_OF_STREAM, headers_array, pyarrow
+from tallystick.api.http.arrow import headers_array
+from tallystick.columnar.arrow import END_OF_STREAM, pyarrow
 from tallystick.core.wire import TableName
 
 # Name and kind of each column; a question mark where it may be null.

@@ -80,9 +80,9 @@ def _check_size(size: int, limit: int) -> None:
 
 
 class HttpAnswer(Struct):
-    """An answer: its body as a whole, or in pieces as they are made."""
+    """An answer: its body as a whole, or in pieces as they are made, each of them some buffers."""
 
-    body: bytes | AsyncIterator[bytes | memoryview]
+    body: bytes | AsyncIterator[list[memoryview]]
     media_type: str = ""
     status: int = 200
     headers: dict[str, str] = {}
@@ -94,7 +94,8 @@ class HttpAnswer(Struct):
         headers = [(b"content-type", self.media_type.encode()), *_encoded(self.headers)]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         async for piece in self.body:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            # Not "body": large buffers are handed on as they are, instead of being copied into one.
+            await send({"type": "http.response.body", "buffers": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 

@@ -107,8 +107,11 @@ class HttpExchange:
             raise CallerGone  # or it would be made to its end for nobody
         if self.gone or self.over:
             return
-        # The head goes with the first piece of the body: one write.
-        self._connection.write(self._head + self._framed(event.get("body", b""), more))
+        if "buffers" in event:
+            self._connection.write_all(self._framed_buffers(event["buffers"]))
+        else:
+            # The head goes with the first piece of the body: one write.
+            self._connection.write(self._head + self._framed(event.get("body", b""), more))
         self._head, self.begun = b"", True
         if not more:
             self.over = True
@@ -132,6 +135,15 @@ class HttpExchange:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
         return b"".join(lines)
+
+    def _framed_buffers(self, buffers: list[memoryview]) -> list[bytes | memoryview]:
+        """What an application without a length has in pieces, of which there are more."""
+        size = sum(buffer.nbytes for buffer in buffers)
+        if not size or self.scope["method"] == "HEAD":
+            return [self._head]
+        if not self._chunked:
+            return [self._head, *buffers]
+        return [self._head + b"%x\r\n" % size, *buffers, b"\r\n"]
 
     def _framed(self, body: bytes, more: bool) -> bytes:
         if self.scope["method"] == "HEAD":
@@ -374,6 +386,10 @@ class Http1Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
+
+    def write_all(self, pieces: list[bytes | memoryview]) -> None:
+        if not self._transport.is_closing():
+            self._transport.writelines(pieces)
 
     def pause_writing(self) -> None:
         self.full = self._loop.create_future()

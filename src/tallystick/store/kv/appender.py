@@ -7,7 +7,7 @@ import msgspec
 from tallystick.core.message import Chunk, OutgoingMessage
 from tallystick.core.ops import Position
 from tallystick.store.kv import keys
-from tallystick.store.kv.bodies import Reference, queue_of
+from tallystick.store.kv.bodies import ColumnsReference, Reference, queue_of
 from tallystick.store.kv.catalog import Catalog, QueueId, Topic
 from tallystick.store.kv.engine import Changes
 
@@ -33,7 +33,7 @@ class Appender:
         self._now = now
         self._open: dict[QueueId, _Open] = {}
         self._sealed: list[tuple[QueueId, Chunk]] = []
-        self._references: list[tuple[QueueId, int, Reference]] = []
+        self._references: list[tuple[QueueId, int, Reference | ColumnsReference]] = []
         self.touched: set[QueueId] = set()
 
     def _turn(self, topic: Topic) -> int:
@@ -65,14 +65,15 @@ class Appender:
             self._sealed.append((where, self._open.pop(where).chunk))
         return Position(topic.name, queue, offset)
 
-    def refer(self, where: QueueId, count: int, body: bytes, gid: str, first: int) -> None:
-        """Append messages that lie in a body already."""
+    def refer(self, where: QueueId, count: int, reference: Reference | ColumnsReference) -> None:
+        """Append messages that lie in a body already; the place of the reference is told here."""
         opened = self._open.pop(where, None)
         if opened is not None:
             self._sealed.append((where, opened.chunk))
         base = self._catalog.ends.get(where, 0)
         self._catalog.ends[where] = base + count
-        self._references.append((where, base + count - 1, Reference(base, self._now, body, gid, first)))
+        reference.base, reference.stored_at = base, self._now
+        self._references.append((where, base + count - 1, reference))
 
     def forget(self, topic_id: int) -> None:
         """The topic is deleted: what this batch has appended to it goes with it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, Protocol
 
-Area = Literal["tx", "log", "index"]
-AREAS: tuple[Area, ...] = ("tx", "log", "index")
+Area = Literal["tx", "log", "index", "body"]
+AREAS: tuple[Area, ...] = ("tx", "log", "index", "body")
 
 
 class Changes:
@@ -32,7 +32,8 @@ class EngineFailed(Exception):
 
 
 class Engine(Protocol):
-    """Sorted bytes in three areas."""
+    """Sorted bytes in four areas. Values of "body" are large, are written once, and carry a checksum of their own that
+    whoever reads them verifies: an engine may keep them where it likes, and need not look at them."""
 
     def get(self, area: Area, key: bytes) -> bytes | None: ...
 

@@ -36,6 +36,7 @@ def handlers(reader: QueueReader) -> dict[type, Handler]:
         ops.Rollback: transactions.rollback,
         ops.Send: transactions.send,
         ops.PreparePart: parts.prepare,
+        ops.PrepareColumns: parts.prepare_columns,
         ops.DropParts: parts.drop,
         ops.CommitBatch: ledger.commit,
         ops.Ack: leases.ack,

@@ -5,6 +5,8 @@
            c <gid>                         calls of a transaction that has an outcome
     log    <topic id> <queue> <last>       a chunk, or a reference to a body, under the offset of its last message
            <topic id> ffff <number>        a body: messages of a part, for one queue
+    body   <topic id> <number> 0           a body in columns: all but the values of its messages
+           <topic id> <number> 1           their values
     index  T <name>                        topic              N <topic id> <queue>   next offset
            C <via:name>                    check channel      S <topic id> <queue>   first kept offset
            d <channel> <time> <gid>        due check          w <channel>            where due scans may begin
@@ -270,6 +272,17 @@ class _Body:
         return _CHUNK.pack(topic_id, 0xFFFF, number)
 
 
+class _Columns:
+    """Bodies in columns, which have an area for themselves. Both halves of one have its number."""
+
+    def halves(self, topic_id: int, number: int) -> tuple[bytes, bytes]:
+        key = _LINE.pack(topic_id, number)
+        return key + b"\0", key + b"\1"
+
+    def of_topic(self, topic_id: int) -> Range:
+        return _under(u32(topic_id))
+
+
 class _Reference(Kind):
     def key(self, topic_id: int, queue: int, last: int) -> bytes:
         return self._byte + _CHUNK.pack(topic_id, queue, last)
@@ -318,6 +331,7 @@ CALLS = Named(b"c")
 
 CHUNK = _Chunk()
 BODY = _Body()
+COLUMNS = _Columns()
 
 TOPIC = Named(b"T")
 END = OfQueue(b"N")

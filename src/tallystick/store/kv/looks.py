@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tallystick.core.calls import CallsView, CallTopicView, CallView
 from tallystick.core.errors import NotFound, StorageFailed
+from tallystick.core.message import Slice, Welcome
 from tallystick.core.wire import GroupView, LedgerView, Split, TableName, TopicView, TransactionView
 from tallystick.store.kv import call_views, ledger, tables, topics, views
 from tallystick.store.kv.batch import Batch
@@ -14,7 +15,6 @@ from tallystick.store.kv.visible import Visible
 from tallystick.store.protocol import (
     Channel,
     Counts,
-    Slice,
     StoreSettings,
     TablePage,
     TableQuery,
@@ -43,7 +43,9 @@ class Looks:
 
     # --- topics and queues, for any thread -----------------------------------------------------------------------
 
-    def read(self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int) -> Slice:
+    def read(
+        self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int, columns: Welcome = "none"
+    ) -> Slice:
         visible, reader = self._visible, self._reader
         shown = visible.known(topic)
         known = shown.topic
@@ -53,7 +55,7 @@ class Looks:
         if not start <= offset <= end:
             raise topics.outside(known, queue, offset, start, end)
         try:
-            piece = reader.slice(shown, queue, offset, max_messages, max_bytes)
+            piece = reader.slice(shown, queue, offset, max_messages, max_bytes, columns)
         except Exception as error:
             if self._failure is None:
                 raise

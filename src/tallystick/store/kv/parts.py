@@ -8,11 +8,12 @@ from collections import defaultdict
 import msgspec
 from msgspec import Struct
 
-from tallystick.core.errors import DifferentContent, PartUnavailable
+from tallystick.core.errors import Conflict, DifferentContent, PartUnavailable
 from tallystick.core.message import OutgoingMessage, dated
-from tallystick.core.ops import DropParts, OpResult, PartRef, PreparePart
+from tallystick.core.ops import DropParts, OpResult, PartRef, PrepareColumns, PreparePart
 from tallystick.store.kv import bodies, delayed, keys, topics
 from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.bodies import ColumnsReference, Reference
 from tallystick.store.protocol import ExpireParts, Progress
 
 # Fewer bytes than this are written once more by the commit, into chunks shared with others: many small chunks would
@@ -21,12 +22,13 @@ SMALL_BYTES = 64 * 1024
 
 
 class Laid(Struct, array_like=True):
-    """A body that this part has laid down for one queue."""
+    """A body that this part has laid down for one queue; of one in columns, when its messages came."""
 
     topic_id: int
     queue: int
     count: int
-    key: bytes
+    body: bytes
+    born_at: int = 0
 
 
 class PartRecord(Struct, array_like=True):
@@ -42,25 +44,59 @@ _decode = msgspec.msgpack.Decoder(PartRecord).decode
 
 
 def prepare(batch: Batch, op: PreparePart) -> OpResult | None:
-    key = keys.PART.key(op.part, op.index)
-    stored = batch.get("tx", key)
     check = _checksum(op.messages)
-    if stored is not None:
-        known = _decode(stored)
-        if (known.count, known.check) != (len(op.messages), check):
-            raise DifferentContent(f"part {op.part} index {op.index} holds other messages", field="part")
+    if _is_known(batch, op, len(op.messages), check):
         return OpResult(duplicate=True)
     topics.require(batch, {message.topic for message in op.messages})
-    ttl = batch.settings.part_ttl_ms if op.ttl_ms is None else op.ttl_ms
-    record = PartRecord(batch.now + ttl, len(op.messages), check, [], [])
+    record = PartRecord(0, len(op.messages), check, [], [])
     if sum(len(message.value) for message in op.messages) < SMALL_BYTES:
         record.messages = [(sequence, dated(message, batch.now)) for sequence, message in enumerate(op.messages)]
     else:
         _lay_down(batch, op, record)
+    _keep(batch, op, record)
+    return None
+
+
+def prepare_columns(batch: Batch, op: PrepareColumns) -> OpResult | None:
+    if _is_known(batch, op, op.count, op.check):
+        return OpResult(duplicate=True)
+    topics.require(batch, op.topics)
+    kept = [(sequence, dated(message, batch.now)) for sequence, message in op.messages]
+    _keep(batch, op, PartRecord(0, op.count, op.check, kept, _lay_columns(batch, op)))
+    return None
+
+
+def _is_known(batch: Batch, op: PreparePart | PrepareColumns, count: int, check: int) -> bool:
+    """Whether this request has come before; another one in its place is refused."""
+    stored = batch.get("tx", keys.PART.key(op.part, op.index))
+    if stored is None:
+        return False
+    known = _decode(stored)
+    if (known.count, known.check) != (count, check):
+        raise DifferentContent(f"part {op.part} index {op.index} holds other messages", field="part")
+    return True
+
+
+def _keep(batch: Batch, op: PreparePart | PrepareColumns, record: PartRecord) -> None:
+    key = keys.PART.key(op.part, op.index)
+    record.expires_at = batch.now + (batch.settings.part_ttl_ms if op.ttl_ms is None else op.ttl_ms)
     batch.put("tx", key, encode(record))
     batch.put("index", keys.PART_EXPIRY.key(record.expires_at, key), b"")
     batch.counters.parts += 1
-    return None
+
+
+def _lay_columns(batch: Batch, op: PrepareColumns) -> list[Laid]:
+    laid = []
+    for piece in op.pieces:
+        topic = batch.catalog.topics[piece.topic]
+        if piece.queue >= topic.queues:
+            # Deleted and made again since the messages were divided among its queues.
+            raise Conflict(f"topic {topic.name!r} has changed meanwhile; send the part again", field="topic")
+        body = keys.u64(_next_number(batch))
+        for (area, key), half in zip(bodies.entries(topic.id, body), (piece.columns, piece.values), strict=True):
+            batch.put(area, key, half)
+        laid.append(Laid(topic.id, piece.queue, piece.count, body, batch.now))
+    return laid
 
 
 def _checksum(messages: list[OutgoingMessage]) -> int:
@@ -82,10 +118,14 @@ def _lay_down(batch: Batch, op: PreparePart, record: PartRecord) -> None:
     for name, messages in by_topic.items():
         topic = batch.catalog.topics[name]
         for queue, body in bodies.split(messages, topic.queues, batch.now, turn):
-            batch.counters.bodies += 1
-            key = keys.BODY.key(topic.id, batch.counters.bodies)
+            key = keys.BODY.key(topic.id, _next_number(batch))
             batch.put("log", key, encode(body))
             record.laid.append(Laid(topic.id, queue, len(body.values), key))
+
+
+def _next_number(batch: Batch) -> int:
+    batch.counters.bodies += 1
+    return batch.counters.bodies
 
 
 def _records(batch: Batch, part_id: str) -> list[tuple[bytes, PartRecord]]:
@@ -125,9 +165,15 @@ def publish(batch: Batch, claimed: Claimed, gid: str, first: int) -> int:
         for sequence, message in record.messages:
             delayed.append(batch, message, gid, first + count + sequence)
         for laid in record.laid:
-            batch.log.refer((laid.topic_id, laid.queue), laid.count, laid.key, gid, first + count)
+            batch.log.refer((laid.topic_id, laid.queue), laid.count, _reference(laid, gid, first + count))
         count += record.count
     return count
+
+
+def _reference(laid: Laid, gid: str, first: int) -> Reference | ColumnsReference:
+    if bodies.in_columns(laid.body):
+        return ColumnsReference(0, 0, laid.body, gid, first, laid.born_at)
+    return Reference(0, 0, laid.body, gid, first)
 
 
 def drop(batch: Batch, op: DropParts) -> None:
@@ -138,7 +184,8 @@ def drop(batch: Batch, op: DropParts) -> None:
 
 def _remove(batch: Batch, key: bytes, record: PartRecord) -> None:
     for laid in record.laid:
-        batch.delete("log", laid.key)
+        for area, key in bodies.entries(laid.topic_id, laid.body):
+            batch.delete(area, key)
     _forget(batch, key, record)
 
 

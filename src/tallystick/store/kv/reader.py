@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
-from tallystick.core.message import Chunk, StoredMessage, messages_of
+from tallystick.core.message import Chunk, Slice, StoredColumns, StoredMessage, Welcome, messages_of
 from tallystick.store.kv import keys
-from tallystick.store.kv.bodies import is_reference, whole_chunk
+from tallystick.store.kv.bodies import whole
 from tallystick.store.kv.catalog import Topic
+from tallystick.store.kv.columns import chunk_of
 from tallystick.store.kv.engine import Engine
 from tallystick.store.kv.visible import Shown, Visible
-from tallystick.store.protocol import Slice
 
 
 class ChunkHead(Struct, array_like=True):
@@ -25,6 +25,7 @@ class ChunkHead(Struct, array_like=True):
 
 
 decode_head = msgspec.msgpack.Decoder(ChunkHead).decode
+_encode_chunk = msgspec.msgpack.Encoder().encode
 _decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
 
 
@@ -38,34 +39,44 @@ class QueueReader:
         self._engine, self._visible = engine, visible
         self._cache: OrderedDict[tuple[int, int, int], Chunk] = OrderedDict()
 
-    def raw(self, topic_id: int, queue: int, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """(last offset, chunk) from the chunk that holds `offset` on."""
-        for key, value in self._engine.scan("log", *keys.CHUNK.between(topic_id, queue, offset, end)):
-            chunk = whole_chunk(self._engine, value) if is_reference(value) else value
-            if chunk is None:
-                return  # trimmed while we read: the next read will be told so
-            yield keys.CHUNK.last(key), chunk
-
-    def slice(self, shown: Shown, queue: int, offset: int, max_messages: int, max_bytes: int) -> Slice:
-        topic, end = shown.topic, shown.ends[queue]
-        piece = Slice(shown.starts[queue], offset, end, [], topic.created_at)
+    def slice(
+        self, shown: Shown, queue: int, offset: int, max_messages: int, max_bytes: int, columns: Welcome = "none"
+    ) -> Slice:
+        """Whole chunks from the one that holds `offset` on, at least one if there is any."""
+        piece = Slice(shown.starts[queue], offset, shown.ends[queue], [], shown.topic.created_at, [])
         taken = 0
-        for last, value in self.raw(topic.id, queue, offset, end):
-            if piece.chunks and taken + len(value) > max_bytes:
+        for last, found in self._stored(shown.topic, queue, offset, piece.end, columns != "no values"):
+            if isinstance(found, StoredColumns) and columns == "none":
+                found = _encode_chunk(chunk_of(found, shown.topic.name, queue))
+            size = len(found)
+            if not _fits(piece, found) or (taken and taken + size > max_bytes):
                 break
-            piece.chunks.append(value)
+            if isinstance(found, StoredColumns):
+                piece.columns.append(found)
+            else:
+                piece.chunks.append(found)
             piece.next = last + 1
-            taken += len(value)
+            taken += size
             # The next chunk is not even looked at if one like this would be too much: looking costs reading it.
-            if piece.next - offset >= max_messages or taken + len(value) > max_bytes:
+            if piece.next - offset >= max_messages or taken + size > max_bytes:
                 break
         return piece
+
+    def _stored(
+        self, topic: Topic, queue: int, offset: int, end: int, values: bool = True
+    ) -> Iterator[tuple[int, bytes | StoredColumns]]:
+        """(last offset, what is stored) from the chunk that holds `offset` on."""
+        for key, value in self._engine.scan("log", *keys.CHUNK.between(topic.id, queue, offset, end)):
+            found = whole(self._engine, topic.id, value, values)
+            if found is None:
+                return  # trimmed while we read: the next read will be told so
+            yield keys.CHUNK.last(key), found
 
     def messages(self, topic: Topic, queue: int, offset: int) -> Iterator[StoredMessage]:
         # Chunk by chunk: a receive wants a few messages, and mostly the ones behind the last it took.
         end = self._visible.end(topic, queue)
         while offset < end:
-            chunk = self._chunk_at(topic.id, queue, offset, end)
+            chunk = self._chunk_at(topic, queue, offset, end)
             if chunk is None:
                 return
             yield from messages_of(chunk, topic.name, queue, offset)
@@ -76,7 +87,7 @@ class QueueReader:
         return found if found is not None and found.offset == offset else None
 
     def stored_at(self, topic: Topic, queue: int, offset: int) -> int | None:
-        chunk = self._chunk_at(topic.id, queue, offset, self._visible.end(topic, queue))
+        chunk = self._chunk_at(topic, queue, offset, self._visible.end(topic, queue))
         return None if chunk is None else chunk.stored_at
 
     def offset_at(self, topic: Topic, queue: int, start: int, timestamp: int) -> int:
@@ -100,13 +111,19 @@ class QueueReader:
             return keys.CHUNK.last(key), decode_head(value)
         return None
 
-    def _chunk_at(self, topic_id: int, queue: int, offset: int, end: int) -> Chunk | None:
+    def _chunk_at(self, topic: Topic, queue: int, offset: int, end: int) -> Chunk | None:
         for (of_topic, of_queue, _), chunk in reversed(self._cache.items()):
-            if (of_topic, of_queue) == (topic_id, queue) and chunk.base <= offset < chunk.base + len(chunk):
+            if (of_topic, of_queue) == (topic.id, queue) and chunk.base <= offset < chunk.base + len(chunk):
                 return chunk
-        for last, value in self.raw(topic_id, queue, offset, end):
-            chunk = self._cache[(topic_id, queue, last)] = _decode_chunk(value)
+        for last, found in self._stored(topic, queue, offset, end):
+            chunk = chunk_of(found, topic.name, queue) if isinstance(found, StoredColumns) else _decode_chunk(found)
+            self._cache[(topic.id, queue, last)] = chunk
             if len(self._cache) > self.CACHED_CHUNKS:
                 self._cache.popitem(last=False)
             return chunk
         return None
+
+
+def _fits(piece: Slice, found: bytes | StoredColumns) -> bool:
+    """A slice holds one kind: what follows of the other is for the next."""
+    return not (piece.chunks if isinstance(found, StoredColumns) else piece.columns)

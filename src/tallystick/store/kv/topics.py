@@ -9,7 +9,7 @@ import msgspec
 
 from tallystick.core.errors import InvalidRequest, NotFound, OffsetOutOfRange, TooLarge
 from tallystick.core.wire import TopicView
-from tallystick.store.kv import keys, lives
+from tallystick.store.kv import bodies, keys, lives
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.catalog import Catalog, Topic, unknown_topic
 from tallystick.store.kv.reader import decode_head
@@ -103,6 +103,7 @@ def delete(batch: Batch, op: DeleteTopic) -> None:
     lives.end(batch, topic)
     batch.delete("index", keys.TOPIC.key(topic.name))
     batch.delete_range("log", *keys.CHUNK.of_topic(topic.id))
+    batch.delete_range("body", *keys.COLUMNS.of_topic(topic.id))
     for whole in (keys.END.of_topic(topic.id), keys.START.of_topic(topic.id), keys.REFERENCE.of_topic(topic.id)):
         batch.delete_range("index", *whole)
     for group_id in batch.catalog.groups.values():
@@ -151,7 +152,8 @@ def _drop_before(batch: Batch, topic: Topic, queue: int, offset: int, limit: int
         return 0
     dropped = 0
     for entry, body in list(islice(batch.scan("index", *keys.REFERENCE.before(*where, offset)), limit)):
-        batch.delete("log", body)
+        for area, key in bodies.entries(topic.id, body):
+            batch.delete(area, key)
         dropped += 1
         if dropped == limit:
             offset = keys.REFERENCE.last(entry) + 1

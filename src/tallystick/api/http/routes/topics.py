@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from tallystick.api.http import arrow
+from tallystick.api.http.arrow import read_columns
+from tallystick.api.http.arrow_out import QueueStream
 from tallystick.api.http.json_messages import MessageOut, TrimIn, readable
 from tallystick.api.http.route import Asked
 from tallystick.api.serving.asgi import HttpAnswer
@@ -110,16 +110,13 @@ async def fetch(asked: Asked, query: FetchQuery) -> ReadMessages | FetchResponse
 
 async def _arrow(asked: Asked, topic: str, queue: int, query: FetchQuery) -> HttpAnswer:
     door = asked.door
-    # Read once before the answer begins: an error after its first byte could not be told any more.
-    known = await asyncio.to_thread(door.read, topic, queue, query.offset, 1, 1)
-    end = known.end if query.end is None else min(known.end, query.end)
-    names = arrow.read_columns(query.columns)
+    stream = QueueStream(door, topic, queue, query.offset, query.end, read_columns(query.columns))
+    known = await stream.begin()
     headers = {
         "Tallystick-Start": str(known.start),
-        "Tallystick-Next": str(max(query.offset, end)),
+        "Tallystick-Next": str(max(query.offset, stream.end)),
         "Tallystick-End": str(known.end),
         "Tallystick-Store": door.store_id,
         "Tallystick-Created": str(known.created_at),
     }
-    content = arrow.stream(door, topic, queue, query.offset, end, names)
-    return HttpAnswer(content, ARROW, headers=headers)
+    return HttpAnswer(stream.pieces(), ARROW, headers=headers)

@@ -8,11 +8,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from tallystick.api.http import arrow_in
+from tallystick.api.http import arrow_in, arrow_parts
 from tallystick.api.http.json_messages import MessagesIn, OutcomeIn, PartIn, TransactionIn, outgoing, outgoing_calls
 from tallystick.api.http.route import Asked
+from tallystick.columnar.body import checksum
 from tallystick.core.names import NAME_PATTERN, check_gid
-from tallystick.core.ops import Commit, DropParts, Prepare, PreparePart, Rollback, Send
+from tallystick.core.ops import Commit, DropParts, Prepare, PrepareColumns, PreparePart, Rollback, Send
 from tallystick.core.wire import (
     ARROW,
     BatchRequest,
@@ -100,19 +101,25 @@ async def hurry(asked: Asked) -> TransactionView:
 async def put_part(asked: Asked, query: PartQuery) -> PartOut:
     part = check_gid(asked.path("part"), "part")
     if asked.sends(ARROW):
-        op = await _arrow_part(asked, part, query)
-    else:
-        sent = await asked.body(PartIn)
-        op = PreparePart(part, outgoing(sent.messages), sent.index, sent.ttl_ms)
+        columns = await _arrow_part(asked, part, query)
+        result = await asked.door.do(columns, asked.size)
+        return PartOut(part, columns.count, result.duplicate)
+    sent = await asked.body(PartIn)
+    op = PreparePart(part, outgoing(sent.messages), sent.index, sent.ttl_ms)
     result = await asked.door.do(op, asked.size)
     return PartOut(part, len(op.messages), result.duplicate)
 
 
-async def _arrow_part(asked: Asked, part: str, query: PartQuery) -> PreparePart:
-    body = await asked.raw_body()
-    # Off the event loop: turning megabytes into messages would hold every other request up.
-    messages = await asyncio.to_thread(arrow_in.messages_of_stream, body, asked.door.limits.part_messages)
-    return PreparePart(part, messages, query.index, query.ttl_ms)
+async def _arrow_part(asked: Asked, part: str, query: PartQuery) -> PrepareColumns:
+    content, door = await asked.raw_body(), asked.door
+
+    def made() -> PrepareColumns:
+        rows = arrow_in.rows_of_stream(content, door.limits)
+        queues = door.queues_of(arrow_parts.topics_of(rows))
+        return arrow_parts.part_of(rows, part, query.index, query.ttl_ms, checksum(content), queues)
+
+    # Off the event loop: dividing megabytes would hold every other request up.
+    return await asyncio.to_thread(made)
 
 
 async def drop_part(asked: Asked) -> None:

@@ -1,0 +1,1 @@
+"""Messages in columns: Arrow record batches as they are stored and as they travel."""
