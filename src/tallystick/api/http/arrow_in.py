@@ -155,7 +155,7 @@ def _check_headers(pa: Any, headers: Any) -> None:
         )
     count = _most(pc.list_value_length(pairs))
     if count > MOST_HEADERS:
-        raise TooLarge(f"headers: {count} of them for one message, the limit is {MOST_HEADERS}", field="headers")
+        raise InvalidRequest(f"headers: {count} of them for one message, the limit is {MOST_HEADERS}", field="headers")
     named = pa.table({"row": pc.list_parent_indices(pairs), "name": names})
     if named.group_by(["row", "name"]).aggregate([]).num_rows < len(names):
         raise InvalidRequest("headers: a message has two of one name", field="headers")

@@ -184,8 +184,8 @@ def drop(batch: Batch, op: DropParts) -> None:
 
 def _remove(batch: Batch, key: bytes, record: PartRecord) -> None:
     for laid in record.laid:
-        for area, key in bodies.entries(laid.topic_id, laid.body):
-            batch.delete(area, key)
+        for entry in bodies.entries(laid.topic_id, laid.body):
+            batch.delete(*entry)
     _forget(batch, key, record)
 
 

@@ -152,8 +152,8 @@ def _drop_before(batch: Batch, topic: Topic, queue: int, offset: int, limit: int
         return 0
     dropped = 0
     for entry, body in list(islice(batch.scan("index", *keys.REFERENCE.before(*where, offset)), limit)):
-        for area, key in bodies.entries(topic.id, body):
-            batch.delete(area, key)
+        for stored in bodies.entries(topic.id, body):
+            batch.delete(*stored)
         dropped += 1
         if dropped == limit:
             offset = keys.REFERENCE.last(entry) + 1
