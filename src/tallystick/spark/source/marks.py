@@ -59,7 +59,7 @@ def ends(views: dict[str, TopicView]) -> StreamMark:
     )
 
 
-# --- batch 0: Spark stores where a batch ends, before anything of it is read, but not where the first one begins -------
+# --- batch 0: Spark stores where a batch ends, before anything of it is read, but not where the first begins ----------
 
 
 def pin(kind: str) -> dict[str, str]:
