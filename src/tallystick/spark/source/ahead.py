@@ -7,10 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-AHEAD_BYTES = 8 * 1024 * 1024
 
-
-def read_ahead(batches: Iterator[Any], give_up: Callable[[], None], most: int = AHEAD_BYTES) -> Iterator[Any]:
+def read_ahead(batches: Iterator[Any], give_up: Callable[[], None], most: int) -> Iterator[Any]:
     """The same batches, up to about `most` bytes of them before they are asked for.
 
     An error comes where it would have come: after the batches before it. Whoever stops early ends the thread as well:

@@ -17,6 +17,7 @@ from tallystick.spark.source.settings import SourceSettings, parse_settings
 from tallystick.spark.source.topics import open_link, topic_view
 
 CREATED = "Tallystick-Created"  # the broker's word on which topic of a name it read from
+AHEAD_BYTES = 8 * 1024 * 1024  # of each task's memory, for batches that Spark has not asked for yet
 _BACKOFF = Backoff(first_ms=50, cap_ms=2_000)
 
 
@@ -30,7 +31,7 @@ def read_range(settings: SourceSettings, shape: Shape, wanted: Range) -> Iterato
     """Record batches in Spark's schema with exactly the offsets in [start, end), read ahead of whoever takes them."""
     with open_link(settings) as link:
         reading = _Reading(settings, wanted, shape.needed, link)
-        yield from read_ahead(map(shape.fit, reading.batches()), link.abandon)
+        yield from read_ahead(map(shape.fit, reading.batches()), link.abandon, AHEAD_BYTES)
 
 
 def read_messages(settings: SourceSettings, wanted: Range, columns: Sequence[str] | None = None) -> Iterator[Any]:
