@@ -192,9 +192,9 @@ def test_a_task_that_fails_does_not_wait_for_a_broker_that_is_silent(topic: str)
     with running_broker() as broker:
 
         def batches() -> Iterator[pa.RecordBatch]:
-            yield numbers(0, 2 * parts.REQUEST_ROWS)
+            yield numbers(0, parts.REQUEST_ROWS)
             os.kill(broker.pid, signal.SIGSTOP)
-            yield numbers(0, 2 * parts.REQUEST_ROWS)
+            yield numbers(0, 1)  # with which the others are sent
             raise RuntimeError("the input is broken")
 
         writer = batch_writer(broker.url, topic=topic)
