@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -39,6 +41,7 @@ class Link:
 
     With `patience` (seconds) a request that got no answer, or was told to come again, is made again until the time is
     up: only for requests that may be repeated, as all of ours may. `named` is what the user calls the address.
+    One thread at a time may ask; any other may `abandon` what that one waits for.
     """
 
     def __init__(self, url: str, timeout: float = TIMEOUT_SECONDS, patience: float = 0.0, named: str = "--url") -> None:
@@ -48,6 +51,7 @@ class Link:
         self._named, self._patience = named, patience
         self._prefix = address.path
         self._connection = kind(address.host, address.port, timeout=timeout)
+        self._abandoned = threading.Event()
 
     def __enter__(self) -> Link:
         return self
@@ -59,6 +63,18 @@ class Link:
 
     def close(self) -> None:
         self._connection.close()
+
+    def abandon(self) -> None:
+        """Nobody wants an answer any more: the request under way ends with an error, and none is made after it."""
+        self._abandoned.set()
+        under_way = self._connection.sock
+        if under_way is not None:
+            with suppress(OSError):  # it may have ended by itself
+                under_way.shutdown(socket.SHUT_RDWR)
+
+    def rest(self, seconds: float) -> bool:
+        """Wait before another try; False, and at once, if there is to be none."""
+        return not self._abandoned.wait(seconds)
 
     # --- JSON ------------------------------------------------------------------------------------------------
 
@@ -88,7 +104,7 @@ class Link:
 
     # --- Arrow -----------------------------------------------------------------------------------------------
 
-    def post_arrow(self, *path: str, body: bytes, **query: Any) -> Any:
+    def post_arrow(self, *path: str, body: bytes | memoryview, **query: Any) -> Any:
         """Send an Arrow IPC stream; the answer is JSON."""
         headers = {"Accept": "application/json", "Content-Type": ARROW}
         target = _path(*path) + _query(query)
@@ -130,14 +146,18 @@ class Link:
             except TallystickError as error:
                 tries += 1
                 wait = _BACKOFF.wait_ms(tries) / 1000
-                if not error.retryable or time.monotonic() + wait > deadline:
+                if not error.retryable or time.monotonic() + wait > deadline or not self.rest(wait):
                     raise
-                time.sleep(wait)
 
     def _exchange(
-        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+        self, method: str, path: str, body: bytes | memoryview | None, headers: dict[str, str]
     ) -> http.client.HTTPResponse:
         try:
+            if self._connection.sock is None:
+                self._connection.connect()
+            # Looked at only now: whoever abandons from here on finds the connection.
+            if self._abandoned.is_set():
+                raise ConnectionAbortedError("given up")
             self._connection.request(method, self._prefix + path, body, headers)
             return self._connection.getresponse()
         except (OSError, http.client.HTTPException) as error:

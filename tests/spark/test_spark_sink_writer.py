@@ -4,6 +4,8 @@ between them."""
 from __future__ import annotations
 
 import http.client
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -108,7 +110,7 @@ def test_a_delay_holds_messages_back_until_its_time(broker: BrokerProcess, topic
     assert content(broker.url, topic) == {"now": 1, "later": 1, "later too": 1}
 
 
-def test_a_task_sends_in_many_small_requests_and_holds_no_more_than_one(broker: BrokerProcess, topic: str) -> None:
+def test_a_task_sends_in_many_small_requests_and_holds_few_of_them(broker: BrokerProcess, topic: str) -> None:
     """32 MiB in one task: what Arrow holds never grows beyond a few requests."""
     held: list[int] = []
 
@@ -130,22 +132,81 @@ def test_requests_are_bounded_in_bytes_and_rows_and_numbered(broker: BrokerProce
     sent: list[tuple[int, int]] = []
 
     class Watched(Link):
-        def post_arrow(self, *path: str, body: bytes, **query: object) -> object:
+        def post_arrow(self, *path: str, body: memoryview, **query: object) -> object:
             with pa.ipc.open_stream(body) as stream:
                 sent.append((len(body), sum(batch.num_rows for batch in stream)))
             assert query["index"] == len(sent) - 1
             return super().post_arrow(*path, body=body, **query)
 
     options = batch_writer(broker.url, topic=topic)
-    with Watched(broker.url) as link:
-        part = parts.Part(link, options._columns, None)
+    with Watched(broker.url) as link, parts.Part(link, options._columns, None) as part:
         part.add(numbers(0, 3 * parts.REQUEST_ROWS))
         for _ in range(5):
             part.add(values("y" * 3_000_000))
-        part.flush()
     assert part.content.rows == sum(count for _, count in sent) == 3 * parts.REQUEST_ROWS + 5
     assert max(count for _, count in sent) <= parts.REQUEST_ROWS
     assert max(size for size, _ in sent) < 2 * parts.REQUEST_BYTES
+
+
+def test_the_next_request_is_made_while_one_is_under_way(broker: BrokerProcess, topic: str) -> None:
+    """And no more than that: with one on its way and one made, the task waits."""
+    go_on, under_way = threading.Event(), threading.Event()
+
+    class Held(Link):
+        def post_arrow(self, *path: str, **query: Any) -> Any:
+            under_way.set()
+            assert go_on.wait(60)
+            return super().post_arrow(*path, **query)
+
+    columns = batch_writer(broker.url, topic=topic)._columns
+    with Held(broker.url) as link, parts.Part(link, columns, None) as part:
+        for first in (0, 10):
+            part.add(numbers(first, first + 10))
+            part.flush() if first == 0 else None
+        assert under_way.wait(60)
+        assert not go_on.is_set()
+        go_on.set()
+    assert part.content.rows == 20
+    with Link(broker.url) as link:
+        link.post("ledger", new_gid(), "0", parts=[{"part": part.id, "count": 20}])
+    assert difference(broker.url, topic, expected(0, 20)) == NOTHING
+
+
+def test_a_request_that_is_refused_fails_the_task(broker: BrokerProcess, topic: str) -> None:
+    """Its error comes with the next request, or at the end."""
+
+    class Refused(Link):
+        def post_arrow(self, *path: str, **query: Any) -> Any:
+            return super().post_arrow(*path, **{**query, "ttl_ms": -1})
+
+    columns = batch_writer(broker.url, topic=topic)._columns
+    for batches in ([numbers(0, 5)], [numbers(0, parts.REQUEST_ROWS), numbers(0, parts.REQUEST_ROWS)] * 2):
+        with pytest.raises(InvalidRequest), Refused(broker.url) as link, parts.Part(link, columns, None) as part:
+            for one in batches:
+                part.add(one)
+
+
+@pytest.mark.fault
+def test_a_task_that_fails_does_not_wait_for_a_broker_that_is_silent(topic: str) -> None:
+    """It would wait for two minutes for its answer. What was sent expires; nothing of it is ever visible."""
+    with running_broker() as broker:
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield numbers(0, parts.REQUEST_ROWS)
+            os.kill(broker.pid, signal.SIGSTOP)
+            yield numbers(0, 1)  # with which the others are sent
+            raise RuntimeError("the input is broken")
+
+        writer = batch_writer(broker.url, topic=topic)
+        before = time.monotonic()
+        try:
+            with pytest.raises(RuntimeError, match="the input is broken"):
+                writer.write(batches())
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        assert time.monotonic() - before < 60
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("tallystick-sink")]
+        assert content(broker.url, topic) == {}
 
 
 def test_a_broker_that_takes_only_small_requests_gets_small_ones(topic: str) -> None:

@@ -142,7 +142,6 @@ def test_a_stream_that_had_not_read_everything(
     topic = new_topic(client, queues=1)
     produce(client, topic, 10)
     query = play(topic=topic, startingOffsets="earliest", failOnDataLoss=fail, maxOffsetsPerTrigger="9")
-    query.step()
     assert sum(query.step().values()) == 9
     new = make_again(client, topic, 9)
     with lost(fail, caplog, f"{topic}: the topic was deleted and made again"):
@@ -156,7 +155,6 @@ def test_a_stream_that_had_read_everything_goes_on(client: RawClient, play: Any,
     topic = new_topic(client, queues=1)
     produce(client, topic, 10)
     query = play(topic=topic, startingOffsets="earliest")
-    query.step()
     assert sum(query.step().values()) == 10
     new = make_again(client, topic, 25, queues)
     assert query.step() == new
@@ -170,7 +168,6 @@ def test_a_batch_of_a_stream_between_its_plan_and_its_reading(
     topic = new_topic(client, queues=1)
     produce(client, topic, 10)
     query = play(topic=topic, startingOffsets="earliest", failOnDataLoss=fail)
-    query.step()
     _, parts = query.plan()
     make_again(client, topic, 25)
     with lost(fail, caplog, f"{topic}/0: offsets 0 to 9 are gone: the topic was deleted and made again"):
@@ -186,7 +183,6 @@ def test_a_run_of_all_that_is_available_now(
     options = {"topic": topic, "startingOffsets": "earliest", "failOnDataLoss": fail, "maxOffsetsPerTrigger": "4"}
     query = play(**options)
     query.reader.prepareForTriggerAvailableNow()
-    query.step()
     assert sum(query.step().values()) == 4
     new = make_again(client, topic, 25)
     with lost(fail, caplog, f"{topic}/0: offsets 4 to 7 are gone: the topic was deleted and made again"):
@@ -221,7 +217,6 @@ def test_another_store_behind_the_same_address(tmp_path: Path, fail: str, caplog
         reader = batch(broker, topic=topic, failOnDataLoss=fail)
         parts = reader.partitions()
         query = play(topic=topic, startingOffsets="earliest", failOnDataLoss=fail)
-        query.step()
         assert sum(query.step().values()) == 10
         broker.kill()
         shutil.rmtree(broker.data_dir)

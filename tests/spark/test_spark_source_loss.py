@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,6 @@ def test_retention_that_overtakes_a_stream_fails_it_or_is_skipped(client: RawCli
     strict = play(topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger="10")
     loose = play(topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger="10", failOnDataLoss="false")
     for query in (strict, loose):
-        query.step()
         assert sum(query.step().values()) == 10
     trim(client, topic, q0=95)
     with pytest.raises(DataLoss, match=f"{topic}/0: offsets 10 to 94 are gone"):
@@ -112,7 +112,6 @@ def test_a_planned_batch_of_a_topic_deleted_meanwhile(client: RawClient, play: A
     strict = play(topic=topic, startingOffsets="earliest")
     loose = play(topic=topic, startingOffsets="earliest", failOnDataLoss="false")
     produce(client, topic, 3)
-    strict.step(), loose.step()
     (_, parts), _ = strict.plan(), loose.plan()
     assert client.request("DELETE", f"/v1/topics/{topic}").status == 204
     with pytest.raises(DataLoss, match=f"{topic}: the topic was deleted since"):
@@ -150,8 +149,8 @@ def test_archive_and_log_are_one_topic(broker: BrokerProcess, client: RawClient,
     assert spans(part for part in reader.partitions() if part.archived) == [(topic, 0, 0, 20), (topic, 1, 0, 25)]
     assert read_all(reader) == everything
     query = play(topic=topic, startingOffsets="earliest", archive=place, maxOffsetsPerTrigger="30")
-    steps = [query.step() for _ in range(6)]
-    assert sum(steps, steps[0]) == everything
+    steps = [query.step() for _ in range(4)]
+    assert sum(steps, Counter()) == everything
     assert sum(read_all(batch(broker, topic=topic)).values()) == 100 - 45, "without the option only the log is read"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from source_support import (
     read_all,
     spans,
     stored,
+    trim,
     truth,
 )
 
@@ -28,6 +30,7 @@ from brokers import BrokerProcess
 from raw_client import RawClient
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound
 from tallystick.spark.schema import topic_schema
+from tallystick.spark.source.ranges import DataLoss
 from tallystick.spark.source.reader import BatchReader
 
 
@@ -158,21 +161,96 @@ def test_ranges_are_divided_for_more_tasks(broker: BrokerProcess, client: RawCli
 # --- stream --------------------------------------------------------------------------------------------------------
 
 
-def test_batch_0_pins_the_start_and_reads_nothing(client: RawClient, play: Any) -> None:
+def test_batch_0_from_latest_is_empty_and_fixes_the_start(client: RawClient, play: Any) -> None:
     topic = new_topic(client)
     produce(client, topic, 10)
     query = play(topic=topic)  # latest
     place = query.place
     assert query.step() == {}
-    pinned = query.place
+    fixed = query.place
     produce(client, topic, 5)
     # Batch 0 is repeated after a crash, by a new process, although the topic has grown.
     again = play(topic=topic)
-    assert again.reader.partitions(place, pinned) == []
-    again.place = pinned
+    assert again.reader.partitions(place, fixed) == []
+    again.place = fixed
     found = again.step()
     assert sum(found.values()) == 5
     assert found <= truth(client, topic)
+
+
+@pytest.mark.parametrize("start", ["earliest", "offsets", "time"])
+def test_batch_0_holds_rows_and_is_the_same_when_it_is_repeated(client: RawClient, play: Any, start: str) -> None:
+    """Another process repeats it, that has only what Spark keeps: where the batch ends."""
+    topic = new_topic(client)
+    produce(client, topic, 20)
+    trim(client, topic, q0=2, q1=1)
+    moment = min(one.stored_at for one in client.messages(topic))
+    given = {
+        "earliest": {"startingOffsets": "earliest"},
+        "offsets": {"startingOffsets": json.dumps({topic: {"0": 3, "1": -2}})},
+        "time": {"startingTimestamp": str(moment)},
+    }[start]
+    query = play(topic=topic, maxOffsetsPerTrigger="9", **given)
+    pinned = query.place
+    end, parts = query.plan()
+    first = query.read(parts)
+    assert sum(first.values()) == 9, "the limit counts for batch 0"
+    produce(client, topic, 20)
+    kept = json.loads(json.dumps(end))
+    again = play(topic=topic, startingOffsets="latest")
+    repeated = again.reader.partitions(pinned, kept)
+    assert spans(repeated) == spans(parts)
+    assert again.read(repeated) == first
+    again.place = kept  # and from there on it is a stream like any other
+    later = Counter(row for row in truth(client, topic) if start != "offsets" or row[1] == 1 or row[2] >= 3)
+    assert first + again.step() == later
+
+
+def test_messages_of_batch_0_that_were_trimmed_before_it_was_repeated(client: RawClient, play: Any) -> None:
+    topic = new_topic(client, queues=1)
+    produce(client, topic, 20)
+    query = play(topic=topic, startingOffsets="earliest")
+    pinned = query.place
+    end, _ = query.plan()
+    trim(client, topic, q0=5)
+    with pytest.raises(DataLoss, match=f"{topic}/0: offsets 0 to 4 are gone"):
+        play(topic=topic, startingOffsets="earliest").reader.partitions(pinned, end)
+    loose = play(topic=topic, startingOffsets="earliest", failOnDataLoss="false")
+    assert spans(loose.reader.partitions(pinned, end)) == [(topic, 0, 5, 20)]
+
+
+def test_a_checkpoint_whose_batch_0_was_empty_is_read_on(client: RawClient, play: Any) -> None:
+    """As it was written once: the end of batch 0 is the start, and carries no other."""
+    topic = new_topic(client)
+    produce(client, topic, 20)
+    (view,) = [one for one in client.topics() if one.name == topic]
+    old = {topic: {"0": 0, "1": 0}, "__created__": {topic: view.created_at}}
+    query = play(topic=topic, startingOffsets="earliest")
+    assert query.reader.partitions(query.place, old) == []
+    query.place = old
+    assert query.step() == truth(client, topic)
+
+
+def test_where_nothing_came_after_batch_0_there_is_no_other_batch(client: RawClient, play: Any) -> None:
+    topic = new_topic(client)
+    produce(client, topic, 20)
+    for now in (True, False):
+        query = play(topic=topic, startingOffsets="earliest")
+        if now:
+            query.reader.prepareForTriggerAvailableNow()
+        assert sum(query.step().values()) == 20
+        end, _ = query.plan()
+        assert json.dumps(end) == json.dumps(query.place), "Spark compares the text"
+
+
+def test_offsets_of_a_querys_progress_are_a_start(broker: BrokerProcess, client: RawClient, play: Any) -> None:
+    topic = new_topic(client)
+    produce(client, topic, 20)
+    query = play(topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger="8")
+    first = query.step()
+    assert "__begin__" in query.place
+    rest = read_all(batch(broker, topic=topic, startingOffsets=json.dumps(query.place)))
+    assert first + rest == truth(client, topic)
 
 
 def test_a_stream_reads_everything_once_within_its_limit(client: RawClient, play: Any) -> None:
@@ -180,9 +258,9 @@ def test_a_stream_reads_everything_once_within_its_limit(client: RawClient, play
     produce(client, topic, 200)
     query = play(topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger="30")
     assert query.reader.getDefaultReadLimit() == ReadMaxRows(30)
-    steps = [query.step() for _ in range(9)]
-    assert [sum(step.values()) for step in steps] == [0, *[30] * 6, 20, 0]
-    assert sum(steps, steps[0]) == truth(client, topic)
+    steps = [query.step() for _ in range(8)]
+    assert [sum(step.values()) for step in steps] == [*[30] * 6, 20, 0]
+    assert sum(steps, Counter()) == truth(client, topic)
 
 
 def test_available_now_stops_at_what_was_there(client: RawClient, play: Any) -> None:
@@ -194,7 +272,7 @@ def test_available_now_stops_at_what_was_there(client: RawClient, play: Any) -> 
     found = query.step()
     produce(client, topic, 10)
     put_topic(client, topic, 3)
-    for _ in range(4):
+    for _ in range(3):
         found += query.step()
     assert found == before
     end, _ = query.plan()
@@ -243,7 +321,6 @@ def test_too_few_messages_wait_for_more_or_for_the_delay(client: RawClient, play
     few = {"topic": topic, "startingOffsets": "earliest", "minOffsetsPerTrigger": "10"}
     patient, hasty = play(**few, maxTriggerDelay="1h"), play(**few, maxTriggerDelay="1ms")
     for query in (patient, hasty):
-        query.step()
         assert sum(query.step().values()) == 1  # the first batch waits for nobody, as in Kafka
     produce(client, topic, 5)
     assert patient.step() == {}
@@ -278,7 +355,7 @@ def test_a_repeated_batch_reads_the_same_rows_whatever_came_since(
 ) -> None:
     topic = new_topic(client)
     produce(client, topic, 50)
-    query = play(topic=topic, startingOffsets="earliest")
+    query = play(topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger="20")
     query.step()
     end, parts = query.plan()
     found = query.read(parts)

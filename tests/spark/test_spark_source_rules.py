@@ -18,7 +18,7 @@ from tallystick.core.errors import InvalidRequest
 from tallystick.core.wire import TopicView
 from tallystick.spark.format import TallystickSource
 from tallystick.spark.schema import Shape, topic_schema
-from tallystick.spark.source.marks import StreamMark, advance, fair_share, read_mark
+from tallystick.spark.source.marks import StreamMark, advance, fair_share, first_begin, first_end, read_mark
 from tallystick.spark.source.ranges import DataLoss, Loss, Range, divided, kept
 from tallystick.spark.source.settings import OPTIONS, parse_settings
 
@@ -198,6 +198,21 @@ def test_offsets_are_written_in_one_way_only() -> None:
     text = '{"a": {"0": 3}, "b": {"2": 5, "10": 1}, "__created__": {"a": 1, "b": 2}}'
     assert json.dumps(one.written()) == json.dumps(other.written()) == text
     assert read_mark(json.loads(text)) == one
+
+
+def test_the_end_of_batch_0_carries_its_begin_in_one_way_only() -> None:
+    begin, end = StreamMark({"b": {1: 2, 0: 1}, "a": {0: 0}}, {"a": 1, "b": 2}), {"a": {0: 3}, "b": {0: 1, 1: 9}}
+    written = first_end(begin, StreamMark(end, begin.created))
+    text = (
+        '{"a": {"0": 3}, "b": {"0": 1, "1": 9}, "__created__": {"a": 1, "b": 2}, '
+        '"__begin__": {"a": {"0": 0}, "b": {"0": 1, "1": 2}}}'
+    )
+    assert json.dumps(written) == text
+    assert first_begin(json.loads(text)) == begin
+    assert read_mark(json.loads(text)) == StreamMark(end, begin.created)
+    # Where it holds nothing, the end is the start.
+    assert first_end(begin, begin) == begin.written()
+    assert first_begin(begin.written()) is None
 
 
 def test_a_queue_that_was_added_is_read_from_its_first_message() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -60,8 +61,19 @@ class Query:
 
     def forget_commit(self, number: int) -> None:
         """As if the driver had died between a batch's work and its commit."""
-        for name in (f"{number}", f".{number}.crc"):
-            (self.directory / "checkpoint" / "commits" / name).unlink()
+        self._forget("commits", number)
+
+    def back_to_batch_0(self) -> None:
+        """As if the driver had died in its first batch, and nothing had been written."""
+        later = [number for number in map(int, self.batches()) if number]
+        self._forget("offsets", *later)
+        self._forget("commits", 0, *later)
+        shutil.rmtree(self.directory / "rows")
+
+    def _forget(self, log: str, *numbers: int) -> None:
+        for number in numbers:
+            for name in (f"{number}", f".{number}.crc"):
+                (self.directory / "checkpoint" / log / name).unlink()
 
 
 def test_a_batch_is_a_table_with_the_columns_of_a_topic(
@@ -109,11 +121,11 @@ def test_a_stream_reads_everything_once_over_restarts(
     produce(client, first, 100)
     query = Query(spark, broker, tmp_path, subscribePattern=f"{first}.*", startingOffsets="earliest")
     query.options["maxOffsetsPerTrigger"] = "40"
-    assert query.run() == [0, 40, 40, 20]
+    assert query.run() == [40, 40, 20]
     put_topic(client, first, 3)
     produce(client, first, 50)
     produce(client, f"{first}-two", 10)
-    query.forget_commit(3)  # the last batch is planned again; the sink knows that it has it
+    query.forget_commit(2)  # the last batch is planned again; the sink knows that it has it
     assert query.run() == [0, 40, 20]
     assert query.rows() == truth(client, first, f"{first}-two")
     batches = query.batches()
@@ -134,6 +146,30 @@ def test_a_stream_from_latest_that_died_in_its_first_batch(
     produce(client, topic, 20)
     assert query.run() == [0, 20]
     assert query.rows() == truth(client, topic) - before
+
+
+@pytest.mark.full
+def test_a_first_batch_that_is_repeated_has_the_rows_that_it_had(
+    spark: SparkSession, broker: BrokerProcess, client: RawClient, tmp_path: Path
+) -> None:
+    """Before it is repeated the topic grows; then it is trimmed: what is gone by then is a loss, and no other start."""
+    from pyspark.errors import StreamingQueryException
+
+    topic = new_topic(client, queues=1)
+    produce(client, topic, 30)
+    query = Query(spark, broker, tmp_path, topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    assert query.run() == [20, 10]
+    query.back_to_batch_0()
+    produce(client, topic, 30)
+    assert query.run() == [20, 20, 20]
+    assert query.rows() == truth(client, topic)
+    query.back_to_batch_0()
+    trim(client, topic, q0=5)
+    with pytest.raises(StreamingQueryException, match=f"{topic}/0: offsets 0 to 4 are gone"):
+        query.run()
+    query.options["failOnDataLoss"] = "false"
+    assert query.run() == [15, 20, 20]
+    assert query.rows() == truth(client, topic)
 
 
 def test_loss_fails_the_query_with_topic_queue_and_offsets(
@@ -163,9 +199,11 @@ def test_a_topic_made_again_is_never_read_as_the_one_before(
     frame = load(spark, broker, topic=topic)
     assert frame.count() == 30
     query = Query(spark, broker, tmp_path, topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger="20")
-    running = query.start(processingTime="1 day")  # batch 0, which fixes the start; the others are not due
+    running = query.start(processingTime="1 day")  # batch 0; the others are not due
     until(lambda: len(query.batches()) == 1 and bool(running.recentProgress))
     running.stop()
+    first = query.rows()
+    assert sum(first.values()) == 20
     assert client.request("DELETE", f"/v1/topics/{topic}").status == 204
     put_topic(client, topic, 1)
     produce(client, topic, 50)
@@ -175,7 +213,7 @@ def test_a_topic_made_again_is_never_read_as_the_one_before(
         query.run()
     query.options["failOnDataLoss"] = "false"
     assert sum(query.run()) == 50
-    assert query.rows() == truth(client, topic)
+    assert query.rows() == first + truth(client, topic)
 
 
 @pytest.mark.full

@@ -65,5 +65,9 @@ class Shape:
         """The same rows; only the times are computed anew (milliseconds to microseconds), all else is shared."""
         import pyarrow as pa
 
-        columns = [batch.column(field.name).cast(field.type) for field in self.arrow]
+        columns = [_as(batch.column(field.name), field.type) for field in self.arrow]
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+
+def _as(column: Any, kind: Any) -> Any:
+    return column if column.type == kind else column.cast(kind)

@@ -6,6 +6,9 @@ Rows that are over a limit of the broker are refused before they are sent, and n
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +27,7 @@ _SHOWN_KEY, _SHOWN_VALUE = 80, 40
 
 
 class Part:
-    """A part on its way to the broker.
+    """A part on its way to the broker. While a request is under way, the next one is made.
 
     Its id is drawn here and belongs to this attempt alone: another attempt of the task, a replay or a driver that was
     thought dead can neither add to it nor commit it. What is not committed expires in the broker.
@@ -38,9 +41,29 @@ class Part:
         self._waiting: list[Any] = []
         self._bytes = self._rows = 0
         self._limits: dict[str, int] | None = None
+        self._sender = ThreadPoolExecutor(1, "tallystick-sink")
+        self._under_way: Future[Any] | None = None
+
+    def __enter__(self) -> Part:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Everything is sent when this returns. If the task has failed, its request is given up, whatever becomes of
+        it: nobody will commit the part."""
+        try:
+            if error is None:
+                self.flush()
+                self._sent()
+        finally:
+            if self._under_way is not None:
+                self._link.abandon()
+            self._sender.shutdown()
 
     def add(self, batch: Any) -> None:
-        """Take rows, and send what has come together: what waits is never more than one request."""
+        """Take rows, and send what has come together: what is held is never more than two requests, one under way and
+        one that waits for it."""
         if not batch.num_rows:
             return
         self._columns.check(batch)
@@ -54,26 +77,36 @@ class Part:
 
     def _pieces(self, batch: Any) -> Iterator[Any]:
         """The batch in slices that fit a request; a row is never cut."""
-        fits = self._columns.size(batch) <= self._request_bytes() and batch.num_rows <= REQUEST_ROWS
-        if fits or batch.num_rows == 1:
+        rows = batch.num_rows
+        count = min(rows, max(-(-self._columns.size(batch) // self._request_bytes()), -(-rows // REQUEST_ROWS)))
+        if count == 1:
             yield batch
             return
-        half = batch.num_rows // 2
-        yield from self._pieces(batch.slice(0, half))
-        yield from self._pieces(batch.slice(half))
+        for begin, end in pairwise(rows * number // count for number in range(count + 1)):
+            yield from self._pieces(batch.slice(begin, end - begin))
 
     def flush(self) -> None:
-        """Send what waits. The request's number makes it safe to repeat after a lost answer."""
+        """Send what waits, once the request before is answered: its error, if it has one, is raised here. A request's
+        number makes it safe to repeat after a lost answer."""
         if not self._waiting:
             return
         shaped = [self._columns.shaped(piece) for piece in self._waiting]
         for batch in shaped:
             # A request above the limit would be cut off, not answered.
             check_rows(batch, self._known_limits()["message_bytes"])
-        self._link.post_arrow("parts", self.id, body=_stream(shaped), index=self._requests, ttl_ms=self._ttl_ms)
-        self._requests += 1
         self.content = sum(map(self._columns.content, shaped), self.content)
-        self._waiting, self._bytes, self._rows = [], 0, 0
+        body, self._waiting, self._bytes, self._rows = _stream(shaped), [], 0, 0
+        self._sent()
+        self._under_way = self._sender.submit(self._send, body, self._requests)
+        self._requests += 1
+
+    def _send(self, body: memoryview, index: int) -> None:
+        self._link.post_arrow("parts", self.id, body=body, index=index, ttl_ms=self._ttl_ms)
+
+    def _sent(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
 
     def _known_limits(self) -> dict[str, int]:
         if self._limits is None:
@@ -85,13 +118,12 @@ class Part:
         return min(REQUEST_BYTES, self._known_limits()["request_bytes"] // 2)
 
 
-def _stream(batches: list[Any]) -> bytes:
+def _stream(batches: list[Any]) -> memoryview:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    encoded: bytes = sink.getvalue().to_pybytes()
-    return encoded
+    return memoryview(sink.getvalue())
 
 
 # --- limits of the broker ---------------------------------------------------------------------------------------

@@ -58,10 +58,9 @@ class _Sink:
             if version is not None and Ledger(link, app, query).decided(version):
                 content = sum((self._columns.content(self._columns.shaped(batch)) for batch in batches), Content())
                 return PreparedPart(app, query, "", content.rows, True, content.sum)
-            part = Part(link, self._columns, self._options.part_ttl_ms)
-            for batch in batches:
-                part.add(batch)
-            part.flush()
+            with Part(link, self._columns, self._options.part_ttl_ms) as part:
+                for batch in batches:
+                    part.add(batch)
         content = part.content
         return PreparedPart(app, query, part.id if content.rows else "", content.rows, False, content.sum)
 

@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from tallystick.core.wire import TopicView
 from tallystick.spark.source.ranges import Loss
-from tallystick.spark.source.settings import CREATED
+from tallystick.spark.source.settings import BEGIN, CREATED, RESERVED
 from tallystick.spark.source.topics import Views
 
-PIN = "__start__"  # no topic can have this name, as with CREATED
+PIN = "__start__"  # no topic can have this name, as with those that a mark carries
 Q = TypeVar("Q")
 
 
@@ -44,11 +44,12 @@ class StreamMark(Struct, frozen=True):
 
 
 def read_mark(written: dict[str, Any]) -> StreamMark:
-    queues = {topic: places for topic, places in written.items() if topic != CREATED}
-    return StreamMark(
-        {topic: {int(queue): offset for queue, offset in places.items()} for topic, places in queues.items()},
-        dict(written.get(CREATED, {})),
-    )
+    queues = {topic: places for topic, places in written.items() if topic not in RESERVED}
+    return StreamMark(_numbered(queues), dict(written.get(CREATED, {})))
+
+
+def _numbered(queues: dict[str, dict[str, int]]) -> dict[str, dict[int, int]]:
+    return {topic: {int(queue): offset for queue, offset in places.items()} for topic, places in queues.items()}
 
 
 def ends(views: dict[str, TopicView]) -> StreamMark:
@@ -58,14 +59,31 @@ def ends(views: dict[str, TopicView]) -> StreamMark:
     )
 
 
+# --- batch 0: Spark stores where a batch ends, before anything of it is read, but not where the first begins ----------
+
+
 def pin(kind: str) -> dict[str, str]:
-    """Stands for a start that has not been looked up. Spark asks for it again when batch 0 is repeated, and stores only
-    where a batch ends: so batch 0 reads nothing, and its end is the start."""
+    """Stands for a start that has not been looked up. Spark asks for it again when batch 0 is repeated."""
     return {PIN: kind}
 
 
 def is_pin(written: dict[str, Any]) -> bool:
     return PIN in written
+
+
+def first_end(begin: StreamMark, end: StreamMark) -> dict[str, Any]:
+    """The end of batch 0, which carries where the batch begins: whoever repeats it begins there, whatever the topics
+    look like by then. Where batch 0 holds nothing, its end is the start, and says all."""
+    if begin == end:
+        return end.written()
+    places = begin.written()
+    del places[CREATED]
+    return {**end.written(), BEGIN: places}
+
+
+def first_begin(end: dict[str, Any]) -> StreamMark | None:
+    """Where batch 0 begins that ends there; None if it holds nothing."""
+    return StreamMark(_numbered(end[BEGIN]), dict(end[CREATED])) if BEGIN in end else None
 
 
 def _in_order(places: dict[int, int]) -> dict[str, int]:

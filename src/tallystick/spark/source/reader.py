@@ -14,7 +14,17 @@ from tallystick.core.errors import InvalidRequest
 from tallystick.core.wire import TopicView
 from tallystick.link import Link
 from tallystick.spark.schema import Shape
-from tallystick.spark.source.marks import Advance, StreamMark, advance, ends, is_pin, pin, read_mark
+from tallystick.spark.source.marks import (
+    Advance,
+    StreamMark,
+    advance,
+    ends,
+    first_begin,
+    first_end,
+    is_pin,
+    pin,
+    read_mark,
+)
 from tallystick.spark.source.messages import read_range
 from tallystick.spark.source.ranges import Planner, Range
 from tallystick.spark.source.settings import parse_settings
@@ -87,12 +97,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._look()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        if is_pin(start):
-            return self._pinned().written()
-        begin = read_mark(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if is_pin(start):
+            return self._first_end(most)
+        begin = read_mark(start)
         if self._target is not None:
-            return self._advanced(begin, self._target, most).mark.written()
+            upto = self._advanced(begin, self._target, most).mark
+            return start if upto == begin else upto.written()
         # Nothing is left of what was seen last: then this is also the wait for something to come.
         idle = self._seen is not None and ends(self._seen) == begin
         found = self._advanced(begin, self._look(self._settings.poll_wait if idle else 0.0), most)
@@ -108,14 +119,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         written = ends(self._seen).written()
         return {topic: written[topic] for topic in self._seen}
 
-    def _pinned(self) -> StreamMark:
-        """The start, looked up once: it becomes the end of batch 0, which Spark stores before anything is read."""
+    def _first_end(self, most: int | None) -> dict[str, Any]:
+        """The end of batch 0, and in it the start, looked up once: Spark stores it before anything is read."""
         views = self._look() if self._target is None else self._target
         link, topics = self._opened()
         topics.require(views)
         settings = self._settings
         offsets = resolve(settings.start, views, link, self._planner.archived, settings.late_start_fails)
-        return StreamMark(offsets, ends(views).created)
+        begin = StreamMark(offsets, ends(views).created)
+        found = self._advanced(begin, views, most)
+        if found.waiting:
+            self._last_batch = time.monotonic()
+        return first_end(begin, found.mark)
 
     def _advanced(self, begin: StreamMark, views: Views, most: int | None) -> Advance:
         return advance(begin, views, most, self._planner.loss, archived=bool(self._settings.archive))
@@ -131,9 +146,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what to read ----------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        if is_pin(start):
+        begin, upto = first_begin(end) if is_pin(start) else read_mark(start), read_mark(end)
+        if begin is None:
             return []
-        begin, upto = read_mark(start), read_mark(end)
         views = self._look() if self._seen is None else self._seen  # a batch that is repeated comes without a look
         wanted: list[tuple[Range, TopicView]] = []
         for topic, places in upto.queues.items():

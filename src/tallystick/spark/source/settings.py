@@ -40,8 +40,10 @@ ROLE = "the source"
 LONGEST_POLL_SECONDS = 10  # well below the time after which a connection counts as dead
 _TOPICS = ("topic", "subscribe", "subscribePattern")
 _ENDING = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-# In a written mark, when each topic was created. No topic can have this name: names begin with a letter or digit.
-CREATED = "__created__"
+# In a written mark, beside the topics: when each was created, and where batch 0 begins. No topic can have these names,
+# which begin with a letter or digit.
+CREATED, BEGIN = "__created__", "__begin__"
+RESERVED = (CREATED, BEGIN)
 EARLIEST, LATEST = -2, -1  # as Kafka's users write them in JSON
 Kind = Literal["earliest", "latest", "offsets", "times", "time"]
 ByQueue = dict[str, dict[int, int]]
@@ -172,8 +174,7 @@ def refuse(place: GivenPlace, word: Literal["earliest", "latest"], why: str) -> 
 def _by_queue(name: str, text: str, least: int) -> ByQueue:
     form = 'is not of the form {"orders": {"0": 12, "1": -2}}, from topics to queues to numbers'
     try:
-        # The offsets in a query's progress may be given back as they are: they carry one entry more.
-        found = {topic: queues for topic, queues in _decode(text).items() if topic != CREATED}
+        found = _decode(text)
     except msgspec.MsgspecError as error:
         raise refused(name, f"{text[:200]!r} {form} ({error})") from error
     for topic, queues in found.items():
@@ -184,7 +185,13 @@ def _by_queue(name: str, text: str, least: int) -> ByQueue:
 
 
 def _decode(text: str) -> dict[str, dict[str, int]]:
-    return msgspec.json.decode(text, type=dict[str, dict[str, int]])
+    """The offsets in a query's progress may be given back as they are: they carry more than topics."""
+    written = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    return {
+        topic: msgspec.json.decode(queues, type=dict[str, int])
+        for topic, queues in written.items()
+        if topic not in RESERVED
+    }
 
 
 def _time(name: str, text: str) -> int:
