@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from tests.servers import postgres_server
 
 from benchmarks.report import Report
+from benchmarks.rounds import ROUNDS
 from benchmarks.spark import archive, backlog, judge, kafka, memory, sink, source
 from benchmarks.spark.ground import Ground
 from benchmarks.spark.kafka import maven
@@ -36,6 +38,7 @@ def main() -> int:
     listed = f"{', '.join(SECTIONS)} (all of these by default), and {KAFKA}, which needs `mvn`"
     parser.add_argument("sections", nargs="*", metavar="section", help=listed)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full size, for a quick look: 0.05")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns of each side beside Kafka: {ROUNDS}")
     parser.add_argument("--json", action="store_true", help="the figures as JSON on standard output")
     given = parser.parse_args()
     unknown = sorted(set(given.sections) - set(known))
@@ -46,7 +49,10 @@ def main() -> int:
     sections = given.sections or list(SECTIONS)
     jars = _jars(console, sections)
     if sections:
-        _run({name: known[name] for name in sections}, jars, console, report, given.scale)
+        with _ground(report, jars, given.scale, given.rounds) as ground:
+            for name in sections:
+                console.print(f"[bold]{name}[/]")
+                known[name](ground)
     if given.json:
         print(report.as_json())
     elif sections:
@@ -66,18 +72,15 @@ def _jars(console: Console, sections: list[str]) -> list[str]:
         return []
 
 
-def _run(
-    sections: dict[str, Callable[[Ground], None]], jars: list[str], console: Console, report: Report, scale: float
-) -> None:
+@contextmanager
+def _ground(report: Report, jars: list[str], scale: float, rounds: int) -> Iterator[Ground]:
     conf = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4", "spark.log.level": "ERROR"}
     with (
         tempfile.TemporaryDirectory(prefix="tallystick-bench-") as directory,
         postgres_server(max_wal_size="4GB") as server,
         job_session("bench", "local[2]", jars, conf) as spark,
     ):
-        for name, run in sections.items():
-            console.print(f"[bold]{name}[/]")
-            run(Ground(Path(directory), report, scale, spark, server))
+        yield Ground(Path(directory), report, scale, rounds, spark, server)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,13 @@ QUEUES = 4
 
 
 class Ground:
-    def __init__(self, directory: Path, report: Report, scale: float, spark: SparkSession, server: Server) -> None:
-        self.directory, self.report, self.scale, self.spark, self.server = directory, report, scale, spark, server
+    """`rounds`: how often those are measured that are compared by turns."""
+
+    def __init__(
+        self, directory: Path, report: Report, scale: float, rounds: int, spark: SparkSession, server: Server
+    ) -> None:
+        self.directory, self.report, self.scale, self.rounds = directory, report, scale, rounds
+        self.spark, self.server = spark, server
 
     def count(self, full: int, least: int = 20_000) -> int:
         return max(least, int(full * self.scale))

@@ -140,7 +140,6 @@ class _Load:
         return turn
 
 
-
 def _report(bench: Bench, name: str, found: Rounds) -> None:
     add, alone = bench.report.add, "without messages"
     without = found.median(lambda turns: turns["without"].rate)

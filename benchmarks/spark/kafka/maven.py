@@ -1,4 +1,4 @@
-"""Kafka, and Spark's connector for it, as Maven has them: fetched by `mvn`, with its own settings, into its own store."""
+"""Kafka, and Spark's connector for it: fetched by `mvn`, with its own settings and into its own store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVER = (f"org.apache.kafka:kafka_2.13:{KAFKA}", "org.slf4j:slf4j-simple:1.7.36
 # The connector and what it names itself, one by one: the rest Spark has already, in versions of its own.
 IN_SPARK = (
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{CONNECTOR}",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",  # nothing here uses tokens, so any of Spark 4 will do
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",  # no tokens are used: any of Spark 4 will do
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",
 )

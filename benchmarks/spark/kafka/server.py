@@ -20,6 +20,7 @@ JAVA_OPTIONS = (
     "-Xmx1G -Xms1G -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 "
     "-XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true -Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 )
+REPLICAS = 1
 _PROPERTIES = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -59,12 +60,12 @@ class Topics:
     """Kafka's topics, through its own client, which Spark's Java machine has."""
 
     def __init__(self, spark: SparkSession, address: str) -> None:
-        self._java: Any = spark.sparkContext._jvm
-        self._kafka = self._java.org.apache.kafka
+        java: Any = spark.sparkContext._jvm
+        self._kafka = java.org.apache.kafka
         self._admin = self._kafka.clients.admin.AdminClient.create({"bootstrap.servers": address})
 
     def create(self, topic: str, **settings: str) -> None:
-        made = self._kafka.clients.admin.NewTopic(topic, QUEUES, self._java.java.lang.Short("1"))
+        made = self._kafka.clients.admin.NewTopic(topic, QUEUES, REPLICAS)
         named = {name.replace("_", "."): value for name, value in settings.items()}
         self._admin.createTopics([made.configs(named)]).all().get()
 

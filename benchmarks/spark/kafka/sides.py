@@ -6,20 +6,23 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from benchmarks.spark.ground import QUEUES
-from benchmarks.spark.kafka.server import Topics
+from benchmarks.spark.kafka.server import KafkaServer, Topics
 from tallystick.link import Link
-from tallystick.local import LocalService
+from tallystick.local import LocalBroker
 
-HERE = "here"
-DEFAULTS, TUNED, SYNCED = "Kafka, defaults", "Kafka, tuned consumer", "Kafka, fsync before ack, 1 MiB batches"
+HERE, PARQUET = "here", "Parquet"
+DEFAULTS = "Kafka"  # answers before anything is on the disk
+TUNED = "Kafka, larger fetches"
+SYNCED = "Kafka, fsync"  # before it answers; batches of 1 MiB
 MIB = 1024 * 1024
 
 
 class Side(Protocol):
-    """`spark` is any of Spark's four readers and writers: of a batch, of a stream. `pid` is the broker's."""
+    """`spark` is any of Spark's readers and writers: of a batch, of a stream. `pid` is the broker's."""
 
     name: str
     pid: int
+    address: str
 
     def reader(self, spark: Any, topic: str) -> Any: ...
     def writer(self, spark: Any, topic: str) -> Any: ...
@@ -27,36 +30,39 @@ class Side(Protocol):
     def count(self, topic: str) -> int: ...
 
 
+Sides = dict[str, Side]
+
+
 class Here:
     name = HERE
 
-    def __init__(self, broker: LocalService) -> None:
-        self.pid, self.url = broker.pid, broker.url
+    def __init__(self, broker: LocalBroker) -> None:
+        self.pid, self.address = broker.pid, broker.url
 
     def reader(self, spark: Any, topic: str) -> Any:
         return self.writer(spark, topic).option("startingOffsets", "earliest")
 
     def writer(self, spark: Any, topic: str) -> Any:
-        return spark.format("tallystick").option("url", self.url).option("topic", topic)
+        return spark.format("tallystick").option("url", self.address).option("topic", topic)
 
     def create(self, topic: str) -> None:
-        with Link(self.url) as link:
+        with Link(self.address) as link:
             link.put("topics", topic, queues=QUEUES)
 
     def count(self, topic: str) -> int:
-        with Link(self.url) as link:
+        with Link(self.address) as link:
             view = link.get("topics", topic)
-        return sum(view["ends"]) - sum(view["starts"])
+        return int(sum(view["ends"]) - sum(view["starts"]))
 
 
 class Kafka:
-    """Kafka's connector, with settings of a consumer, of a producer and of topics that differ from the defaults."""
+    """Kafka's connector; `client` and `topic` are settings of its clients and topics that differ from the defaults."""
 
     def __init__(
-        self, name: str, pid: int, address: str, topics: Topics, client: Mapping[str, int | str], **topic: str
+        self, name: str, server: KafkaServer, topics: Topics, client: Mapping[str, object], **topic: str
     ) -> None:
-        self.name, self.pid, self._address, self._topics = name, pid, address, topics
-        self._client, self._topic = client, topic
+        self.name, self.pid, self.address = name, server.pid, server.address
+        self._topics, self._client, self._topic = topics, client, topic
 
     def reader(self, spark: Any, topic: str) -> Any:
         return self._options(spark).option("subscribe", topic).option("startingOffsets", "earliest")
@@ -65,7 +71,7 @@ class Kafka:
         return self._options(spark).option("topic", topic)
 
     def _options(self, spark: Any) -> Any:
-        settings = {"bootstrap.servers": self._address, **self._client}
+        settings = {"bootstrap.servers": self.address, **self._client}
         return spark.format("kafka").options(**{f"kafka.{name}": value for name, value in settings.items()})
 
     def create(self, topic: str) -> None:
@@ -75,13 +81,13 @@ class Kafka:
         return self._topics.count(topic)
 
 
-def kafka_sides(server: Any, topics: Topics) -> dict[str, Side]:
+def kafka_sides(server: KafkaServer, topics: Topics) -> Sides:
     """One Kafka, used in three ways."""
-    tuned = {"fetch.max.bytes": 64 * MIB, "max.partition.fetch.bytes": 16 * MIB, "max.poll.records": 10_000}
+    fetches = {"fetch.max.bytes": 64 * MIB, "max.partition.fetch.bytes": 16 * MIB, "max.poll.records": 10_000}
     # A batch has room for as much as a topic takes in one, and waits a moment for it to come together.
-    large = {"acks": "all", "batch.size": MIB, "linger.ms": 100, "max.request.size": 4 * MIB}
+    batches = {"acks": "all", "batch.size": MIB, "linger.ms": 100, "max.request.size": 4 * MIB}
     return {
-        DEFAULTS: Kafka(DEFAULTS, server.pid, server.address, topics, {}),
-        TUNED: Kafka(TUNED, server.pid, server.address, topics, tuned),
-        SYNCED: Kafka(SYNCED, server.pid, server.address, topics, large, flush_messages="1"),
+        DEFAULTS: Kafka(DEFAULTS, server, topics, {}),
+        TUNED: Kafka(TUNED, server, topics, fetches),
+        SYNCED: Kafka(SYNCED, server, topics, batches, flush_messages="1"),
     }

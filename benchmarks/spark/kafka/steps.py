@@ -49,18 +49,21 @@ class Steps:
 
     def _timed(self, side: Side | None, work: Callable[[], object]) -> Turn:
         os.sync()  # what the one before has left to the disk is not paid by this one
-        spark, broker = processor_seconds(self._spark_pid), side and processor_seconds(side.pid)
+        before = self._spent(side)
         began = time.perf_counter()
         work()
         took = time.perf_counter() - began
-        spark = processor_seconds(self._spark_pid) - spark
-        broker = processor_seconds(side.pid) - broker if side else 0.0
-        return Turn(self._rows / took, took / self._rows, spark / self._rows, broker=broker / self._rows)
+        spark, broker = ((now - then) / self._rows for now, then in zip(self._spent(side), before, strict=True))
+        return Turn(self._rows / took, took / self._rows, spark, broker=broker)
+
+    def _spent(self, side: Side | None) -> tuple[float, float]:
+        """The processor time of Spark, its Python workers included, and of the side's broker."""
+        return processor_seconds(self._spark_pid), 0.0 if side is None else processor_seconds(side.pid)
 
     def _stream(self, side: Side, topic: str) -> DataFrame:
         limit = -(-self._rows // BATCHES)
-        reader = side.reader(self._spark.readStream, topic).option("maxOffsetsPerTrigger", limit)
-        return reader.load()
+        frame: DataFrame = side.reader(self._spark.readStream, topic).option("maxOffsetsPerTrigger", limit).load()
+        return frame
 
     def _drained(self, writer: Any) -> None:
         """Run a stream until it has seen all there is."""
