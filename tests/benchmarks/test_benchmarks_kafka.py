@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.spark", *arguments, "--scale", "0", "--rounds", "1", "--json"]
     return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, timeout=280, env={**os.environ, **environment}
+        command, capture_output=True, text=True, cwd=ROOT, timeout=580, env={**os.environ, **environment}
     )
 
 
@@ -46,6 +46,7 @@ def test_a_maven_that_fails_is_quoted(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.postgresql
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="Kafka comes from Maven, and there is no mvn")
 def test_each_step_is_measured_beside_kafka() -> None:
     done = bench("kafka")

@@ -22,21 +22,22 @@ PLACE = "beside-kafka"
 def run(ground: Ground) -> None:
     rows = ground.count(1_000_000)
     steps = Steps(ground, rows)
-    for stage in (_reading, _writing, _topic_to_topic):
-        with _sides(ground) as sides:
-            stage(ground, sides, steps, rows)
+    with _sides(ground) as sides:
+        _reading(ground, sides, steps, rows)
+        _writing(ground, sides, steps, rows)
+        _topic_to_topic(ground, sides, steps, rows)
 
 
 @contextmanager
 def _sides(ground: Ground) -> Iterator[Sides]:
-    """Brokers of their own for each stage, so that none of them pays for what the stage before has left."""
+    """One broker of each kind for all steps: Kafka's takes a while until Java has compiled it."""
     with (
         ground.broker(f"{PLACE}/here", retention="30d") as broker,
         KafkaServer(ground.directory / PLACE / "kafka", maven.jars().server) as server,
         closing(Topics(ground.spark, server.address)) as topics,
     ):
         yield {HERE: Here(broker), **kafka_sides(server, topics)}
-    shutil.rmtree(ground.directory / PLACE)
+    shutil.rmtree(ground.directory / PLACE)  # tens of gigabytes
 
 
 def _reading(ground: Ground, sides: Sides, steps: Steps, rows: int) -> None:
