@@ -17,6 +17,7 @@ import uvloop
 
 from benchmarks import loads, plain_http
 from benchmarks.calls import settled, through_dtm
+from benchmarks.processes import processor_seconds
 from benchmarks.report import Figure
 from benchmarks.service import TrivialService
 from tallystick import AsyncClient
@@ -42,20 +43,12 @@ def broker_time(bench: Bench) -> None:
         place = bench.directory / f"service-time-{way}"
         with bench.broker(f"time-{way}") as broker, TrivialService(place) as service:
             _load(way, broker, service, count // 10)
-            began = _processor_seconds(broker)
+            began = processor_seconds(broker.pid)
             _load(way, broker, service, count)
-            used = (_processor_seconds(broker) - began) / count
+            used = (processor_seconds(broker.pid) - began) / count
         bench.report.add(Figure(f"broker's time: {name}", used * 1e6, "us", most, True))
     with bench.broker("time-native") as broker:
         bench.run(_native(bench, broker))
-
-
-def _processor_seconds(broker: LocalBroker) -> float:
-    """What the broker has used by now, in its own code and in the system's."""
-    import psutil
-
-    times = psutil.Process(broker.pid).cpu_times()
-    return float(times.user + times.system)
 
 
 def _load(way: str, broker: LocalBroker, service: TrivialService, count: int) -> None:
@@ -89,13 +82,13 @@ async def _native(bench: Bench, broker: LocalBroker) -> None:
     count, few = bench.count(100_000, 10_000), bench.count(1_000, 200)
     async with AsyncClient(broker.url, group="bench") as client:
         await loads.prepare_commit(client, count // 10, 1_000, "bench")
-        began = _processor_seconds(broker)
+        began = processor_seconds(broker.pid)
         await loads.prepare_commit(client, count, 1_000, "bench")
-        used = (_processor_seconds(broker) - began) / count
+        used = (processor_seconds(broker.pid) - began) / count
         bench.report.add(Figure("broker's time: native client, 1,000 in flight", used * 1e6, "us", 22, True))
-        began = _processor_seconds(broker)
+        began = processor_seconds(broker.pid)
         _, median = await loads.prepare_commit(client, few, 1, "bench")
-        used = (_processor_seconds(broker) - began) / few
+        used = (processor_seconds(broker.pid) - began) / few
     beyond = median - 2 * bench.fdatasync
     bench.report.add(Figure("broker's time: native client, 1 in flight", used * 1e6, "us"))
     bench.report.add(Figure("native client, 1 in flight: beyond two fdatasyncs", beyond * 1e3, "ms", 0.7, True))

@@ -17,6 +17,7 @@ class Turn(Struct, frozen=True):
     seconds: float  # that one took: the median
     processor: float  # seconds of processor time that one took where it was done, brokers and databases not counted
     requests: float = 0.0  # to the broker, for one
+    broker: float = 0.0  # seconds of the broker's processor time that one took
 
 
 Round = Mapping[str, Turn]

@@ -16,6 +16,7 @@ from benchmarks.blocks import blocks
 from benchmarks.broker_time import broker_time
 from benchmarks.calls import calls, recovery
 from benchmarks.consumers import consumers
+from benchmarks.processes import resident_mb
 from benchmarks.report import Figure, Report
 from tallystick import AsyncClient
 from tallystick.cli.doctor.disk import bare_fdatasync
@@ -154,14 +155,6 @@ async def _check_round(url: str) -> float:
 
 async def _prepare_due(client: AsyncClient, gid: str) -> None:
     await client.prepare(gid, [loads.message("halves", gid)], check_after=0)
-
-
-def resident_mb(pid: int) -> float:
-    """Resident memory of a process, in MB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise ValueError(f"process {pid} has no VmRSS")
 
 
 def _memory_and_restart(bench: Bench, broker: LocalBroker, halves: int, committed: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from tests.servers import Server
 
 from benchmarks.report import Figure, Report
@@ -22,8 +23,13 @@ QUEUES = 4
 
 
 class Ground:
-    def __init__(self, directory: Path, report: Report, scale: float, spark: SparkSession, server: Server) -> None:
-        self.directory, self.report, self.scale, self.spark, self.server = directory, report, scale, spark, server
+    """`rounds`: how often those are measured that are compared by turns."""
+
+    def __init__(
+        self, directory: Path, report: Report, scale: float, rounds: int, spark: SparkSession, server: Server
+    ) -> None:
+        self.directory, self.report, self.scale, self.rounds = directory, report, scale, rounds
+        self.spark, self.server = spark, server
 
     def count(self, full: int, least: int = 20_000) -> int:
         return max(least, int(full * self.scale))
@@ -36,6 +42,13 @@ class Ground:
 
     def source(self, url: str, topic: str) -> Any:
         return self.spark.read.format("tallystick").option("url", url).option("topic", topic)
+
+    def random_rows(self, rows: int) -> DataFrame:
+        """1,024 bytes each that do not compress: 32 digests of 32 bytes."""
+        digests = [F.unhex(F.sha2(F.concat_ws("-", "id", F.lit(number)), 256)) for number in range(32)]
+        return self.spark.range(0, rows, 1, QUEUES).select(
+            F.concat(*digests).alias("value"), (F.col("id") % 997).cast("string").alias("key")
+        )
 
     def add(self, name: str, value: float, unit: str, target: float | None = None, **rest: Any) -> None:
         self.report.add(Figure(name, value, unit, target, **rest))

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 import psycopg
 
-from benchmarks.run import resident_mb
+from benchmarks.processes import resident_mb
 from benchmarks.spark.backlog import commit_locally
 from benchmarks.spark.ground import Ground
 from tallystick.barrier import create_tables

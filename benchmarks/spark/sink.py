@@ -6,7 +6,6 @@ import time
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from benchmarks.spark.ground import Ground, best_of, fill
 from tallystick.cli.doctor.disk import bare_fdatasync
@@ -15,7 +14,7 @@ from tallystick.cli.doctor.disk import bare_fdatasync
 def run(ground: Ground) -> None:
     rows = ground.count(400_000)
     with ground.broker("sink", retention="30d") as broker:
-        frame = _random_rows(ground, rows).persist(StorageLevel.MEMORY_ONLY)
+        frame = ground.random_rows(rows).persist(StorageLevel.MEMORY_ONLY)
         frame.count()
         _write(frame, broker.url, "warm")
         took = best_of(3, lambda: _write(frame, broker.url, "written"))
@@ -33,14 +32,6 @@ def run(ground: Ground) -> None:
         ground.add(
             "source to sink, stream, 1,024-byte values", _stream_rate(ground, broker.url, rows), "rows/s", 50_000
         )
-
-
-def _random_rows(ground: Ground, rows: int) -> DataFrame:
-    """1,024 bytes each that do not compress: 32 digests of 32 bytes."""
-    digests = [F.unhex(F.sha2(F.concat_ws("-", "id", F.lit(number)), 256)) for number in range(32)]
-    return ground.spark.range(0, rows, 1, 4).select(
-        F.concat(*digests).alias("value"), (F.col("id") % 997).cast("string").alias("key")
-    )
 
 
 def _write(frame: DataFrame, url: str, topic: str) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
+from benchmarks.processes import processor_seconds
 from benchmarks.spark.ground import Ground, best_of, fill, seconds_to_noop
 
 IDLE_SECONDS = 20.0
@@ -66,14 +66,9 @@ def run_idle(ground: Ground) -> None:
         query = stream.load().writeStream.format("noop").option("checkpointLocation", target).start()
         try:
             time.sleep(5)
-            before = _cpu_seconds(broker.pid)
+            before = processor_seconds(broker.pid)
             time.sleep(IDLE_SECONDS)
-            share = (_cpu_seconds(broker.pid) - before) / IDLE_SECONDS * 100
+            share = (processor_seconds(broker.pid) - before) / IDLE_SECONDS * 100
         finally:
             query.stop()
         ground.add("broker, one idle query, default trigger", share, "% of a core", 2, at_most=True)
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 from msgspec import Struct
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL, Engine, create_engine, insert
 
 from benchmarks.broker_counts import batch_requests, wait_until_visible
+from benchmarks.processes import processor_seconds
 from benchmarks.report import Figure
 from benchmarks.rounds import Rounds, Turn, by_turns
 from benchmarks.web import shop
@@ -127,9 +127,9 @@ class _Load:
 
     def turn(self, way: str, seconds: float) -> Callable[[], Turn]:
         def turn() -> Turn:
-            requests, spent = batch_requests(self._broker.url), self._processor_seconds()
+            requests, spent = batch_requests(self._broker.url), processor_seconds(self._service.pid)
             rush = self._customers.rush(self._service.url, f"/{way}", f"{way}-{next(self._names)}", seconds)
-            spent = self._processor_seconds() - spent
+            spent = processor_seconds(self._service.pid) - spent
             self.orders[way] |= rush.orders
             if way == "with":
                 wait_until_visible(self._broker.url, self.topic, len(self.orders[way]))
@@ -138,12 +138,6 @@ class _Load:
             return Turn(rush.rate, rush.seconds, spent / many, requests / many)
 
         return turn
-
-    def _processor_seconds(self) -> float:
-        """What the service has used so far, workers included."""
-        one = psutil.Process(self._service.pid)
-        times = [process.cpu_times() for process in (one, *one.children(recursive=True))]
-        return sum(time.user + time.system for time in times)
 
 
 def _report(bench: Bench, name: str, found: Rounds) -> None:
