@@ -241,12 +241,12 @@ def test_a_broker_restarted_under_an_idle_stream(tmp_path: Any) -> None:
 
 
 SEEDED = """
-from tallystick.api.http import arrow
-whole = arrow.record_batch
+from tallystick.api.http import arrow_out
+whole = arrow_out.batch_of_chunks
 def less(*given):
     batch = whole(*given)
     return {}
-arrow.record_batch = less
+arrow_out.batch_of_chunks = less
 """
 
 
