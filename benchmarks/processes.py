@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -11,7 +12,10 @@ def processor_seconds(pid: int) -> float:
     import psutil  # memory can be looked at without it
 
     one = psutil.Process(pid)
-    times = [process.cpu_times() for process in (one, *one.children(recursive=True))]
+    times = []
+    for process in (one, *one.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it has ended, and counts with whoever waited for it
+            times.append(process.cpu_times())
     return float(sum(time.user + time.system + time.children_user + time.children_system for time in times))
 
 

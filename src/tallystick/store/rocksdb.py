@@ -52,10 +52,8 @@ class RocksEngine:
         except Exception as error:
             raise EngineFailed(f"the store cannot be opened: {error}", may_pass=_disk_full(error)) from error
         self._reclaimed_at = -RECLAIM_SECONDS
-        self._areas = {area: self._db.get_column_family(area) for area in AREAS}
-        self._held = self._db.get_column_family(_HELD)
-        self._handles = {area: self._db.get_column_family_handle(area) for area in AREAS}
-        self._held_handle = self._db.get_column_family_handle(_HELD)
+        self._areas: dict[str, Rdict] = {area: self._db.get_column_family(area) for area in families}
+        self._handles = {area: self._db.get_column_family_handle(area) for area in families}
         self._closing = False
         self._reclaiming = threading.Thread()
         if self._segments.sealed():
@@ -165,7 +163,7 @@ class RocksEngine:
     def _encode(self, changes: Changes, places: dict[bytes, Place]) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
         for key, place in places.items():
-            batch.put(place.held(key), b"", self._held_handle)
+            batch.put(place.held(key), b"", self._handles[_HELD])
         for area, start, end in changes.ranges:
             batch.delete_range(start, end, self._handles[area])
         for area, changed in changes.keys.items():
@@ -211,7 +209,7 @@ class RocksEngine:
                 stored = self._areas["body"].get(key)
                 if stored is not None and Place.unpacked(stored).segment == number:
                     return True
-                dead.delete(Place.holding(number, key), self._held_handle)
+                dead.delete(Place.holding(number, key), self._handles[_HELD])
             return False
         finally:
             self._db.write(dead)
@@ -219,7 +217,7 @@ class RocksEngine:
     def _keys_held(self, number: int) -> Iterator[bytes]:
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(Place.holding(number + 1))
-        iterator = self._held.iter(bounds)
+        iterator = self._areas[_HELD].iter(bounds)
         first = Place.holding(number)
         iterator.seek(first)
         while iterator.valid():
@@ -234,7 +232,6 @@ class RocksEngine:
         self._segments.close()
         self._areas.clear()
         self._handles.clear()
-        del self._held, self._held_handle
         try:
             self._db.close()
         except Exception as error:

@@ -34,10 +34,11 @@ class QueueReader:
     power cut could still take back must not be seen by anyone."""
 
     CACHED_CHUNKS = 64
+    CACHED_BYTES = 16 * 1024 * 1024
 
     def __init__(self, engine: Engine, visible: Visible) -> None:
         self._engine, self._visible = engine, visible
-        self._cache: OrderedDict[tuple[int, int, int], Chunk] = OrderedDict()
+        self._cache: OrderedDict[tuple[int, int, int], tuple[Chunk, int]] = OrderedDict()
 
     def slice(
         self, shown: Shown, queue: int, offset: int, max_messages: int, max_bytes: int, columns: Welcome = "none"
@@ -112,16 +113,22 @@ class QueueReader:
         return None
 
     def _chunk_at(self, topic: Topic, queue: int, offset: int, end: int) -> Chunk | None:
-        for (of_topic, of_queue, _), chunk in reversed(self._cache.items()):
+        for (of_topic, of_queue, _), (chunk, _) in reversed(self._cache.items()):
             if (of_topic, of_queue) == (topic.id, queue) and chunk.base <= offset < chunk.base + len(chunk):
                 return chunk
         for last, found in self._stored(topic, queue, offset, end):
             chunk = chunk_of(found, topic.name, queue) if isinstance(found, StoredColumns) else _decode_chunk(found)
-            self._cache[(topic.id, queue, last)] = chunk
-            if len(self._cache) > self.CACHED_CHUNKS:
-                self._cache.popitem(last=False)
+            self._keep((topic.id, queue, last), chunk, len(found))
             return chunk
         return None
+
+    def _keep(self, key: tuple[int, int, int], chunk: Chunk, size: int) -> None:
+        self._cache[key] = chunk, size
+        while len(self._cache) > self.CACHED_CHUNKS or self._cached_bytes() > self.CACHED_BYTES:
+            self._cache.popitem(last=False)
+
+    def _cached_bytes(self) -> int:
+        return sum(size for _, size in self._cache.values())
 
 
 def _fits(piece: Slice, found: bytes | StoredColumns) -> bool:
