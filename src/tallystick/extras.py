@@ -15,7 +15,7 @@ EXTRAS = {
         ("grpc", "grpc_reflection", "prometheus_client", "rocksdict", "sortedcontainers", "uvicorn", "uvloop"),
     ),
     "cli": ("the command line", ("rich", "typer")),
-    "spark": ("Spark", ("jinja2", "pyarrow", "pyspark")),
+    "spark": ("Spark", ("jinja2", "pyarrow", "pyspark", "xxhash")),
     "django": ("Django", ("django",)),
     "fastapi": ("FastAPI", ("fastapi",)),
     "flask": ("Flask", ("flask",)),
