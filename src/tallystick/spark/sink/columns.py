@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -69,7 +68,7 @@ class Columns(Struct, frozen=True):
         """The rows in the form that the broker takes."""
         columns = {name: _cast(batch, name) for name in self.names}
         if self.topic:
-            columns["topic"] = pa.repeat(_scalar(self.topic), batch.num_rows)
+            columns["topic"] = pa.repeat(self.topic, batch.num_rows)
         if self.delay_ms:
             # From now, not from the start of the batch: "not before that long after it was sent".
             at = pa.scalar(time.time_ns() // 1_000_000 + self.delay_ms, pa.int64()).cast(_TIME)
@@ -122,13 +121,6 @@ def _check_names(names: list[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise _refused(twice[0], "is there more than once")
-
-
-def _scalar(text: str) -> Any:
-    """As in `content`: without what would load pandas."""
-    content = text.encode()
-    ends = pa.py_buffer(array("i", [0, len(content)]))
-    return pa.StringArray.from_buffers(1, ends, pa.py_buffer(content))[0]
 
 
 def _cast(batch: Any, name: str) -> Any:

@@ -9,8 +9,7 @@ is hashed where it lies. It tells accidents, not forgeries.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -26,17 +25,9 @@ _BYTES = 16
 _ALL = 2 ** (8 * _BYTES)
 _TEXTS = ("topic", "key", "tag")
 _SEED = pa.uint64()
-
-
-def _arrow(numbers: Iterable[int]) -> Any:
-    """Numbers as a column. Not by `pa.array` or `pa.scalar`: at the first value of Python's that it turns into one of
-    its own, pyarrow loads pandas, if that is installed, and every task's process would."""
-    content = array("Q", numbers)
-    return pa.Array.from_buffers(_SEED, len(content), [None, pa.py_buffer(content)])
-
-
-# Odd, so that nothing is lost by it, to tell a column from the next; and to tell what is null from what is empty.
-_NONE, _MIX, _NULL = _arrow([0, 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93])
+_NONE = pa.scalar(0, _SEED)
+_MIX = pa.scalar(0x9E3779B97F4A7C15, _SEED)  # odd, so that nothing is lost by it: to tell a column from the next
+_NULL = pa.scalar(0xD6E8FEB86659FD93, _SEED)  # to tell what is null from what is empty
 
 
 class Content(Struct, frozen=True):
@@ -97,7 +88,7 @@ def _told_null(column: Any, seeds: Any) -> Any:
 def _hashed(column: Any) -> Any:
     """Each text once: topics, tags and often keys are the same in many rows."""
     found = column.dictionary_encode()
-    hashes = _arrow(map(xxh3_64_intdigest, _pieces(found.dictionary)))
+    hashes = pa.array(map(xxh3_64_intdigest, _pieces(found.dictionary)), _SEED)
     return pc.fill_null(hashes.take(found.indices), _NONE)
 
 
@@ -113,7 +104,7 @@ def _headers(column: Any) -> Any:
     names, values = column.keys.slice(first, count), column.items.slice(first, count)
     entries = list(map(xxh3_64_intdigest, _pieces(values), _numbers(_told_null(values, _hashed(names)))))
     sums = (sum(entries[begin - first : end - first]) % 2**64 for begin, end in pairwise(ends))
-    return pc.if_else(column.is_valid(), _arrow(sums), _NONE)
+    return pc.if_else(column.is_valid(), pa.array(sums, _SEED), _NONE)
 
 
 # --- columns as Python sees them, without a copy ----------------------------------------------------------------
