@@ -149,7 +149,6 @@ def test_requests_are_bounded_in_bytes_and_rows_and_numbered(broker: BrokerProce
 
 
 def test_the_next_request_is_made_while_one_is_under_way(broker: BrokerProcess, topic: str) -> None:
-    """And no more than that: with one on its way and one made, the task waits."""
     go_on, under_way = threading.Event(), threading.Event()
 
     class Held(Link):
@@ -160,10 +159,10 @@ def test_the_next_request_is_made_while_one_is_under_way(broker: BrokerProcess, 
 
     columns = batch_writer(broker.url, topic=topic)._columns
     with Held(broker.url) as link, parts.Part(link, columns, None) as part:
-        for first in (0, 10):
-            part.add(numbers(first, first + 10))
-            part.flush() if first == 0 else None
+        part.add(numbers(0, 10))
+        part.flush()
         assert under_way.wait(60)
+        part.add(numbers(10, 20))
         assert not go_on.is_set()
         go_on.set()
     assert part.content.rows == 20
@@ -180,10 +179,15 @@ def test_a_request_that_is_refused_fails_the_task(broker: BrokerProcess, topic: 
             return super().post_arrow(*path, **{**query, "ttl_ms": -1})
 
     columns = batch_writer(broker.url, topic=topic)._columns
-    for batches in ([numbers(0, 5)], [numbers(0, parts.REQUEST_ROWS), numbers(0, parts.REQUEST_ROWS)] * 2):
-        with pytest.raises(InvalidRequest), Refused(broker.url) as link, parts.Part(link, columns, None) as part:
+
+    def send(*batches: pa.RecordBatch) -> None:
+        with Refused(broker.url) as link, parts.Part(link, columns, None) as part:
             for one in batches:
                 part.add(one)
+
+    for batches in ([numbers(0, 5)], [numbers(0, parts.REQUEST_ROWS)] * 4):
+        with pytest.raises(InvalidRequest):
+            send(*batches)
 
 
 @pytest.mark.fault

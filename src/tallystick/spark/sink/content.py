@@ -25,9 +25,9 @@ _BYTES = 16
 _ALL = 2 ** (8 * _BYTES)
 _TEXTS = ("topic", "key", "tag")
 _SEED = pa.uint64()
-_MIX = pa.scalar(0x9E3779B97F4A7C15, _SEED)  # odd, so that nothing is lost by it: to tell a column from the next
-_NULL = pa.scalar(0xD6E8FEB86659FD93, _SEED)  # to tell what is null from what is empty, where a hash would be of nothing
 _NONE = pa.scalar(0, _SEED)
+_MIX = pa.scalar(0x9E3779B97F4A7C15, _SEED)  # odd, so that nothing is lost by it: to tell a column from the next
+_NULL = pa.scalar(0xD6E8FEB86659FD93, _SEED)  # to tell what is null from what is empty
 
 
 class Content(Struct, frozen=True):
@@ -94,7 +94,7 @@ def _hashed(column: Any) -> Any:
 
 def _times(column: Any) -> Any:
     """No time is the same as a time long ago: at once."""
-    return pc.fill_null(column.cast(pa.int64()), 0).cast(_SEED, safe=False)
+    return pc.fill_null(column.cast(pa.int64()).cast(_SEED, safe=False), _NONE)
 
 
 def _headers(column: Any) -> Any:

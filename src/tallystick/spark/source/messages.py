@@ -18,6 +18,7 @@ from tallystick.spark.source.topics import open_link, topic_view
 
 CREATED = "Tallystick-Created"  # the broker's word on which topic of a name it read from
 AHEAD_BYTES = 8 * 1024 * 1024  # of each task's memory, for batches that Spark has not asked for yet
+_STEPS, _NO_STEPS = {"min": 1, "max": 1}, {"min": None, "max": None}
 _BACKOFF = Backoff(first_ms=50, cap_ms=2_000)
 
 
@@ -166,8 +167,9 @@ class _Body:
 
 
 def _dense(offsets: Any) -> bool:
-    """Whether each offset is the one before and one."""
+    """Whether each offset is the one before and one. Nothing of Python's is compared in Arrow: for the first such value
+    pyarrow loads pandas, if that is installed."""
     import pyarrow.compute as pc
 
-    steps = pc.subtract(offsets.slice(1), offsets.slice(0, len(offsets) - 1))
-    return bool(pc.all(pc.equal(steps, 1), min_count=0).as_py())
+    steps = pc.min_max(pc.subtract(offsets.slice(1), offsets.slice(0, len(offsets) - 1))).as_py()
+    return not offsets.null_count and steps in (_STEPS, _NO_STEPS)
