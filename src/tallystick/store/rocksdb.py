@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tallystick.core.errors import DataDirectoryError
@@ -88,6 +88,21 @@ class RocksEngine:
     def get(self, area: Area, key: bytes) -> bytes | None:
         value: bytes | None = self._areas[area].get(key)
         return value
+
+    def get_many(self, area: Area, keys: Sequence[bytes]) -> Iterator[bytes | None]:
+        # From one to the next where they are neighbours; a get for each would look into every file again.
+        iterator = self._areas[area].iter()
+        here = None
+        for key in keys:
+            if here is not None and here < key:
+                iterator.next()
+                here = iterator.key() if iterator.valid() else None
+            if here is None or here < key:
+                iterator.seek(key)
+                here = iterator.key() if iterator.valid() else None
+            if here is None:
+                iterator.status()
+            yield iterator.value() if here == key else None
 
     def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         bounds = ReadOptions()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tallystick.core.message import Chunk, OutgoingMessage
+from tallystick.core.message import Chunk, KeptMessage
 from tallystick.core.ops import Position
 from tallystick.store.kv import keys
 from tallystick.store.kv.bodies import Reference, queue_of
@@ -42,7 +42,7 @@ class Appender:
         self._catalog.round_robin[topic.id] = turn + 1
         return queue_of(None, turn, topic.queues)
 
-    def add(self, topic: Topic, message: OutgoingMessage, gid: str, sequence: int) -> Position:
+    def add(self, topic: Topic, message: KeptMessage, gid: str, sequence: int) -> Position:
         key = message.key
         queue = self._turn(topic) if key is None else queue_of(key, 0, topic.queues)
         where = (topic.id, queue)
