@@ -162,7 +162,7 @@ class TableReader(DataSourceReader):
         after = partition.after
         with _link(self._settings) as link:
             while True:
-                page, after = _page(link, self._settings, after, partition.before)
+                page, after = _page(link, self._settings, self._shape, after, partition.before)
                 yield from map(self._shape.fit, page)
                 if after is None:
                     return
@@ -173,14 +173,14 @@ def _link(settings: TableSettings) -> Link:
 
 
 def _page(
-    link: Link, settings: TableSettings, after: str | None, before: str | None
+    link: Link, settings: TableSettings, shape: Shape, after: str | None, before: str | None
 ) -> tuple[list[pa.RecordBatch], str | None]:
     """One page, and where the next one begins. Nothing of a page is handed on before the whole of it is here, so a
     page that broke off is asked for again and no row comes twice."""
     deadline = time.monotonic() + settings.retry
     while True:
         try:
-            return _ask(link, settings, after, before)
+            return _ask(link, settings, shape, after, before)
         except BrokerUnavailable:
             if time.monotonic() + _PAUSE_SECONDS > deadline:
                 raise
@@ -188,11 +188,11 @@ def _page(
 
 
 def _ask(
-    link: Link, settings: TableSettings, after: str | None, before: str | None
+    link: Link, settings: TableSettings, shape: Shape, after: str | None, before: str | None
 ) -> tuple[list[pa.RecordBatch], str | None]:
     import pyarrow as pa
 
-    query = {"limit": PAGE_ROWS, "after": after, "before": before}
+    query = {"limit": PAGE_ROWS, "after": after, "before": before, "columns": ",".join(shape.needed) or None}
     wanted = {"state": settings.state, "group": settings.group, "older_than_ms": settings.older_than_ms}
     with link.arrow("tables", settings.table, **query, **wanted) as answer:
         try:

@@ -17,14 +17,21 @@ CHUNK_BYTES = 256 * 1024
 _encode = msgspec.msgpack.Encoder().encode
 
 
+_Row = tuple[str, int, str | None, bytes, dict[str, str] | None, str | None, int]
+
+
 class _Open:
-    """A chunk that is being filled."""
+    """A chunk that is being filled, row by row; it is turned into columns when it is full."""
 
-    __slots__ = ("bytes", "chunk")
+    __slots__ = ("base", "bytes", "rows")
 
-    def __init__(self, base: int, now: int) -> None:
-        self.chunk = Chunk(base, now, [], [], [], [], [], [], [])
+    def __init__(self, base: int) -> None:
+        self.base = base
         self.bytes = 0
+        self.rows: list[_Row] = []
+
+    def chunk(self, now: int) -> Chunk:
+        return Chunk(self.base, now, *map(list, zip(*self.rows, strict=True)))  # type: ignore[arg-type]  # columns
 
 
 class Appender:
@@ -49,27 +56,21 @@ class Appender:
         opened = self._open.get(where)
         if opened is None:
             base = self._catalog.ends.get(where, 0)
-            opened = self._open[where] = _Open(base, self._now)
-        chunk = opened.chunk
-        chunk.gids.append(gid)
-        chunk.sequences.append(sequence)
-        chunk.keys.append(key)
-        chunk.values.append(message.value)
-        chunk.headers.append(message.headers)
-        chunk.tags.append(message.tag)
-        chunk.born_at.append(message.born_at or self._now)
-        opened.bytes += len(message.value) + 64
-        offset = chunk.base + len(chunk.values) - 1
+            opened = self._open[where] = _Open(base)
+        value, rows = message.value, opened.rows
+        offset = opened.base + len(rows)
+        rows.append((gid, sequence, key, value, message.headers, message.tag, message.born_at or self._now))
+        opened.bytes += len(value) + 64
         self._catalog.ends[where] = offset + 1
-        if opened.bytes >= CHUNK_BYTES or len(chunk.values) >= CHUNK_MESSAGES:
-            self._sealed.append((where, self._open.pop(where).chunk))
+        if opened.bytes >= CHUNK_BYTES or len(rows) >= CHUNK_MESSAGES:
+            self._sealed.append((where, self._open.pop(where).chunk(self._now)))
         return Position(topic.name, queue, offset)
 
     def refer(self, where: QueueId, count: int, body: bytes, gid: str, first: int) -> None:
         """Append messages that lie in a body already."""
         opened = self._open.pop(where, None)
         if opened is not None:
-            self._sealed.append((where, opened.chunk))
+            self._sealed.append((where, opened.chunk(self._now)))
         base = self._catalog.ends.get(where, 0)
         self._catalog.ends[where] = base + count
         self._references.append((where, base + count - 1, Reference(base, self._now, body, gid, first)))
@@ -83,7 +84,7 @@ class Appender:
     def seal(self, changes: Changes) -> None:
         log, index = changes.keys["log"], changes.keys["index"]
         for where, opened in self._open.items():
-            self._sealed.append((where, opened.chunk))
+            self._sealed.append((where, opened.chunk(self._now)))
         for where, chunk in self._sealed:
             last = chunk.base + len(chunk.values) - 1
             log[keys.CHUNK.key(*where, last)] = _encode(chunk)

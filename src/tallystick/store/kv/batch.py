@@ -20,7 +20,7 @@ from tallystick.store.protocol import Event, StoreSettings
 Tombstone = tuple[Outcome, str, int, int, str, int, int, int]  # the fields of `Resolved`
 
 encode = msgspec.msgpack.Encoder().encode
-_decode_record = msgspec.msgpack.Decoder(Record).decode
+decode_record = msgspec.msgpack.Decoder(Record).decode
 decode_pending = msgspec.msgpack.Decoder(Pending | Resolved).decode
 _decode_check = msgspec.msgpack.Decoder(CheckState).decode
 
@@ -56,9 +56,15 @@ class Batch:
                 return known[key]
         return self.engine.get(area, key)
 
+    def get_many(self, area: Area, wanted: Sequence[bytes]) -> list[bytes | None]:
+        """The values of all of them, found in one go through the keys."""
+        self.read_ahead(area, wanted)
+        return [self.get(area, key) for key in wanted]
+
     def read_ahead(self, area: Area, wanted: Sequence[bytes]) -> None:
         """Read what is about to be asked for by `get`, together. What was read ahead before is forgotten."""
-        missing = sorted(key for key in wanted if key not in self.changes.keys[area])
+        overlay = self.changes.keys[area]
+        missing = sorted(key for key in wanted if key not in overlay)
         self._ahead[area] = dict(zip(missing, self.engine.get_many(area, missing), strict=True))
 
     def put(self, area: Area, key: bytes, value: bytes) -> None:
@@ -99,15 +105,7 @@ class Batch:
         if recent is not None:
             return recent
         stored = self.get("tx", keys.TRANSACTION.key(gid))
-        return None if stored is None else _decode_record(stored)
-
-    def pending(self, gid: str) -> Pending | Resolved | None:
-        """The same for whoever does not want its messages."""
-        recent = self.catalog.recent.get(gid)
-        if recent is not None:
-            return recent
-        stored = self.get("tx", keys.TRANSACTION.key(gid))
-        return None if stored is None else decode_pending(stored)
+        return None if stored is None else decode_record(stored)
 
     def bury(self, gid: str, tombstone: Tombstone) -> None:
         """Put a tombstone in the place of a transaction. Many of one unit are the same, and are encoded once."""

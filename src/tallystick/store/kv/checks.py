@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import islice
 
 from tallystick.core.errors import Conflict, NotFound
-from tallystick.core.ops import AnswerChecks, OpResult
+from tallystick.core.ops import Answer, AnswerChecks, OpResult
 from tallystick.core.transaction import CheckState, Pending, Prepared, Resolved, after_unanswered
 from tallystick.core.wire import CheckRequest
 from tallystick.store.kv import keys
-from tallystick.store.kv.batch import Batch, encode
-from tallystick.store.kv.transactions import resolve
+from tallystick.store.kv.batch import Batch, decode_pending, decode_record, encode
+from tallystick.store.kv.transactions import Decided, is_plain, resolve, resolve_plain
 from tallystick.store.protocol import Claim, ClaimChecks, Claimed, FailChecks, ParkOld, Progress, Resume
 
 # Transactions of an answer that are in memory at a time: each may hold a megabyte of messages.
@@ -96,19 +96,26 @@ def _keep_state(batch: Batch, gid: str, record: Pending, state: CheckState) -> N
 def answer(batch: Batch, op: AnswerChecks) -> OpResult | None:
     answers = iter(op.answers.items())
     while some := list(islice(answers, _READ_AT_ONCE)):
-        batch.read_ahead("tx", [keys.TRANSACTION.key(gid) for gid, _ in some if batch.catalog.recent.get(gid) is None])
-        # Only what becomes visible is decoded with its messages.
-        known = [(gid, batch.transaction(gid) if said == "committed" else batch.pending(gid)) for gid, said in some]
-        claimed = [gid for gid, record in known if isinstance(record, Pending) and batch.maybe_claimed(record)]
-        batch.read_ahead("index", [keys.CHECK.key(gid) for gid in claimed])
-        for gid, record in known:
-            if record is not None:
-                _answered(batch, op, gid, record)
+        stored = batch.get_many("tx", [keys.TRANSACTION.key(gid) for gid, _ in some])
+        plain: list[Decided] = []
+        others: list[tuple[str, Answer, Pending | Resolved]] = []
+        for (gid, said), value in zip(some, stored, strict=True):
+            if value is None:
+                continue
+            # Only what becomes visible is decoded with its messages.
+            record = decode_record(value) if said == "committed" else decode_pending(value)
+            if said == "unknown" or isinstance(record, Resolved) or not is_plain(batch, record):
+                others.append((gid, said, record))
+            else:
+                plain.append((gid, record, said))
+        resolve_plain(batch, plain, "check")
+        batch.read_ahead("index", [keys.CHECK.key(gid) for gid, _, record in others if isinstance(record, Pending)])
+        for gid, said, record in others:
+            _answered(batch, op, gid, said, record)
     return None
 
 
-def _answered(batch: Batch, op: AnswerChecks, gid: str, record: Pending | Resolved) -> None:
-    said = op.answers[gid]
+def _answered(batch: Batch, op: AnswerChecks, gid: str, said: Answer, record: Pending | Resolved) -> None:
     if isinstance(record, Resolved):
         if said not in ("unknown", record.outcome):
             batch.event("conflict", gid, f"{_who(op)} answered {said}, the transaction is {record.outcome}")
@@ -116,8 +123,7 @@ def _answered(batch: Batch, op: AnswerChecks, gid: str, record: Pending | Resolv
         reason = op.reasons.get(gid, "the producer could not tell the outcome yet")
         _unanswered(batch, gid, record, reason, permanent=False)
     else:
-        messages = record.messages if said == "committed" and isinstance(record, Prepared) else []
-        resolve(batch, gid, record, said, "check", messages)
+        resolve(batch, gid, record, said, "check", record.messages if isinstance(record, Prepared) else [])
 
 
 def _who(op: AnswerChecks) -> str:

@@ -128,6 +128,29 @@ def resolve(
     return positions
 
 
+Decided = tuple[str, Pending, Outcome]
+
+
+def is_plain(batch: Batch, record: Pending) -> bool:
+    """Never claimed for a check, and without calls."""
+    return record.pushed is None and not batch.maybe_claimed(record)
+
+
+def resolve_plain(batch: Batch, decided: Sequence[Decided], by: str) -> None:
+    """`resolve` for many of which nothing is to be looked up any more: most of a backlog."""
+    index, now, forget = batch.changes.keys["index"], batch.now, batch.catalog.recent.drop
+    for gid, record, outcome in decided:
+        count = 0
+        if outcome == "committed":
+            append(batch, gid, record.messages, record.created_at)
+            count = len(record.messages)
+            batch.committed += 1
+        forget(gid)
+        index[keys.DUE.key(record.channel, record.first_check_at, gid)] = None
+        batch.bury(gid, (outcome, record.group, record.created_at, now, by, count, 1, 0))
+    batch.counters.pending -= len(decided)
+
+
 def forget_pending(batch: Batch, gid: str, record: Pending) -> int:
     """Take a transaction out of the indexes of pending ones; tells how often it was checked."""
     batch.catalog.recent.drop(gid)
