@@ -31,7 +31,7 @@ class _Open:
         self.rows: list[_Row] = []
 
     def chunk(self, now: int) -> Chunk:
-        return Chunk(self.base, now, *map(list, zip(*self.rows, strict=True)))  # type: ignore[arg-type]  # columns
+        return Chunk(self.base, now, *map(list, zip(*self.rows, strict=True)))
 
 
 class Appender:

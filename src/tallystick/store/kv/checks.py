@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from tallystick.core.errors import Conflict, NotFound
-from tallystick.core.ops import Answer, AnswerChecks, OpResult
+from tallystick.core.message import KeptMessage
+from tallystick.core.ops import Answer, AnswerChecks, OpResult, Outcome
 from tallystick.core.transaction import CheckState, Pending, Prepared, Resolved, after_unanswered
 from tallystick.core.wire import CheckRequest
 from tallystick.store.kv import keys
@@ -107,7 +109,7 @@ def answer(batch: Batch, op: AnswerChecks) -> OpResult | None:
             if said == "unknown" or isinstance(record, Resolved) or not is_plain(batch, record):
                 others.append((gid, said, record))
             else:
-                plain.append((gid, record, said))
+                plain.append((gid, record, said, _messages(record, said)))
         resolve_plain(batch, plain, "check")
         batch.read_ahead("index", [keys.CHECK.key(gid) for gid, _, record in others if isinstance(record, Pending)])
         for gid, said, record in others:
@@ -123,7 +125,16 @@ def _answered(batch: Batch, op: AnswerChecks, gid: str, said: Answer, record: Pe
         reason = op.reasons.get(gid, "the producer could not tell the outcome yet")
         _unanswered(batch, gid, record, reason, permanent=False)
     else:
-        resolve(batch, gid, record, said, "check", record.messages if isinstance(record, Prepared) else [])
+        resolve(batch, gid, record, said, "check", _messages(record, said))
+
+
+def _messages(record: Pending, outcome: Outcome) -> Sequence[KeptMessage]:
+    """What becomes visible with this outcome."""
+    if outcome == "rolled_back":
+        return ()
+    if not isinstance(record, Prepared):
+        raise TypeError("a transaction that commits is to be read with its messages")
+    return record.messages
 
 
 def _who(op: AnswerChecks) -> str:

@@ -128,7 +128,7 @@ def resolve(
     return positions
 
 
-Decided = tuple[str, Pending, Outcome]
+Decided = tuple[str, Pending, Outcome, Sequence[KeptMessage]]  # gid, record, outcome, messages that become visible
 
 
 def is_plain(batch: Batch, record: Pending) -> bool:
@@ -139,15 +139,13 @@ def is_plain(batch: Batch, record: Pending) -> bool:
 def resolve_plain(batch: Batch, decided: Sequence[Decided], by: str) -> None:
     """`resolve` for many of which nothing is to be looked up any more: most of a backlog."""
     index, now, forget = batch.changes.keys["index"], batch.now, batch.catalog.recent.drop
-    for gid, record, outcome in decided:
-        count = 0
+    for gid, record, outcome, messages in decided:
         if outcome == "committed":
-            append(batch, gid, record.messages, record.created_at)
-            count = len(record.messages)
+            append(batch, gid, messages, record.created_at)
             batch.committed += 1
         forget(gid)
         index[keys.DUE.key(record.channel, record.first_check_at, gid)] = None
-        batch.bury(gid, (outcome, record.group, record.created_at, now, by, count, 1, 0))
+        batch.bury(gid, (outcome, record.group, record.created_at, now, by, len(messages), 1, 0))
     batch.counters.pending -= len(decided)
 
 
