@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from tallystick.barrier import BarrierError, adapt_sync, decide_many, known_outcomes, run_sync
+from tallystick.barrier import BarrierError, adapt_sync, known_outcomes, run_sync
+from tallystick.barrier.operations.barrier import decide_close
 from tallystick.core.errors import TallystickError
 from tallystick.link import Link
 from tallystick.spark.jdbc import Database
@@ -90,7 +91,7 @@ class BulkDecider:
         if self.dry_run:
             known = run_sync(adapter, known_outcomes(gids, table=self.table))
             return {gid: known.get(gid, "open") for gid in gids}
-        decided = run_sync(adapter, decide_many(gids, wait=self.wait, table=self.table))
+        decided = run_sync(adapter, decide_close(gids, wait=self.wait, table=self.table))
         return {gid: "unknown" if said == "running" else said for gid, said in decided.items()}
 
     def _disconnect(self) -> None:
