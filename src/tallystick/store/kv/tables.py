@@ -30,6 +30,7 @@ from tallystick.store.protocol import TablePage, TableQuery
 
 PAGE_BYTES = 8 * 1024 * 1024
 EXAMINED_PER_PAGE = 50_000  # a page that filters much away ends early
+_MOST_LINES = 1_000  # that are looked at to cut a table into ranges
 
 COLUMNS: dict[TableName, tuple[str, ...]] = {
     "transactions": (
@@ -286,15 +287,28 @@ def _offsets(batch: Batch, reader: QueueReader, group: str | None) -> Iterator[R
 
 
 def splits(batch: Batch, table: TableName, state: str | None, most: int) -> list[Split]:
-    """At most `most` ranges of about the same size, if the keys are spread evenly between the first and the last."""
+    """At most `most` ranges of about the same size, if the keys of each line are spread evenly over it."""
     if table == "offsets":
         return [Split(None, None)]
-    area, _, low, high = _spans(batch, table, state)[0]
-    first = next(batch.engine.scan(area, low, high), None)
-    last = next(batch.engine.scan_back(area, low, high), None)
-    places = _between(first[0], last[0], most) if first and last else []
-    tokens = [None, *[f"0.{place.hex()}" for place in places], None]
-    return [Split(after, before) for after, before in pairwise(tokens)]
+    found = (line for number, span in enumerate(_spans(batch, table, state)) for line in _lines(batch, number, span))
+    lines = list(islice(found, _MOST_LINES))
+    places: list[str] = []
+    for at, (number, first, last) in enumerate(lines):
+        places.extend(f"{number}.{place.hex()}" for place in _between(first, last, most // len(lines)))
+        ends = (at + 1) * most // len(lines) > at * most // len(lines)  # several short lines make one range
+        if ends and at + 1 < len(lines):
+            places.append(f"{number}.{last.hex()}")
+    return [Split(after, before) for after, before in pairwise([None, *places, None])]
+
+
+def _lines(batch: Batch, number: int, span: _Span) -> Iterator[tuple[int, bytes, bytes]]:
+    """The first and the last key of a span; of checks, of each channel, for each has a line in order of time."""
+    low = span.low
+    while (first := next(batch.engine.scan(span.area, low, span.high), None)) is not None:
+        end = keys.DUE.line_of(first[0])[1] if span.kind is keys.DUE else span.high
+        last = next(batch.engine.scan_back(span.area, low, end), first)
+        yield number, first[0], last[0]
+        low = end
 
 
 def _between(first: bytes, last: bytes, most: int) -> list[bytes]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FOREIGN_SHOWN = 20
-_PIECES_PER_CORE = 4  # so that progress shows, and none is late for long
+_PIECES_PER_CORE = 8  # so that progress shows, and none is late for long
 
 
 def run_checkback(spark: SparkSession, settings: CheckbackSettings, report: Report = quiet) -> CheckbackSummary:
