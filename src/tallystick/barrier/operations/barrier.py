@@ -106,7 +106,7 @@ def decide_close(
     A look at all rows between the first gid and the last costs a tenth of a look for each. What it does not tell
     (because too many others lie there, or the database has another order) is asked for as ever.
     """
-    known = yield from _read_between(sql, table, gids)
+    known = (yield from _read_between(sql, table, gids)) if gids else {}
     missing = [gid for gid in gids if gid not in known]
     if missing:
         try:
