@@ -18,6 +18,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
+import msgspec
+
 from tallystick.core.addresses import BrokerAddress, broker_address
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, TallystickError, error_from_code
@@ -98,7 +100,7 @@ class Link:
         return "" if response.status == 200 else str(self._decoded(response, content).get("reason", response.status))
 
     def _ask(self, method: str, path: str, content: dict[str, Any] | None) -> Any:
-        body = None if content is None else json.dumps(content).encode()
+        body = None if content is None else msgspec.json.encode(content)
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         return self._patiently(lambda: self._answer(self._exchange(method, path, body, headers)))
 

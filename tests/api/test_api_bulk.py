@@ -192,11 +192,21 @@ def test_tables_over_http(client: RawClient, link: Link) -> None:
     assert table_rows(link, "offsets") == []
 
 
+def test_columns_of_a_table_can_be_chosen(client: RawClient, link: Link) -> None:
+    client.do(Prepare("chosen", "shop", [OutgoingMessage("orders", b"v")]))
+    for columns in ("gid", "source,gid", "checks,state,gid"):
+        with link.arrow("tables", "transactions", state="prepared", columns=columns) as answer:
+            table = pa.ipc.open_stream(answer.read()).read_all()
+        assert table.column_names == columns.split(",")
+        assert "chosen" in table["gid"].to_pylist()
+
+
 @pytest.mark.parametrize(
     "path",
     [
         *("nothing", "transactions?limit=0", "transactions?limit=x", "transactions?state=odd", "op?after=x"),
         *("transactions?after=0.zz", "half?group=a%20b", "transactions?older_than_ms=-1", "transactions/splits?n=0"),
+        *("transactions?columns=gid,nothing", "transactions?columns=", "op?columns=gid,gid"),
     ],
 )
 def test_tables_refuse_what_they_do_not_know(client: RawClient, path: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 from parties import Party, Place
 
 from tallystick.barrier import AlreadyDecided, decide, decide_many, mark_committed
+from tallystick.barrier.operations.barrier import decide_close
 
 PATIENT = 20.0
 
@@ -86,7 +88,10 @@ async def test_gid_used_twice_is_refused(place: Place, gid: str) -> None:
     await party.rollback()
 
 
-async def test_many_are_decided_at_once_and_a_running_one_does_not_hold_up_the_others(place: Place, gid: str) -> None:
+@pytest.mark.parametrize("bulk", [decide_many, decide_close])
+async def test_many_are_decided_at_once_and_a_running_one_does_not_hold_up_the_others(
+    place: Place, gid: str, bulk: Any
+) -> None:
     committed, rolled_back, absent = (f"{gid}-{word}" for word in ("committed", "rolled-back", "absent"))
     done = await place.open()
     await done.begin()
@@ -96,7 +101,7 @@ async def test_many_are_decided_at_once_and_a_running_one_does_not_hold_up_the_o
     assert await checker.run(decide(rolled_back)) == "rolled_back"
     running = await change_and_mark(place, f"{gid}-running")
 
-    answers = await checker.run(decide_many([f"{gid}-running", committed, rolled_back, absent, committed], wait=0.2))
+    answers = await checker.run(bulk([f"{gid}-running", committed, rolled_back, absent, committed], wait=0.2))
     await running.rollback()
 
     # In SQLite a running transaction keeps every writer out, so the absent one cannot be decided meanwhile.
@@ -107,7 +112,7 @@ async def test_many_are_decided_at_once_and_a_running_one_does_not_hold_up_the_o
         rolled_back: "rolled_back",
         absent: expected,
     }
-    assert await checker.run(decide_many([absent, f"{gid}-running"])) == {
+    assert await checker.run(bulk([absent, f"{gid}-running"])) == {
         absent: "rolled_back",
         f"{gid}-running": "rolled_back",
     }
@@ -116,6 +121,25 @@ async def test_many_are_decided_at_once_and_a_running_one_does_not_hold_up_the_o
 async def test_nothing_to_decide(place: Place) -> None:
     checker = await place.open()
     assert await checker.run(decide_many([])) == {}
+    assert await checker.run(decide_close([])) == {}
+
+
+async def test_those_that_lie_far_apart_are_told_as_well(place: Place, gid: str) -> None:
+    """Between the first and the last are more rows of others than are looked at together; and a database may have
+    an order of its own, in which `B` is between `a` and `c`."""
+    others = [f"{gid}-b{number}" for number in range(12)]
+    committed = [f"{gid}-a", f"{gid}-c", f"{gid}-B"]
+    done = await place.open()
+    await done.begin()
+    for one in (*others, *committed):
+        await done.run(mark_committed(one))
+    await done.commit()
+    checker = await place.open()
+    absent = [f"{gid}-b3x", f"{gid}-A"]
+    asked = [*absent, *committed]
+    expected = {one: "committed" if one in committed else "rolled_back" for one in asked}
+    assert await checker.run(decide_close(asked)) == expected
+    assert await checker.run(decide_close(sorted(asked))) == expected
 
 
 async def test_check_leaves_the_connection_as_it_was(place: Place, gid: str) -> None:

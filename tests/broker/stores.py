@@ -69,6 +69,10 @@ class CountingEngine(MemoryEngine):
         self.gets += 1
         return super().get(area, key)
 
+    def get_many(self, area: Area, keys: Sequence[bytes]) -> Iterator[bytes | None]:
+        self.gets += len(keys)
+        return super().get_many(area, keys)
+
     def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         for entry in super().scan(area, start, end):
             self.scanned += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import engines
@@ -9,9 +10,10 @@ import pytest
 from engines import MakePlace, Place, message, prepare
 
 from tallystick.core.backoff import Backoff
+from tallystick.core.calls import OutgoingCall
 from tallystick.core.ops import AnswerChecks, Check, Commit, Prepare, Rollback
 from tallystick.core.transaction import CheckDefaults
-from tallystick.store.protocol import ClaimChecks, Claimed, FailChecks, OperatorResolve, ParkOld, Resume
+from tallystick.store.protocol import ClaimChecks, Claimed, FailChecks, OperatorResolve, ParkOld, Resume, TableQuery
 
 make_place = engines.make_place
 place = engines.place
@@ -143,6 +145,54 @@ def test_an_answer_after_the_outcome_changes_nothing(steady: Place) -> None:
     assert event.detail == "member host-7 of group shop answered rolled_back, the transaction is committed"
     assert steady.view("t1").resolved_by == "producer"
     assert steady.store.transaction("stranger") is None
+
+
+def backlog(place: Place) -> dict[str, Any]:
+    """Transactions in every state that an answer can meet, some in memory and some not; and an answer for each."""
+    drawn = random.Random(7)
+    answers: dict[str, Any] = {}
+    for number in range(400):
+        gid = f"t{drawn.randrange(16**6):06x}-{number}"
+        sent = [message(f"{gid}/{one}", key=drawn.choice([None, "k"])) for one in range(drawn.randrange(3))]
+        late = message(f"{gid}/late", delay_ms=50_000) if number % 11 == 0 else message(f"{gid}/now")
+        called = [OutgoingCall("http://127.0.0.1:9/x")] if number % 7 == 0 else []
+        place.do(Prepare(gid, "shop", [*sent, late], Check(max_checks=2), calls=called))
+        answers[gid] = drawn.choice(["committed", "rolled_back", "unknown"])
+        place.wait(20)
+        if number == 200:
+            place.wait(7_000)
+            claimed = claim(place, limit=60)
+            place.do(FailChecks(dict.fromkeys(claimed[:40], "nobody")))
+            place.reopen()
+    place.do(FailChecks(dict.fromkeys(list(answers)[:20], "nobody again")))
+    for gid in list(answers)[300:320]:
+        place.do(drawn.choice([Commit, Rollback])(gid))
+    return {**answers, "stranger": "committed", "x" * 128: "rolled_back"}
+
+
+def all_of(place: Place) -> list[object]:
+    views = [
+        place.store.transaction(gid)
+        for gid in sorted(place.store.page(TableQuery("transactions", 9_999)).columns["gid"])
+    ]
+    events = sorted((event.kind, event.subject, event.detail) for event in place.take_made().events)
+    tables = [place.store.page(TableQuery(table, 9_999)).columns for table in ("half", "delayed", "calls")]
+    shown = [sorted(zip(*columns.values(), strict=True), key=repr) for columns in tables]
+    return [views, events, place.values(), place.store.counts(), shown]
+
+
+def test_many_answers_at_once_are_as_good_as_one_by_one(make_place: MakePlace) -> None:
+    one, other = (
+        make_place(checks=CheckDefaults(10_000, 5, Backoff(2_000, 8_000, jitter=0.0), "park", 10**9)) for _ in range(2)
+    )
+    answers = backlog(one)
+    assert backlog(other) == answers
+    one.do(AnswerChecks(answers))
+    other.write(*(AnswerChecks({gid: said}) for gid, said in answers.items()))
+    found = all_of(one)
+    assert found == all_of(other)
+    assert {view.state for view in found[0]} == {"committed", "rolled_back", "prepared", "parked"}  # type: ignore[attr-defined]
+    assert len(found[1]) > 5  # type: ignore[arg-type]  # contradictions
 
 
 def test_an_answer_decides_also_what_was_never_asked(steady: Place) -> None:

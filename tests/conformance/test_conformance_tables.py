@@ -143,6 +143,22 @@ def test_splits_are_disjoint_and_together_everything(place: Place, table: TableN
         assert sum(1 for piece in pieces if piece) >= 3  # they do share the work
 
 
+@pytest.mark.parametrize("most", [1, 3, 8, 50])
+@pytest.mark.parametrize("groups", [2, 20])
+def test_every_group_s_line_is_shared_out(place: Place, groups: int, most: int) -> None:
+    for number in range(240):
+        place.do(prepare(f"t{number}", group=f"g{number % groups}", check=Check(max_checks=1)))
+        place.wait(10)
+    place.do(FailChecks({f"t{number}": "nobody" for number in range(0, 240, 3)}))
+    assert len(rows(place, "transactions", state="parked")) == 80
+    splits = place.store.splits("transactions", "pending", most)
+    assert 1 <= len(splits) <= most
+    ranges = [{"state": "pending", "after": one.after, "before": one.before} for one in splits]
+    pieces = [gids(rows(place, "transactions", 20, **one)) for one in ranges]
+    assert sorted(gid for piece in pieces for gid in piece) == sorted(f"t{number}" for number in range(240))
+    assert max(map(len, pieces)) <= max(2 * 240 / most, 100)  # the 80 parked ones make one line
+
+
 def test_delayed_messages_until_they_are_in_their_queue(place: Place) -> None:
     later = place.now + 5_000
     place.do(Send([message(), message(deliver_at=later)], "d1"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tallystick.store.kv.engine import Area, Changes
 from tallystick.store.memory import MemoryEngine
@@ -23,6 +23,9 @@ class CrashingEngine:
 
     def get(self, area: Area, key: bytes) -> bytes | None:
         return self.kept.get(area, key)
+
+    def get_many(self, area: Area, keys: Sequence[bytes]) -> Iterator[bytes | None]:
+        return self.kept.get_many(area, keys)
 
     def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self.kept.scan(area, start, end)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from brokers import BrokerProcess
@@ -22,7 +21,7 @@ from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Check, Prepare
 from tallystick.spark.jdbc import Database
 from tallystick.spark.jobs.checkback import CheckbackSettings, ProducerDatabase
-from tallystick.spark.jobs.checkback.job import BulkDecider
+from tallystick.spark.jobs.checkback.decider import BulkDecider
 
 ENGINES = [
     "sqlite",
@@ -136,22 +135,9 @@ def decider(
     return kind(url=broker.url, database=Database.parse(producer.service.url), **{**given, **more})
 
 
-def rows(gids: Iterable[str], reason: str | None = None) -> Iterator[pa.RecordBatch]:
-    """Gids as a task gets them, joined with nothing."""
-    listed = sorted(gids)
-    yield pa.record_batch(
-        [pa.array(listed, pa.string()), pa.array([reason] * len(listed), pa.string())], ["gid", "reason"]
-    )
-
-
-def counted(task: BulkDecider, gids: Iterable[str]) -> dict[tuple[str, str], int]:
+def counted(task: BulkDecider, gids: Iterable[str]) -> dict[str, int]:
     """What a task says of its share."""
-    found: dict[tuple[str, str], int] = {}
-    for batch in task.run(rows(gids)):
-        for row in batch.to_pylist():
-            key = row["way"], row["outcome"]
-            found[key] = found.get(key, 0) + row["count"]
-    return found
+    return dict(task.run(sorted(gids)))
 
 
 @contextlib.contextmanager

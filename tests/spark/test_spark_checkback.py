@@ -29,7 +29,7 @@ from tallystick.barrier import table_definitions
 from tallystick.core.errors import BrokerUnavailable, ConfigError, InvalidRequest, TallystickError
 from tallystick.spark.jdbc import Database
 from tallystick.spark.jobs.checkback import Decided, Foreign, ProducerDatabase, run_checkback
-from tallystick.spark.jobs.checkback.producers import KnownDatabase, is_local, owner_column
+from tallystick.spark.jobs.checkback.producers import KnownDatabase, is_local, owner_of
 
 pytestmark = pytest.mark.spark
 
@@ -64,28 +64,21 @@ def producer(postgres: Server, client: RawClient, group: str) -> Producer:
     return Producer(Service(postgres), client, group)
 
 
-@pytest.mark.parametrize(
-    "scan_from", [pytest.param(0, marks=pytest.mark.full, id="whole tables"), pytest.param(1_000_000, id="gid by gid")]
-)
 def test_several_databases_are_decided_in_one_run(
-    spark: SparkSession, broker: BrokerProcess, producers: list[Producer], scan_from: int
+    spark: SparkSession, broker: BrokerProcess, producers: list[Producer]
 ) -> None:
     for producer in producers:
         producer.commit(30)
         producer.roll_back(10)
         producer.never_begin(10)
     lines: list[str] = []
-    summary = run_checkback(spark, settings(broker, *producers, scan_from=scan_from), lines.append)
+    summary = run_checkback(spark, settings(broker, *producers), lines.append)
     assert [producer.contradictions() for producer in producers] == [set(), set(), set()]
     assert (summary.pending, summary.committed, summary.rolled_back) == (150, 90, 60)
     assert (summary.unknown, summary.foreign, summary.not_due) == (0, 0, 0)
-    way = "join" if scan_from == 0 else "check"
-    assert {(one.way, one.outcome, one.count) for one in summary.decided} == {
-        (way, "committed", 30),
-        ("check", "rolled_back", 20),
-    }
-    assert lines[0] == "reading what is pending"
-    again = run_checkback(spark, settings(broker, *producers, scan_from=scan_from))
+    assert [(one.outcome, one.count) for one in summary.decided] == [("committed", 30), ("rolled_back", 20)] * 3
+    assert lines[0].startswith("deciding from ")
+    again = run_checkback(spark, settings(broker, *producers))
     assert (again.pending, again.decided) == (0, [])
 
 
@@ -101,7 +94,7 @@ def test_running_and_late_local_transactions_stay_right(
             producer.other.difference_update(gids)
             producer.committed.update(gids)
             open_ones.callback(connection.commit)
-        summary = run_checkback(spark, settings(broker, *producers, scan_from=0))
+        summary = run_checkback(spark, settings(broker, *producers))
         # SQLite has one writer: while it runs, nothing at all can be decided there.
         assert (summary.rolled_back, summary.unknown) == (6, 6 + 3)
     for producer in producers:
@@ -135,7 +128,7 @@ def test_a_barrier_table_of_another_name_is_used(
         connection.commit()
     with pytest.raises(TallystickError, match="--barrier-table"):
         run_checkback(spark, settings(broker, producer))
-    moved = settings(broker, producer, databases=(database,), table="dtm_barrier.barrier", scan_from=0)
+    moved = settings(broker, producer, databases=(database,), table="dtm_barrier.barrier")
     summary = run_checkback(spark, moved)
     assert (summary.committed, summary.rolled_back) == (2, 2)
     assert set(producer.states()) == set(gids)
@@ -152,7 +145,7 @@ def test_a_transaction_of_another_database_is_left_alone(
     mine, other, _ = producers
     mine.commit(2)
     other.commit(3)
-    summary = run_checkback(spark, settings(broker, mine, scan_from=0))
+    summary = run_checkback(spark, settings(broker, mine))
     assert (summary.pending, summary.committed, summary.foreign) == (5, 2, 3)
     assert summary.foreign_sources == [Foreign(other.source, "group", 3)]
     assert set(other.states().values()) == {"prepared"}
@@ -177,29 +170,28 @@ def test_only_old_enough_and_due_transactions_of_the_group_are_decided(
     assert {producer.client.transaction(gid).state for gid in patient} == {"prepared"}  # type: ignore[union-attr]
 
 
-def test_a_transaction_is_known_by_what_it_says_of_its_database(spark: SparkSession) -> None:
+def test_a_transaction_is_known_by_what_it_says_of_its_database() -> None:
     shop = KnownDatabase("shop", Database.parse("sqlite:///a"), frozenset({"pg://a:1/shop", "pg://proxy:1/shop"}))
     bank = KnownDatabase("bank", Database.parse("sqlite:///b"), frozenset({"pg://b:1/bank"}))
-    cases: list[tuple[str | None, str, str | None, int | None]] = [
-        ("pg://a:1/shop", "group", None, 0),
-        ("pg://proxy:1/shop", "group", None, 0),
+    cases: list[tuple[str, str, str, int | None]] = [
+        ("pg://a:1/shop", "group", "", 0),
+        ("pg://proxy:1/shop", "group", "", 0),
         ("pg://b:1/bank", "url", "http://h/check", 1),
-        ("pg://c:1/other", "group", None, None),
-        ("PG://A:1/SHOP", "group", None, None),
-        (None, "database", "bank", 1),
+        ("pg://c:1/other", "group", "", None),
+        ("PG://A:1/SHOP", "group", "", None),
+        ("", "database", "bank", 1),
         ("", "database", "shop", 0),
-        (None, "database", "other", None),
+        ("", "database", "other", None),
         ("pg://a:1/shop", "database", "other", 0),
         ("pg://c:1/other", "database", "shop", None),  # it says where its row is, and that is not here
         ("pg://a:1/shop", "database", "bank", None),  # it names two of ours
-        (None, "group", None, None),
-        (None, "url", "shop", None),
+        ("", "group", "", None),
+        ("", "url", "shop", None),
     ]
-    frame = spark.createDataFrame(cases, "source string, check_via string, check_target string, expected int")
-    found = frame.select("source", "check_via", "check_target", owner_column([shop, bank], False)).collect()
-    assert [tuple(row) for row in found] == cases
-    unnamed = frame.filter("source is null and check_via != 'database'")
-    assert {row[0] for row in unnamed.select(owner_column([shop], True)).collect()} == {0}
+    for source, via, target, expected in cases:
+        assert owner_of([shop, bank], False, source, via, target) == expected
+    assert owner_of([shop], True, "", "group", "") == 0
+    assert owner_of([shop], True, "pg://c:1/other", "group", "") is None
 
 
 @pytest.mark.parametrize(
@@ -330,6 +322,6 @@ def test_what_a_summary_adds_up() -> None:
     from tallystick.spark.jobs.checkback import CheckbackSummary
 
     summary = CheckbackSummary(seconds=2.0)
-    for way, outcome, count in [("join", "committed", 5), ("check", "committed", 1), ("check", "unknown", 2)]:
-        summary.add(Decided("shop", way, outcome, count))
+    for database, outcome, count in [("shop", "committed", 5), ("bank", "committed", 1), ("bank", "unknown", 2)]:
+        summary.add(Decided(database, outcome, count))
     assert (summary.committed, summary.unknown, summary.rate) == (6, 2, 3.0)

@@ -79,15 +79,15 @@ def test_without_a_database_it_is_asked_for_one(
     assert "--database: name at least one" in capsys.readouterr().err
 
 
-def test_the_summary_says_what_was_decided_how_and_what_was_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_says_what_was_decided_and_what_was_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     summary = CheckbackSummary(pending=10, foreign=2, seconds=2.0, dry_run=True)
     summary.foreign_sources = [Foreign("sqlite:/other.db", "group", 2)]
-    for way, outcome, count in [("join", "committed", 4), ("check", "rolled_back", 2), ("check", "unknown", 1)]:
-        summary.add(Decided("shop", way, outcome, count))
+    for outcome, count in [("committed", 4), ("rolled_back", 2), ("unknown", 1)]:
+        summary.add(Decided("shop", outcome, count))
     checkback._show(summary, False)
     out, err = capsys.readouterr()
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert {"pending 10", "committed 4", "rolled back 2", "still running, left alone 1"} <= set(lines)
-    assert {"shop insert, then read rolled_back 2", "sqlite:/other.db group 2", "outcomes a second 3"} <= set(lines)
+    assert {"shop rolled_back 2", "sqlite:/other.db group 2", "outcomes a second 3"} <= set(lines)
     assert "--source" in err
     assert "dry run" in err

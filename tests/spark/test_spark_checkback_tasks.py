@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkback_support import ENGINES, SQLITE_FIRST, Producer, counted, decider, place_of, rows, running_locally
+from checkback_support import ENGINES, SQLITE_FIRST, Producer, counted, decider, place_of, running_locally
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
@@ -19,7 +19,7 @@ from service_database import Service
 from tallystick.barrier import TablesMissing, adapt_sync, decide_many, known_outcomes, run_sync
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ops import Commit
-from tallystick.spark.jobs.checkback.job import BulkDecider
+from tallystick.spark.jobs.checkback.decider import BulkDecider
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +39,9 @@ def test_every_transaction_gets_the_outcome_of_its_own_database(broker: BrokerPr
     producer.roll_back(10)
     producer.never_begin(10)
     assert counted(decider(broker, producer), producer.gids) == {
-        ("check", "committed"): 20,
-        ("check", "rolled_back"): 20,
+        "committed": 20,
+        "rolled_back": 20,
     }
-    assert producer.contradictions() == set()
-
-
-def test_an_outcome_that_the_join_found_is_told_without_asking_again(broker: BrokerProcess, producer: Producer) -> None:
-    producer.commit(3)
-    asked_nobody = decider(broker, producer, table="no_such_table")
-    told = [row for batch in asked_nobody.run(rows(producer.gids, "msg")) for row in batch.to_pylist()]
-    assert told == [{"way": "join", "outcome": "committed", "count": 3}]
     assert producer.contradictions() == set()
 
 
@@ -58,7 +50,7 @@ def test_a_running_one_is_left_alone_and_decided_later(
     broker: BrokerProcess, producer: Producer, commits: bool
 ) -> None:
     with running_locally(producer, 1) as (connection, gids):
-        assert counted(decider(broker, producer), gids) == {("check", "unknown"): 1}
+        assert counted(decider(broker, producer), gids) == {"unknown": 1}
         view = producer.client.transaction(gids[0])
         assert view is not None
         # Not even counted as a check: its limits belong to the online check.
@@ -91,7 +83,7 @@ def test_what_was_resolved_meanwhile_keeps_its_outcome(broker: BrokerProcess, pr
 def test_a_dry_run_changes_nothing_anywhere(broker: BrokerProcess, producer: Producer) -> None:
     gids = [*producer.commit(3), *producer.never_begin(2)]
     found = counted(decider(broker, producer, dry_run=True), gids)
-    assert found == {("check", "committed"): 3, ("check", "open"): 2}
+    assert found == {"committed": 3, "open": 2}
     assert set(producer.states().values()) == {"prepared"}
     with producer.service.connection() as connection:
         assert set(run_sync(adapt_sync(connection), known_outcomes(gids))) == producer.committed
@@ -107,7 +99,7 @@ def test_a_missing_table_is_no_outcome(broker: BrokerProcess, producer: Producer
 def test_a_database_that_is_gone_is_told_by_its_option_and_decides_nothing(
     broker: BrokerProcess, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tallystick.spark.jobs.checkback.job._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("tallystick.spark.jobs.checkback.decider._PAUSE_SECONDS", 0)
     gids = producer.commit(1)
     gone = Producer(_Gone(), producer.client)  # type: ignore[arg-type]
     with pytest.raises(TallystickError, match="--database: "):
@@ -131,10 +123,9 @@ def test_without_a_broker_the_task_fails(producer: Producer) -> None:
 # For each step a child that kills itself there. Children of a small process: a test's own has threads.
 _KILLED = """
 import json, os, signal, sys
-import pyarrow as pa
 from tallystick.link import Link
 from tallystick.spark.jdbc import Database
-from tallystick.spark.jobs.checkback.job import BulkDecider
+from tallystick.spark.jobs.checkback.decider import BulkDecider
 
 left = 0
 
@@ -160,8 +151,7 @@ for step, gids in enumerate(given["gids"], 1):
     left = step
     child = os.fork()
     if not child:
-        rows = pa.record_batch([gids, pa.nulls(len(gids), pa.string())], ["gid", "reason"])
-        list(BulkDecider(**given["task"]).run(iter([rows])))
+        BulkDecider(**given["task"]).run(sorted(gids))
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

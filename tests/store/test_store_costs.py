@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -40,6 +40,10 @@ class CountingEngine:
     def get(self, area: Area, key: bytes) -> bytes | None:
         self.read += 1
         return self._kept.get(area, key)
+
+    def get_many(self, area: Area, keys: Sequence[bytes]) -> Iterator[bytes | None]:
+        self.read += len(keys)
+        return self._kept.get_many(area, keys)
 
     def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         for found in self._kept.scan(area, start, end):

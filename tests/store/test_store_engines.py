@@ -31,6 +31,9 @@ def seen(engine: Engine, area: Area, start: bytes, end: bytes) -> tuple[list[tup
     forward = list(engine.scan(area, start, end))
     assert list(engine.scan_back(area, start, end)) == forward[::-1]
     assert all(engine.get(area, key) == value for key, value in forward)
+    near = sorted({other for key, _ in forward for other in (key, key + b"\0", key[:-1])} | {start, end})
+    assert list(engine.get_many(area, near)) == [engine.get(area, key) for key in near]
+    assert list(engine.get_many(area, near[::3])) == [engine.get(area, key) for key in near[::3]]
     return (forward,)
 
 

@@ -142,6 +142,15 @@ def select_outcomes(sql: Dialect, table: str, gids: Sequence[str], end: str = ""
     return Statement(f"select gid, reason from {checked_table(table)} where {wanted} and {_BARRIER_ROW} {end}", params)
 
 
+def select_outcomes_between(table: str, low: str, high: str, most: int) -> Statement:
+    """The first of those that lie between two gids, whoever's they are; in the order of the database, not in ours."""
+    return Statement(
+        f"select gid, reason from {checked_table(table)} where gid >= :low and gid <= :high and {_BARRIER_ROW} "
+        "order by gid limit :most",
+        {"low": low, "high": high, "most": most},
+    )
+
+
 # Inbox
 
 

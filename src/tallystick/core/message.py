@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct, structs
 
@@ -19,7 +19,21 @@ MAX_DELAY_DAYS = 366
 Milliseconds = Annotated[int, Meta(ge=0, le=MAX_DELAY_DAYS * 24 * 3600 * 1000)]
 
 
-class OutgoingMessage(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+class KeptMessage(Struct, omit_defaults=True, gc=False):
+    """A message as a store keeps it until it is visible. Decoded without the checks that it passed on its way in: they
+    would cost more than the rest."""
+
+    topic: str
+    value: bytes
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    tag: str | None = None
+    deliver_at: int = 0
+    born_at: int = 0
+    delay_ms: int = 0
+
+
+class OutgoingMessage(KeptMessage, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A message on its way in. `delay_ms` holds it back for that long from when the broker has it (of a transaction,
     its prepare), `deliver_at` until a time (milliseconds since the epoch); at most one of them, 0 means at once."""
 
@@ -33,7 +47,10 @@ class OutgoingMessage(Struct, omit_defaults=True, forbid_unknown_fields=True, gc
     delay_ms: Milliseconds = 0
 
 
-def dated(message: OutgoingMessage, since: int) -> OutgoingMessage:
+_Message = TypeVar("_Message", bound=KeptMessage)
+
+
+def dated(message: _Message, since: int) -> _Message:
     """The message with the time of its delivery, now that it is known from when its delay counts."""
     if not message.delay_ms:
         return message

@@ -11,13 +11,16 @@ An outcome is assigned once. What comes after it (a duplicate, a contradiction, 
 
 from __future__ import annotations
 
-from msgspec import Struct
-from msgspec.structs import replace
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.structs import astuple, replace
 
 from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallSpec, digest_of
 from tallystick.core.errors import AlreadyResolved, DifferentContent, OutcomeConflict
-from tallystick.core.message import OutgoingMessage
+from tallystick.core.message import KeptMessage
 from tallystick.core.ops import OnExhausted, Outcome, Prepare
 
 
@@ -32,8 +35,8 @@ class CheckDefaults(Struct, frozen=True):
     max_age_ms: int = 3 * 24 * 3600 * 1000
 
 
-class Prepared(Struct, array_like=True, tag=1, gc=False):
-    """A prepared transaction as it is stored: written once, never rewritten by a check."""
+class Pending(Struct, array_like=True, tag=1, gc=False):
+    """A prepared transaction whose messages are of no interest: they are counted, and not decoded."""
 
     group: str
     member: str
@@ -45,10 +48,16 @@ class Prepared(Struct, array_like=True, tag=1, gc=False):
     max_checks: int
     on_exhausted: str
     created_at: int
-    messages: list[OutgoingMessage]
+    messages: Sequence[Raw]
     pushed: CallSpec | None = None
     check_headers: dict[str, str] | None = None
     check_timeout_ms: int | None = None
+
+
+class Prepared(Pending, array_like=True, tag=1, gc=False):
+    """A prepared transaction as it is stored: written once, never rewritten by a check."""
+
+    messages: Sequence[KeptMessage]  # type: ignore[assignment]  # the same bytes, understood
 
 
 class Resolved(Struct, array_like=True, tag=2, gc=False):
@@ -99,9 +108,14 @@ def _same_barrier(source: str, other: str) -> bool:
     return source.rpartition("#")[2] == other.rpartition("#")[2]
 
 
-def _same(known: list[OutgoingMessage], again: list[OutgoingMessage]) -> bool:
-    """Whether messages say the same. When they were written is not what they say: a retry comes at another time."""
-    return known == again or [replace(one, born_at=0) for one in known] == [replace(one, born_at=0) for one in again]
+def _same(known: Sequence[KeptMessage], again: Sequence[KeptMessage]) -> bool:
+    """Whether messages say the same."""
+    return [_said(one) for one in known] == [_said(one) for one in again]
+
+
+def _said(message: KeptMessage) -> tuple[Any, ...]:
+    """When it was written is not what a message says: a retry comes at another time."""
+    return astuple(replace(message, born_at=0))
 
 
 def accept_outcome_again(gid: str, existing: Resolved, outcome: Outcome) -> None:
@@ -111,7 +125,7 @@ def accept_outcome_again(gid: str, existing: Resolved, outcome: Outcome) -> None
 
 
 def after_unanswered(
-    state: CheckState, transaction: Prepared, now: int, backoff: Backoff, error: str, permanent: bool
+    state: CheckState, transaction: Pending, now: int, backoff: Backoff, error: str, permanent: bool
 ) -> CheckState | OnExhausted:
     """What follows a check that brought no outcome: the next check, or what to do when they are used up."""
     checks = state.checks + 1

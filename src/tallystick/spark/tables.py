@@ -7,7 +7,8 @@ page once whatever becomes of the broker.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
@@ -159,13 +160,23 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, TablePartition):
             return  # Spark's own, for a table without partitions
-        after = partition.after
-        with _link(self._settings) as link:
-            while True:
-                page, after = _page(link, self._settings, after, partition.before)
-                yield from map(self._shape.fit, page)
-                if after is None:
-                    return
+        for page in read_pages(self._settings, self._shape.needed, partition.after, partition.before):
+            yield from map(self._shape.fit, page)
+
+
+def read_pages(
+    settings: TableSettings, columns: Sequence[str], after: str | None, before: str | None
+) -> Iterator[list[pa.RecordBatch]]:
+    """The rows between two places of a table, page by page: the broker makes the next while this one is used."""
+    with _link(settings) as link, ThreadPoolExecutor(1) as ahead:
+        next_one = ahead.submit(_page, link, settings, columns, after, before)
+        while True:
+            page, after = next_one.result()
+            if after is not None:
+                next_one = ahead.submit(_page, link, settings, columns, after, before)
+            yield page
+            if after is None:
+                return
 
 
 def _link(settings: TableSettings) -> Link:
@@ -173,14 +184,14 @@ def _link(settings: TableSettings) -> Link:
 
 
 def _page(
-    link: Link, settings: TableSettings, after: str | None, before: str | None
+    link: Link, settings: TableSettings, columns: Sequence[str], after: str | None, before: str | None
 ) -> tuple[list[pa.RecordBatch], str | None]:
     """One page, and where the next one begins. Nothing of a page is handed on before the whole of it is here, so a
     page that broke off is asked for again and no row comes twice."""
     deadline = time.monotonic() + settings.retry
     while True:
         try:
-            return _ask(link, settings, after, before)
+            return _ask(link, settings, columns, after, before)
         except BrokerUnavailable:
             if time.monotonic() + _PAUSE_SECONDS > deadline:
                 raise
@@ -188,11 +199,11 @@ def _page(
 
 
 def _ask(
-    link: Link, settings: TableSettings, after: str | None, before: str | None
+    link: Link, settings: TableSettings, columns: Sequence[str], after: str | None, before: str | None
 ) -> tuple[list[pa.RecordBatch], str | None]:
     import pyarrow as pa
 
-    query = {"limit": PAGE_ROWS, "after": after, "before": before}
+    query = {"limit": PAGE_ROWS, "after": after, "before": before, "columns": ",".join(columns) or None}
     wanted = {"state": settings.state, "group": settings.group, "older_than_ms": settings.older_than_ms}
     with link.arrow("tables", settings.table, **query, **wanted) as answer:
         try:

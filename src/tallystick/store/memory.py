@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sortedcontainers import SortedDict
 
@@ -19,6 +19,9 @@ class MemoryEngine:
     def get(self, area: Area, key: bytes) -> bytes | None:
         value: bytes | None = self._areas[area].get(key)
         return value
+
+    def get_many(self, area: Area, keys: Sequence[bytes]) -> Iterator[bytes | None]:
+        return map(self._areas[area].get, keys)
 
     def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         known = self._areas[area]

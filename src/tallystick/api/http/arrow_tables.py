@@ -7,6 +7,7 @@ from typing import Any
 
 from tallystick.api.http.arrow import headers_array
 from tallystick.columnar.arrow import END_OF_STREAM, pyarrow
+from tallystick.core.errors import InvalidRequest
 from tallystick.core.wire import TableName
 
 # Name and kind of each column; a question mark where it may be null.
@@ -39,9 +40,23 @@ def schema(table: TableName) -> Any:
     return pa.schema([pa.field(name, kinds[kind.rstrip("?")], kind.endswith("?")) for name, kind in columns])
 
 
-def stream(table: TableName, columns: dict[str, list[Any]]) -> bytes:
-    """One page as an Arrow IPC stream."""
-    kinds = schema(table)
+def chosen(table: TableName, columns: str | None) -> Any:
+    """The schema of the columns that were asked for, with commas between them; of all by default."""
+    whole = schema(table)
+    if columns is None:
+        return whole
+    names = columns.split(",")
+    for name in names:
+        if name not in whole.names or names.count(name) > 1:
+            raise InvalidRequest(
+                f"columns: {name[:80]!r} is given twice, or no column of {table}; there are {', '.join(whole.names)}",
+                field="columns",
+            )
+    return pyarrow().schema([whole.field(name) for name in names])
+
+
+def stream(kinds: Any, columns: dict[str, list[Any]]) -> bytes:
+    """The columns of a schema, of one page, as an Arrow IPC stream."""
     batch = pyarrow().record_batch([_array(field.type, columns[field.name]) for field in kinds], schema=kinds)
     return b"".join((kinds.serialize().to_pybytes(), batch.serialize().to_pybytes(), END_OF_STREAM))
 

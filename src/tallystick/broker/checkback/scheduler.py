@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 
 from tallystick.broker.checkback.databases import BarrierDatabases
 from tallystick.broker.checkback.members import Members
@@ -81,12 +81,16 @@ class CheckScheduler:
         self._wake.set()
 
     def answered(self, op: AnswerChecks) -> None:
-        for gid, said in op.answers.items():
+        self._count("group", op.answers)
+        for gid in op.answers if self._asked else ():
             asked = self._asked.pop(gid, None)
-            via = asked.via if asked else "group"
-            self._metrics.checks_answered.labels(via, said).inc()
             if asked is not None:
-                self._metrics.check_seconds.labels(via).observe(time.perf_counter() - asked.at)
+                self._metrics.check_seconds.labels(asked.via).observe(time.perf_counter() - asked.at)
+
+    def _count(self, via: str, answers: Mapping[str, Answer]) -> None:
+        """Together: a bulk check-back answers thousands at a time."""
+        for said, count in Counter(answers.values()).items():
+            self._metrics.checks_answered.labels(via, said).inc(count)
 
     # --- the rounds ------------------------------------------------------------------------------------------
 
@@ -249,8 +253,7 @@ class CheckScheduler:
     # --- what came of it -------------------------------------------------------------------------------------
 
     async def _believe(self, via: str, said: dict[str, Answer]) -> None:
-        for answer in said.values():
-            self._metrics.checks_answered.labels(via, answer).inc()
+        self._count(via, said)
         try:
             await self._writer.submit([AnswerChecks(said)])
         except TallystickError as error:

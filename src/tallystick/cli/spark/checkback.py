@@ -144,8 +144,8 @@ def _show(summary: CheckbackSummary, as_json: bool) -> None:
     if summary.decided:
         typer.echo("")
         print_table(
-            ["database", "decided by", "outcome", "count#"],
-            [(one.database, _WAYS[one.way], one.outcome, one.count) for one in summary.decided],
+            ["database", "outcome", "count#"],
+            [(one.database, one.outcome, one.count) for one in summary.decided],
         )
     if summary.foreign_sources:
         typer.echo("")
@@ -156,9 +156,6 @@ def _show(summary: CheckbackSummary, as_json: bool) -> None:
         note("if one of these is a database that was given, say so with --source")
     if summary.dry_run:
         note("a dry run: nothing was changed")
-
-
-_WAYS = {"join": "its row, with the whole table", "check": "insert, then read"}
 
 
 def _rows(summary: CheckbackSummary) -> list[tuple[str, str | int]]:

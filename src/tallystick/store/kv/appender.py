@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tallystick.core.message import Chunk, OutgoingMessage
+from tallystick.core.message import Chunk, KeptMessage
 from tallystick.core.ops import Position
 from tallystick.store.kv import keys
 from tallystick.store.kv.bodies import ColumnsReference, Reference, queue_of
@@ -17,14 +17,21 @@ CHUNK_BYTES = 256 * 1024
 _encode = msgspec.msgpack.Encoder().encode
 
 
+_Row = tuple[str, int, str | None, bytes, dict[str, str] | None, str | None, int]
+
+
 class _Open:
-    """A chunk that is being filled."""
+    """A chunk that is being filled, row by row; it is turned into columns when it is full."""
 
-    __slots__ = ("bytes", "chunk")
+    __slots__ = ("base", "bytes", "rows")
 
-    def __init__(self, base: int, now: int) -> None:
-        self.chunk = Chunk(base, now, [], [], [], [], [], [], [])
+    def __init__(self, base: int) -> None:
+        self.base = base
         self.bytes = 0
+        self.rows: list[_Row] = []
+
+    def chunk(self, now: int) -> Chunk:
+        return Chunk(self.base, now, *map(list, zip(*self.rows, strict=True)))
 
 
 class Appender:
@@ -42,34 +49,28 @@ class Appender:
         self._catalog.round_robin[topic.id] = turn + 1
         return queue_of(None, turn, topic.queues)
 
-    def add(self, topic: Topic, message: OutgoingMessage, gid: str, sequence: int) -> Position:
+    def add(self, topic: Topic, message: KeptMessage, gid: str, sequence: int) -> Position:
         key = message.key
         queue = self._turn(topic) if key is None else queue_of(key, 0, topic.queues)
         where = (topic.id, queue)
         opened = self._open.get(where)
         if opened is None:
             base = self._catalog.ends.get(where, 0)
-            opened = self._open[where] = _Open(base, self._now)
-        chunk = opened.chunk
-        chunk.gids.append(gid)
-        chunk.sequences.append(sequence)
-        chunk.keys.append(key)
-        chunk.values.append(message.value)
-        chunk.headers.append(message.headers)
-        chunk.tags.append(message.tag)
-        chunk.born_at.append(message.born_at or self._now)
-        opened.bytes += len(message.value) + 64
-        offset = chunk.base + len(chunk.values) - 1
+            opened = self._open[where] = _Open(base)
+        value, rows = message.value, opened.rows
+        offset = opened.base + len(rows)
+        rows.append((gid, sequence, key, value, message.headers, message.tag, message.born_at or self._now))
+        opened.bytes += len(value) + 64
         self._catalog.ends[where] = offset + 1
-        if opened.bytes >= CHUNK_BYTES or len(chunk.values) >= CHUNK_MESSAGES:
-            self._sealed.append((where, self._open.pop(where).chunk))
+        if opened.bytes >= CHUNK_BYTES or len(rows) >= CHUNK_MESSAGES:
+            self._sealed.append((where, self._open.pop(where).chunk(self._now)))
         return Position(topic.name, queue, offset)
 
     def refer(self, where: QueueId, count: int, reference: Reference | ColumnsReference) -> None:
         """Append messages that lie in a body already; the place of the reference is told here."""
         opened = self._open.pop(where, None)
         if opened is not None:
-            self._sealed.append((where, opened.chunk))
+            self._sealed.append((where, opened.chunk(self._now)))
         base = self._catalog.ends.get(where, 0)
         self._catalog.ends[where] = base + count
         reference.base, reference.stored_at = base, self._now
@@ -84,7 +85,7 @@ class Appender:
     def seal(self, changes: Changes) -> None:
         log, index = changes.keys["log"], changes.keys["index"]
         for where, opened in self._open.items():
-            self._sealed.append((where, opened.chunk))
+            self._sealed.append((where, opened.chunk(self._now)))
         for where, chunk in self._sealed:
             last = chunk.base + len(chunk.values) - 1
             log[keys.CHUNK.key(*where, last)] = _encode(chunk)

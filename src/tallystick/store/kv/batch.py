@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from tallystick.core.errors import NotFound
-from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
+from tallystick.core.ops import Outcome
+from tallystick.core.transaction import CheckState, Pending, Record, Resolved
 from tallystick.store.kv import keys
 from tallystick.store.kv.appender import Appender
 from tallystick.store.kv.call_records import CallsRecord, CallsState, decode_calls, decode_state
 from tallystick.store.kv.catalog import Catalog, QueueId, Topic
-from tallystick.store.kv.engine import Area, Changes, Engine
+from tallystick.store.kv.engine import AREAS, Area, Changes, Engine
 from tallystick.store.protocol import Event, StoreSettings
 
+Tombstone = tuple[Outcome, str, int, int, str, int, int, int]  # the fields of `Resolved`
+
 encode = msgspec.msgpack.Encoder().encode
-_decode_record = msgspec.msgpack.Decoder(Record).decode
+decode_record = msgspec.msgpack.Decoder(Record).decode
+decode_pending = msgspec.msgpack.Decoder(Pending | Resolved).decode
 _decode_check = msgspec.msgpack.Decoder(CheckState).decode
 
 
@@ -36,7 +40,9 @@ class Batch:
         self.touched: set[int] = set()  # topics that were made or changed, or have other ends or starts, by id
         self.trimmed: dict[QueueId, int] = {}  # queues that now begin further on
         self.deleted: list[Topic] = []
-        self.outcomes: list[tuple[str, Resolved]] = []
+        self.outcomes: list[tuple[str, str, str]] = []  # gid, outcome, by
+        self._tombstones: dict[Tombstone, bytes] = {}
+        self._ahead: dict[Area, dict[bytes, bytes | None]] = {area: {} for area in AREAS}
         self.log = Appender(catalog, now)
         self._calls_states: dict[str, CallsState | None] = {}
         self._calls_records: dict[str, CallsRecord] = {}
@@ -45,8 +51,21 @@ class Batch:
     # --- keys ------------------------------------------------------------------------------------------------
 
     def get(self, area: Area, key: bytes) -> bytes | None:
+        for known in (self.changes.keys[area], self._ahead[area]):
+            if key in known:
+                return known[key]
+        return self.engine.get(area, key)
+
+    def get_many(self, area: Area, wanted: Sequence[bytes]) -> list[bytes | None]:
+        """The values of all of them, found in one go through the keys."""
+        self.read_ahead(area, wanted)
+        return [self.get(area, key) for key in wanted]
+
+    def read_ahead(self, area: Area, wanted: Sequence[bytes]) -> None:
+        """Read what is about to be asked for by `get`, together. What was read ahead before is forgotten."""
         overlay = self.changes.keys[area]
-        return overlay[key] if key in overlay else self.engine.get(area, key)
+        missing = sorted(key for key in wanted if key not in overlay)
+        self._ahead[area] = dict(zip(missing, self.engine.get_many(area, missing), strict=True))
 
     def put(self, area: Area, key: bytes, value: bytes) -> None:
         self.changes.keys[area][key] = value
@@ -86,14 +105,25 @@ class Batch:
         if recent is not None:
             return recent
         stored = self.get("tx", keys.TRANSACTION.key(gid))
-        return None if stored is None else _decode_record(stored)
+        return None if stored is None else decode_record(stored)
 
-    def check_state(self, gid: str, record: Prepared) -> CheckState | None:
+    def bury(self, gid: str, tombstone: Tombstone) -> None:
+        """Put a tombstone in the place of a transaction. Many of one unit are the same, and are encoded once."""
+        encoded = self._tombstones.get(tombstone)
+        if encoded is None:
+            encoded = self._tombstones[tombstone] = encode(Resolved(*tombstone))
+        self.changes.keys["tx"][keys.TRANSACTION.key(gid)] = encoded
+        self.outcomes.append((gid, tombstone[0], tombstone[4]))
+
+    def check_state(self, gid: str, record: Pending) -> CheckState | None:
         """None while the transaction has never been claimed, which costs no read to know."""
-        if record.first_check_at > self.catalog.mark(record.channel).claimed:
+        if not self.maybe_claimed(record):
             return None
         stored = self.get("index", keys.CHECK.key(gid))
         return None if stored is None else _decode_check(stored)
+
+    def maybe_claimed(self, record: Pending) -> bool:
+        return record.first_check_at <= self.catalog.mark(record.channel).claimed
 
     def add_due(self, channel: int, at: int, gid: str, after: int = 0) -> None:
         """`after` is how long a transaction waits for its first check."""
@@ -160,8 +190,7 @@ class Batch:
             self.put("index", keys.CALLS_STATE.key(gid), encode(self._calls_states[gid]))
         if self.outcomes:
             self.counters.outcomes += 1
-            record = [(gid, tombstone.outcome, tombstone.by) for gid, tombstone in self.outcomes]
-            self.put("index", keys.OUTCOMES.key(self.counters.outcomes), encode((self.now, record)))
+            self.put("index", keys.OUTCOMES.key(self.counters.outcomes), encode((self.now, self.outcomes)))
         if not self.changes.empty():
             self.put("index", keys.COUNTERS, encode(self.counters))
         return self.changes

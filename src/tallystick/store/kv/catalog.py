@@ -63,6 +63,9 @@ class LineMark(Struct, array_like=True):
     longest: int = 0
 
 
+decode_mark = msgspec.msgpack.Decoder(LineMark).decode
+
+
 class Recent:
     """Transactions prepared a moment ago, so that their commit needs no read. Bounded; a miss only costs a read."""
 
@@ -131,7 +134,7 @@ class Catalog:
             for key, value in engine.scan("index", *kind.all):
                 known[kind.where(key)] = keys.read_u64(value)
         for key, value in engine.scan("index", *keys.MARK.all):
-            self.marks[keys.MARK.channel(key)] = msgspec.msgpack.decode(value, type=LineMark)
+            self.marks[keys.MARK.channel(key)] = decode_mark(value)
 
     def add_topic(self, topic: Topic) -> None:
         for queue, begin in enumerate(topic.begins):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from tallystick.core.errors import Conflict, NotFound
-from tallystick.core.ops import AnswerChecks, OpResult
-from tallystick.core.transaction import CheckState, Prepared, after_unanswered
+from tallystick.core.message import KeptMessage
+from tallystick.core.ops import Answer, AnswerChecks, OpResult, Outcome
+from tallystick.core.transaction import CheckState, Pending, Prepared, Resolved, after_unanswered
 from tallystick.core.wire import CheckRequest
 from tallystick.store.kv import keys
-from tallystick.store.kv.batch import Batch, encode
-from tallystick.store.kv.transactions import resolve
+from tallystick.store.kv.batch import Batch, decode_pending, decode_record, encode
+from tallystick.store.kv.transactions import Decided, is_plain, resolve, resolve_plain
 from tallystick.store.protocol import Claim, ClaimChecks, Claimed, FailChecks, ParkOld, Progress, Resume
+
+# Transactions of an answer that are in memory at a time: each may hold a megabyte of messages.
+_READ_AT_ONCE = 128
 
 
 def claim(batch: Batch, op: ClaimChecks) -> Claimed:
@@ -76,12 +81,12 @@ def _claim_one(batch: Batch, gid: str, record: Prepared, due_at: int, lease_ms: 
     )
 
 
-def _store_state(batch: Batch, gid: str, record: Prepared, state: CheckState) -> None:
+def _store_state(batch: Batch, gid: str, record: Pending, state: CheckState) -> None:
     batch.add_due(record.channel, state.next_at, gid)
     _keep_state(batch, gid, record, state)
 
 
-def _keep_state(batch: Batch, gid: str, record: Prepared, state: CheckState) -> None:
+def _keep_state(batch: Batch, gid: str, record: Pending, state: CheckState) -> None:
     mark = batch.catalog.mark(record.channel)
     # From now on this transaction has a check state, and `Batch.check_state` must look for it.
     if record.first_check_at > mark.claimed:
@@ -91,18 +96,45 @@ def _keep_state(batch: Batch, gid: str, record: Prepared, state: CheckState) -> 
 
 
 def answer(batch: Batch, op: AnswerChecks) -> OpResult | None:
-    for gid, said in op.answers.items():
-        record = batch.transaction(gid)
-        if isinstance(record, Prepared):
-            if said == "unknown":
-                reason = op.reasons.get(gid, "the producer could not tell the outcome yet")
-                _unanswered(batch, gid, record, reason, permanent=False)
+    answers = iter(op.answers.items())
+    while some := list(islice(answers, _READ_AT_ONCE)):
+        stored = batch.get_many("tx", [keys.TRANSACTION.key(gid) for gid, _ in some])
+        plain: list[Decided] = []
+        others: list[tuple[str, Answer, Pending | Resolved]] = []
+        for (gid, said), value in zip(some, stored, strict=True):
+            if value is None:
+                continue
+            # Only what becomes visible is decoded with its messages.
+            record = decode_record(value) if said == "committed" else decode_pending(value)
+            if said == "unknown" or isinstance(record, Resolved) or not is_plain(batch, record):
+                others.append((gid, said, record))
             else:
-                messages = record.messages if said == "committed" else []
-                resolve(batch, gid, record, said, "check", messages)
-        elif record is not None and said not in ("unknown", record.outcome):
-            batch.event("conflict", gid, f"{_who(op)} answered {said}, the transaction is {record.outcome}")
+                plain.append((gid, record, said, _messages(record, said)))
+        resolve_plain(batch, plain, "check")
+        batch.read_ahead("index", [keys.CHECK.key(gid) for gid, _, record in others if isinstance(record, Pending)])
+        for gid, said, record in others:
+            _answered(batch, op, gid, said, record)
     return None
+
+
+def _answered(batch: Batch, op: AnswerChecks, gid: str, said: Answer, record: Pending | Resolved) -> None:
+    if isinstance(record, Resolved):
+        if said not in ("unknown", record.outcome):
+            batch.event("conflict", gid, f"{_who(op)} answered {said}, the transaction is {record.outcome}")
+    elif said == "unknown":
+        reason = op.reasons.get(gid, "the producer could not tell the outcome yet")
+        _unanswered(batch, gid, record, reason, permanent=False)
+    else:
+        resolve(batch, gid, record, said, "check", _messages(record, said))
+
+
+def _messages(record: Pending, outcome: Outcome) -> Sequence[KeptMessage]:
+    """What becomes visible with this outcome."""
+    if outcome == "rolled_back":
+        return ()
+    if not isinstance(record, Prepared):
+        raise TypeError("a transaction that commits is to be read with its messages")
+    return record.messages
 
 
 def _who(op: AnswerChecks) -> str:
@@ -126,7 +158,7 @@ def fail(batch: Batch, op: FailChecks) -> None:
                 _store_state(batch, gid, record, CheckState(state.checks, batch.now + wait, error))
 
 
-def _unanswered(batch: Batch, gid: str, record: Prepared, error: str, permanent: bool) -> None:
+def _unanswered(batch: Batch, gid: str, record: Pending, error: str, permanent: bool) -> None:
     state = _take_from_line(batch, gid, record)
     if state.parked:
         return
@@ -141,7 +173,7 @@ def _unanswered(batch: Batch, gid: str, record: Prepared, error: str, permanent:
         _park(batch, gid, record, CheckState(state.checks + 1, batch.now, error))
 
 
-def _take_from_line(batch: Batch, gid: str, record: Prepared) -> CheckState:
+def _take_from_line(batch: Batch, gid: str, record: Pending) -> CheckState:
     """Remove the transaction's due entry, wherever it is; its state if it was never claimed is a fresh one."""
     state = batch.check_state(gid, record) or CheckState(0, record.first_check_at)
     if not state.parked:
@@ -149,7 +181,7 @@ def _take_from_line(batch: Batch, gid: str, record: Prepared) -> CheckState:
     return state
 
 
-def _park(batch: Batch, gid: str, record: Prepared, state: CheckState) -> None:
+def _park(batch: Batch, gid: str, record: Pending, state: CheckState) -> None:
     state.parked = True
     batch.put("index", keys.PARKED.key(gid), b"")
     batch.put("index", keys.AGED.key(record.created_at, gid), b"")

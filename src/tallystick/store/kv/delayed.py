@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from tallystick.core.message import OutgoingMessage
+from tallystick.core.message import KeptMessage
 from tallystick.core.ops import Position
 from tallystick.store.kv import keys, topics
 from tallystick.store.kv.batch import Batch, encode
@@ -17,13 +17,13 @@ class Delayed(Struct, array_like=True):
     topic_id: int
     gid: str
     sequence: int
-    message: OutgoingMessage
+    message: KeptMessage
 
 
 decode_delayed = msgspec.msgpack.Decoder(Delayed).decode
 
 
-def append(batch: Batch, message: OutgoingMessage, gid: str, sequence: int) -> Position:
+def append(batch: Batch, message: KeptMessage, gid: str, sequence: int) -> Position:
     """A message that has become visible: into its queue, or aside until its time."""
     topic = topics.ensure(batch, message.topic)
     if message.deliver_at > batch.now:
@@ -31,7 +31,7 @@ def append(batch: Batch, message: OutgoingMessage, gid: str, sequence: int) -> P
     return batch.log.add(topic, message, gid, sequence)
 
 
-def _put_aside(batch: Batch, topic: Topic, message: OutgoingMessage, gid: str, sequence: int) -> Position:
+def _put_aside(batch: Batch, topic: Topic, message: KeptMessage, gid: str, sequence: int) -> Position:
     batch.counters.delayed += 1
     key = keys.DELAYED.key(message.deliver_at, batch.counters.delayed)
     batch.put("index", key, encode(Delayed(topic.id, gid, sequence, message)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
 Area = Literal["tx", "log", "index", "body"]
@@ -36,6 +36,9 @@ class Engine(Protocol):
     whoever reads them verifies: an engine may keep them where it likes, and need not look at them."""
 
     def get(self, area: Area, key: bytes) -> bytes | None: ...
+
+    def get_many(self, area: Area, keys: Sequence[bytes]) -> Iterator[bytes | None]:
+        """The values of keys that are in order, one by one. Keys that lie close together cost less than by `get`."""
 
     def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys in [start, end), in order."""

@@ -129,6 +129,10 @@ class ChannelLine(Kind):
     def at(self, key: bytes) -> int:
         return read_u64(key, 5)
 
+    def line_of(self, key: bytes) -> Range:
+        """All of its channel."""
+        return _under(key[:5])
+
     def since(self, channel: int, at: int) -> Range:
         return self._byte + _LINE.pack(channel, at), _under(self._byte + u32(channel))[1]
 

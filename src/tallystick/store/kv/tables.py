@@ -7,20 +7,21 @@ checks, so that they cost nothing for the history; one that is checked meanwhile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import msgspec
 
 from tallystick.core.calls import CallView
 from tallystick.core.errors import InvalidRequest
-from tallystick.core.message import OutgoingMessage, dated
-from tallystick.core.transaction import CheckState, Prepared, Record, Resolved
+from tallystick.core.message import KeptMessage, dated
+from tallystick.core.transaction import CheckState, Pending, Prepared, Record, Resolved
 from tallystick.core.wire import Split, TableName
 from tallystick.store.kv import call_views, keys, views
-from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.batch import Batch, decode_pending
 from tallystick.store.kv.call_records import decode_calls, decode_state
+from tallystick.store.kv.catalog import decode_mark
 from tallystick.store.kv.delayed import decode_delayed
 from tallystick.store.kv.engine import Area
 from tallystick.store.kv.reader import QueueReader
@@ -29,6 +30,7 @@ from tallystick.store.protocol import TablePage, TableQuery
 
 PAGE_BYTES = 8 * 1024 * 1024
 EXAMINED_PER_PAGE = 50_000  # a page that filters much away ends early
+_MOST_LINES = 1_000  # that are looked at to cut a table into ranges
 
 COLUMNS: dict[TableName, tuple[str, ...]] = {
     "transactions": (
@@ -63,6 +65,15 @@ class _Span(NamedTuple):
     high: bytes
 
 
+class _Entry(NamedTuple):
+    """A key of a table, with the number of the span it lies in."""
+
+    span: int
+    kind: keys.Kind
+    key: bytes
+    value: bytes
+
+
 def _spans(batch: Batch, table: TableName, state: str | None) -> list[_Span]:
     """Where a table lies, in the order in which it is read."""
     if table == "op":
@@ -84,25 +95,29 @@ def _whole(kind: keys.Kind) -> _Span:
 
 
 def page(batch: Batch, reader: QueueReader, query: TableQuery) -> TablePage:
-    names = COLUMNS[query.table]
     rows: list[Row] = []
     place: str | None = None
     if query.table == "offsets":
         rows = list(_offsets(batch, reader, query.group))
     else:
-        size = 0
-        for examined, (token, kind, key, value) in enumerate(_entries(batch, query)):
-            for row, weight in _MAKERS[query.table](batch, kind, key, value, query):
+        make, at_once = _MAKERS[query.table]
+        entries = _entries(batch, query)
+        size = examined = 0
+        while some := list(islice(entries, min(at_once, query.limit - len(rows)))):
+            for row, weight in make(batch, some, query):
                 rows.append(row)
                 size += weight
-            if len(rows) >= query.limit or size >= PAGE_BYTES or examined >= EXAMINED_PER_PAGE:
-                place = token
+            examined += len(some)
+            if len(rows) >= query.limit or size >= PAGE_BYTES or examined > EXAMINED_PER_PAGE:
+                place = f"{some[-1].span}.{some[-1].key.hex()}"
                 break
-    return TablePage({name: [row[at] for row in rows] for at, name in enumerate(names)}, place)
+    names = COLUMNS[query.table]
+    columns: Iterable[Iterable[Any]] = zip(*rows, strict=True) if rows else [()] * len(names)
+    return TablePage({name: list(column) for name, column in zip(names, columns, strict=True)}, place)
 
 
-def _entries(batch: Batch, query: TableQuery) -> Iterator[tuple[str, keys.Kind, bytes, bytes]]:
-    """(token, kind, key, value) of the keys behind `after`, up to and with `before`."""
+def _entries(batch: Batch, query: TableQuery) -> Iterator[_Entry]:
+    """The keys behind `after`, up to and with `before`."""
     spans = _spans(batch, query.table, query.state)
     first, start = _read_token(spans, query.after, "after") if query.after else (0, None)
     last, stop = _read_token(spans, query.before, "before") if query.before else (len(spans) - 1, None)
@@ -111,7 +126,7 @@ def _entries(batch: Batch, query: TableQuery) -> Iterator[tuple[str, keys.Kind, 
         begin = max(low, keys.behind(start)) if start is not None and number == first else low
         end = min(high, keys.behind(stop)) if stop is not None and number == last else high
         for key, value in batch.engine.scan(area, begin, end):
-            yield f"{number}.{key.hex()}", kind, key, value
+            yield _Entry(number, kind, key, value)
 
 
 def _read_token(spans: list[_Span], token: str, field: str) -> tuple[int, bytes]:
@@ -131,20 +146,20 @@ def _read_token(spans: list[_Span], token: str, field: str) -> tuple[int, bytes]
 _Rows = Iterator[tuple[Row, int]]
 
 
-def _transaction_rows(batch: Batch, kind: keys.Kind, key: bytes, value: bytes, query: TableQuery) -> _Rows:
-    gid, record = _record(batch, kind, key, value)
-    if record is None or not _wanted(record, query):
-        return
-    if isinstance(record, Resolved):
-        if query.state in (None, record.outcome):
-            yield _resolved_row(gid, record), 128
-        return
-    check = _check_state(batch, gid, record)
-    state = "parked" if check.parked else "prepared"
-    if query.state in (None, "pending", state):
-        due = None if check.parked else check.next_at
-        row = (gid, state, record.group, len(record.messages), record.created_at, None, None, check.checks, due)
-        yield (*row, check.last_error or None, record.via, record.target or None, record.source or None), 128
+def _transaction_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
+    found = [(gid, record) for gid, record in _records(batch, entries) if record and _wanted(record, query)]
+    checks = _check_states(batch, found)
+    for gid, record in found:
+        if isinstance(record, Resolved):
+            if query.state in (None, record.outcome):
+                yield _resolved_row(gid, record), 128
+            continue
+        check = checks.get(gid) or CheckState(0, record.first_check_at)
+        state = "parked" if check.parked else "prepared"
+        if query.state in (None, "pending", state):
+            due = None if check.parked else check.next_at
+            row = (gid, state, record.group, len(record.messages), record.created_at, None, None, check.checks, due)
+            yield (*row, check.last_error or None, record.via, record.target or None, record.source or None), 128
 
 
 def _resolved_row(gid: str, record: Resolved) -> Row:
@@ -152,50 +167,56 @@ def _resolved_row(gid: str, record: Resolved) -> Row:
     return (*made, record.resolved_at, record.by, record.checks, None, None, None, None, None)
 
 
-def _half_rows(batch: Batch, kind: keys.Kind, key: bytes, value: bytes, query: TableQuery) -> _Rows:
-    gid, record = _record(batch, kind, key, value)
-    if not isinstance(record, Prepared) or not _wanted(record, query):
-        return
-    state = "parked" if _check_state(batch, gid, record).parked else "prepared"
-    if query.state not in (None, "pending", state):
-        return
-    for sequence, message in enumerate(record.messages):
-        yield _half_row(gid, sequence, state, record, message), 256 + len(message.value)
+def _half_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
+    for entry in entries:
+        gid = entry.kind.name(entry.key)
+        stored = batch.engine.get("tx", keys.TRANSACTION.key(gid))
+        record = None if stored is None else _decode_record(stored)
+        if not isinstance(record, Prepared) or not _wanted(record, query):
+            continue
+        check = _check_states(batch, [(gid, record)]).get(gid)
+        state = "parked" if check and check.parked else "prepared"
+        if query.state in (None, "pending", state):
+            for sequence, message in enumerate(record.messages):
+                yield _half_row(gid, sequence, state, record, message), 256 + len(message.value)
 
 
-def _half_row(gid: str, sequence: int, state: str, record: Prepared, message: OutgoingMessage) -> Row:
+def _half_row(gid: str, sequence: int, state: str, record: Prepared, message: KeptMessage) -> Row:
     at = dated(message, record.created_at).deliver_at or None
     content = (message.topic, message.key, message.value, message.headers, message.tag, at)
     about = (record.created_at, record.via, record.target or None, record.source or None)
     return (gid, sequence, state, record.group, *content, *about)
 
 
-def _op_rows(batch: Batch, kind: keys.Kind, key: bytes, value: bytes, query: TableQuery) -> _Rows:
-    at, outcomes = decode_outcomes(value)
-    for index, (gid, outcome, by) in enumerate(outcomes):
-        yield (keys.OUTCOMES.number(key), index, at, gid, outcome, by), 96
+def _op_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
+    for entry in entries:
+        at, outcomes = decode_outcomes(entry.value)
+        for index, (gid, outcome, by) in enumerate(outcomes):
+            yield (keys.OUTCOMES.number(entry.key), index, at, gid, outcome, by), 96
 
 
-def _delayed_rows(batch: Batch, kind: keys.Kind, key: bytes, value: bytes, query: TableQuery) -> _Rows:
+def _delayed_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
     """Messages that are visible by right and wait for their time; those without a gid have an empty one."""
-    waiting = decode_delayed(value)
-    yield (waiting.gid, waiting.sequence, waiting.message.topic, waiting.message.deliver_at), 96
+    for entry in entries:
+        waiting = decode_delayed(entry.value)
+        yield (waiting.gid, waiting.sequence, waiting.message.topic, waiting.message.deliver_at), 96
 
 
-def _call_rows(batch: Batch, kind: keys.Kind, key: bytes, value: bytes, query: TableQuery) -> _Rows:
+def _call_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
     """Calls of transactions that have an outcome; by an index, the one call that its key names."""
-    gid, only = kind.call(key) if isinstance(kind, keys.OfCall) else (kind.name(key), None)
-    stored = value if only is None else batch.engine.get("index", keys.CALLS_STATE.key(gid))
-    spec = batch.engine.get("tx", keys.CALLS.key(gid))
-    if stored is None or spec is None:
-        return
-    state = decode_state(stored)
-    if query.created_before is not None and state.created_at >= query.created_before:
-        return
-    for index, call in enumerate(decode_calls(spec).spec.calls):
-        view = call_views.call_view(gid, index, call, "dropped", state.created_at, state)
-        if only in (None, index) and query.state in (None, view.state):
-            yield _call_row(view), 256
+    for _, kind, key, value in entries:
+        gid, only = kind.call(key) if isinstance(kind, keys.OfCall) else (kind.name(key), None)
+        stored = value if only is None else batch.engine.get("index", keys.CALLS_STATE.key(gid))
+        spec = batch.engine.get("tx", keys.CALLS.key(gid))
+        if stored is None or spec is None:
+            continue
+        state = decode_state(stored)
+        if query.created_before is not None and state.created_at >= query.created_before:
+            continue
+        for index, call in enumerate(decode_calls(spec).spec.calls):
+            view = call_views.call_view(gid, index, call, "dropped", state.created_at, state)
+            if only in (None, index) and query.state in (None, view.state):
+                yield _call_row(view), 256
 
 
 def _call_row(view: CallView) -> Row:
@@ -204,32 +225,56 @@ def _call_row(view: CallView) -> Row:
     return (*what, *when, view.size)
 
 
-_MAKERS: dict[str, Callable[[Batch, keys.Kind, bytes, bytes, TableQuery], _Rows]] = {
-    "transactions": _transaction_rows,
-    "half": _half_rows,
-    "op": _op_rows,
-    "delayed": _delayed_rows,
-    "calls": _call_rows,
+_Maker = Callable[[Batch, Sequence[_Entry], TableQuery], _Rows]
+# How the rows of each table are made, and of how many keys at a time: of one where a key may stand for many rows.
+_MAKERS: dict[str, tuple[_Maker, int]] = {
+    "transactions": (_transaction_rows, 256),
+    "half": (_half_rows, 1),
+    "op": (_op_rows, 1),
+    "delayed": (_delayed_rows, 256),
+    "calls": (_call_rows, 1),
 }
 
 
-def _record(batch: Batch, kind: keys.Kind, key: bytes, value: bytes) -> tuple[str, Record | None]:
-    """The transaction that a key of the history or of an index names."""
-    gid = kind.name(key)
-    if kind is keys.TRANSACTION:
-        return gid, _decode_record(value)
-    stored = batch.engine.get("tx", keys.TRANSACTION.key(gid))
-    return gid, None if stored is None else _decode_record(stored)
+def _records(batch: Batch, entries: Sequence[_Entry]) -> Iterator[tuple[str, Pending | Resolved | None]]:
+    """The transactions that keys of the history or of an index name, without their messages."""
+    named = [(keys.TRANSACTION.key(gid), gid) for gid in (entry.kind.name(entry.key) for entry in entries)]
+    if entries[0].kind is keys.TRANSACTION:
+        stored: dict[bytes, bytes | None] = {entry.key: entry.value for entry in entries}
+    else:
+        stored = _values(batch, "tx", [key for key, _ in named])
+    for key, gid in named:
+        value = stored[key]
+        yield gid, None if value is None else decode_pending(value)
 
 
-def _wanted(record: Record, query: TableQuery) -> bool:
+def _values(batch: Batch, area: Area, wanted: Iterable[bytes]) -> dict[bytes, bytes | None]:
+    ordered = sorted(wanted)
+    return dict(zip(ordered, batch.engine.get_many(area, ordered), strict=True))
+
+
+def _wanted(record: Pending | Resolved, query: TableQuery) -> bool:
     old_enough = query.created_before is None or record.created_at < query.created_before
     return old_enough and query.group in (None, record.group)
 
 
-def _check_state(batch: Batch, gid: str, record: Prepared) -> CheckState:
-    stored = batch.engine.get("index", keys.CHECK.key(gid))
-    return CheckState(0, record.first_check_at) if stored is None else _decode_check(stored)
+def _check_states(batch: Batch, records: Iterable[tuple[str, Pending | Resolved]]) -> dict[str, CheckState]:
+    """What checking has come to, for those that were ever claimed.
+
+    Which those can be is told by the marks as they are stored: the writer's own may be ahead. They are read after the
+    transactions, so whatever was claimed when those were found is known.
+    """
+    claimed: dict[int, int] = {}
+    wanted: dict[bytes, str] = {}
+    for gid, record in records:
+        if isinstance(record, Pending):
+            if record.channel not in claimed:
+                mark = batch.engine.get("index", keys.MARK.key(record.channel))
+                claimed[record.channel] = 0 if mark is None else decode_mark(mark).claimed
+            if record.first_check_at <= claimed[record.channel]:
+                wanted[keys.CHECK.key(gid)] = gid
+    found = _values(batch, "index", wanted) if wanted else {}
+    return {wanted[key]: _decode_check(value) for key, value in found.items() if value is not None}
 
 
 def _offsets(batch: Batch, reader: QueueReader, group: str | None) -> Iterator[Row]:
@@ -242,15 +287,28 @@ def _offsets(batch: Batch, reader: QueueReader, group: str | None) -> Iterator[R
 
 
 def splits(batch: Batch, table: TableName, state: str | None, most: int) -> list[Split]:
-    """At most `most` ranges of about the same size, if the keys are spread evenly between the first and the last."""
+    """At most `most` ranges of about the same size, if the keys of each line are spread evenly over it."""
     if table == "offsets":
         return [Split(None, None)]
-    area, _, low, high = _spans(batch, table, state)[0]
-    first = next(batch.engine.scan(area, low, high), None)
-    last = next(batch.engine.scan_back(area, low, high), None)
-    places = _between(first[0], last[0], most) if first and last else []
-    tokens = [None, *[f"0.{place.hex()}" for place in places], None]
-    return [Split(after, before) for after, before in pairwise(tokens)]
+    found = (line for number, span in enumerate(_spans(batch, table, state)) for line in _lines(batch, number, span))
+    lines = list(islice(found, _MOST_LINES))
+    places: list[str] = []
+    for at, (number, first, last) in enumerate(lines):
+        places.extend(f"{number}.{place.hex()}" for place in _between(first, last, most // len(lines)))
+        ends = (at + 1) * most // len(lines) > at * most // len(lines)  # several short lines make one range
+        if ends and at + 1 < len(lines):
+            places.append(f"{number}.{last.hex()}")
+    return [Split(after, before) for after, before in pairwise([None, *places, None])]
+
+
+def _lines(batch: Batch, number: int, span: _Span) -> Iterator[tuple[int, bytes, bytes]]:
+    """The first and the last key of a span; of checks, of each channel, for each has a line in order of time."""
+    low = span.low
+    while (first := next(batch.engine.scan(span.area, low, span.high), None)) is not None:
+        end = keys.DUE.line_of(first[0])[1] if span.kind is keys.DUE else span.high
+        last = next(batch.engine.scan_back(span.area, low, end), first)
+        yield number, first[0], last[0]
+        low = end
 
 
 def _between(first: bytes, last: bytes, most: int) -> list[bytes]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tallystick.core.calls import CallSpec
 from tallystick.core.errors import InvalidRequest, NotFound
-from tallystick.core.message import OutgoingMessage, dated
+from tallystick.core.message import KeptMessage, dated
 from tallystick.core.ops import Commit, DropParts, OpResult, Outcome, Position, Prepare, Rollback, Send
 from tallystick.core.transaction import (
+    Pending,
     Prepared,
     Resolved,
     accept_outcome_again,
@@ -67,7 +70,7 @@ def commit(batch: Batch, op: Commit) -> OpResult | None:
             field="gid",
         )
     claimed = parts.claim(batch, op.parts) if op.parts else None
-    messages = existing.messages if existing else []
+    messages: Sequence[KeptMessage] = existing.messages if existing else []
     resolve(batch, op.gid, existing, "committed", "producer", messages, claimed, delay_ms=op.delay_ms)
     return None
 
@@ -97,10 +100,10 @@ def operator_resolve(batch: Batch, op: OperatorResolve) -> OpResult | None:
 def resolve(
     batch: Batch,
     gid: str,
-    existing: Prepared | None,
+    existing: Pending | None,
     outcome: Outcome,
     by: str,
-    messages: list[OutgoingMessage],
+    messages: Sequence[KeptMessage],
     claimed: parts.Claimed | None = None,
     group: str = "",
     pushed: CallSpec | None = None,
@@ -108,7 +111,8 @@ def resolve(
 ) -> list[Position]:
     """Assign the outcome. The only place where a transaction's messages become visible and its calls due."""
     checks = forget_pending(batch, gid, existing) if existing else 0
-    checks += by == "check"  # the check that brought the answer counts as well
+    if by == "check":
+        checks += 1  # the one that brought the answer
     positions: list[Position] = []
     if outcome == "committed":
         positions = append(batch, gid, messages, existing.created_at if existing else batch.now)
@@ -120,13 +124,32 @@ def resolve(
     pushed = existing.pushed if existing else pushed
     if pushed is not None and pushed.calls:
         calls.settle(batch, gid, pushed, existing.target if existing else "", outcome, created, delay_ms)
-    tombstone = Resolved(outcome, group, created, batch.now, by, count, checks, len(pushed.calls) if pushed else 0)
-    batch.put("tx", keys.TRANSACTION.key(gid), encode(tombstone))
-    batch.outcomes.append((gid, tombstone))
+    batch.bury(gid, (outcome, group, created, batch.now, by, count, checks, len(pushed.calls) if pushed else 0))
     return positions
 
 
-def forget_pending(batch: Batch, gid: str, record: Prepared) -> int:
+Decided = tuple[str, Pending, Outcome, Sequence[KeptMessage]]  # gid, record, outcome, messages that become visible
+
+
+def is_plain(batch: Batch, record: Pending) -> bool:
+    """Never claimed for a check, and without calls."""
+    return record.pushed is None and not batch.maybe_claimed(record)
+
+
+def resolve_plain(batch: Batch, decided: Sequence[Decided], by: str) -> None:
+    """`resolve` for many of which nothing is to be looked up any more: most of a backlog."""
+    index, now, forget = batch.changes.keys["index"], batch.now, batch.catalog.recent.drop
+    for gid, record, outcome, messages in decided:
+        if outcome == "committed":
+            append(batch, gid, messages, record.created_at)
+            batch.committed += 1
+        forget(gid)
+        index[keys.DUE.key(record.channel, record.first_check_at, gid)] = None
+        batch.bury(gid, (outcome, record.group, record.created_at, now, by, len(messages), 1, 0))
+    batch.counters.pending -= len(decided)
+
+
+def forget_pending(batch: Batch, gid: str, record: Pending) -> int:
     """Take a transaction out of the indexes of pending ones; tells how often it was checked."""
     batch.catalog.recent.drop(gid)
     batch.counters.pending -= 1
@@ -144,7 +167,7 @@ def forget_pending(batch: Batch, gid: str, record: Prepared) -> int:
     return state.checks
 
 
-def append(batch: Batch, gid: str, messages: list[OutgoingMessage], since: int) -> list[Position]:
+def append(batch: Batch, gid: str, messages: Sequence[KeptMessage], since: int) -> list[Position]:
     """Make messages visible; their delays count from `since`."""
     return [delayed.append(batch, dated(message, since), gid, sequence) for sequence, message in enumerate(messages)]
 

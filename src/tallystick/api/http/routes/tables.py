@@ -37,6 +37,9 @@ class TablePageQuery(Struct):
         | None
     ) = None
     group: Annotated[str, Meta(pattern=NAME_PATTERN, description="of this group")] | None = None
+    columns: Annotated[str, Meta(description="names of those that are wanted, with commas; all by default")] | None = (
+        None
+    )
     older_than_ms: Annotated[int, Meta(ge=0, le=2**62, description="transactions made longer ago than this")] | None = (
         None
     )
@@ -87,11 +90,11 @@ def _check_state(state: str | None, table: TableName) -> None:
 async def page(asked: Asked, query: TablePageQuery) -> HttpAnswer:
     table = _table_of(asked)
     _check_state(query.state, table)
-    arrow_tables.schema(table)  # first: without Arrow there is nothing to look for
+    kinds = arrow_tables.chosen(table, query.columns)  # first: without Arrow there is nothing to look for
     found = await asked.door.page(
         table, query.limit, query.after, query.before, query.state, query.group, query.older_than_ms
     )
-    content = await asyncio.to_thread(arrow_tables.stream, table, found.columns)
+    content = await asyncio.to_thread(arrow_tables.stream, kinds, found.columns)
     headers = {} if found.next is None else {"Tallystick-Next": found.next}
     return HttpAnswer(content, ARROW, headers=headers)
 

@@ -1,4 +1,4 @@
-"""Check-back in bulk: pending transactions joined with the barrier tables of the producers' databases.
+"""Check-back in bulk: pending transactions decided from the barrier tables of the producers' databases.
 
 What has a barrier row has its outcome; for what has none the same rule is applied as by the online check: insert
 `rolled back`, then read. The job holds nothing that matters: it may be killed anywhere, run again, and run twice at

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from tallystick.barrier import TablesMissing, adapt_sync, run_sync
@@ -19,9 +18,6 @@ from tallystick.barrier.names import checked_table
 from tallystick.barrier.operations.identity import whereabouts_alone
 from tallystick.core.errors import ConfigError, TallystickError
 from tallystick.spark.jdbc import Database
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 _NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.*)", re.DOTALL)
 # An address that means another database on every machine.
@@ -114,28 +110,16 @@ def is_local(source: str) -> bool:
     return _LOCAL.match(unquote(source)) is not None
 
 
-def owner_column(databases: Sequence[KnownDatabase], sourceless: bool) -> Column:
-    """The number of the database that holds a transaction's barrier row; null for a foreign one.
+def owner_of(databases: Sequence[KnownDatabase], sourceless: bool, source: str, via: str, target: str) -> int | None:
+    """The number of the database that holds a transaction's barrier row; none for a foreign one.
 
     What counts is `source`. Only a transaction without one is known by the name under which the broker would ask.
     One that names two of the given databases at once is nobody's.
     """
-    from pyspark.sql import functions as sql
-
-    source, nobody = sql.col("source"), sql.lit(None).cast("int")
-    by_source = _first_match([(source.isin(*known.sources), number) for number, known in enumerate(databases)])
-    asked = sql.col("check_via") == "database"
-    by_name = _first_match(
-        [(asked & (sql.col("check_target") == known.name), n) for n, known in enumerate(databases) if known.name]
-    )
-    unnamed = sql.coalesce(by_name, sql.lit(0) if sourceless else nobody)
-    contradictory = by_source.isNotNull() & by_name.isNotNull() & (by_source != by_name)
-    has_source = source.isNotNull() & (source != "")
-    return sql.when(contradictory, nobody).when(has_source, by_source).otherwise(unnamed)
-
-
-def _first_match(choices: Sequence[tuple[Column, int]]) -> Column:
-    from pyspark.sql import functions as sql
-
-    nobody = sql.lit(None).cast("int")
-    return reduce(lambda rest, choice: sql.when(choice[0], choice[1]).otherwise(rest), reversed(choices), nobody)
+    by_source = next((number for number, known in enumerate(databases) if source in known.sources), None)
+    by_name = None
+    if via == "database":
+        by_name = next((number for number, known in enumerate(databases) if known.name and known.name == target), None)
+    if not source:
+        return 0 if by_name is None and sourceless else by_name
+    return None if by_source is not None and by_name not in (None, by_source) else by_source

@@ -20,8 +20,7 @@ class CheckbackSettings(Struct, frozen=True, kw_only=True):
 
     `groups` limits the job to these producer groups. `sourceless` also decides transactions that do not say which
     database holds their barrier row; that is the caller's word that it is the one given. `wait` is how long a batch
-    waits for local transactions that are still running. From `scan_from` transactions on, the barrier table is read
-    as a whole (if it is not much larger than that) instead of being asked for each gid.
+    waits for local transactions that are still running.
     """
 
     url: str
@@ -34,7 +33,6 @@ class CheckbackSettings(Struct, frozen=True, kw_only=True):
     wait: float = 1.0
     batch: int = 5_000
     connections: int = 16
-    scan_from: int = 20_000
     retry: float = 120.0
     dry_run: bool = False
 
@@ -58,14 +56,12 @@ class CheckbackSettings(Struct, frozen=True, kw_only=True):
 
 
 class Decided(Struct, frozen=True):
-    """How many transactions of a database came to an outcome in one way.
+    """How many transactions of a database came to an outcome.
 
-    `way` is `join` (their rows were read with the whole table) or `check` (asked for one by one, in bulk).
     `outcome` may also be `unknown` (the local transaction is running: left alone) and, in a dry run, `open`.
     """
 
     database: str
-    way: str
     outcome: str
     count: int
 
