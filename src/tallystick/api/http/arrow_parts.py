@@ -43,20 +43,31 @@ class _Divided:
         rows, pc = self._rows, pyarrow().compute
         if not rows.num_rows:
             return
-        everything = None  # all of the rows, where they lie
+        chosen = None  # all of the rows, where they lie
         if "deliver_at" in rows.schema.names:
             later = pc.greater(times_of(rows.column("deliver_at")), 0)
             if pc.any(later).as_py():
                 self._keep(pc.indices_nonzero(later))
-                everything = pc.indices_nonzero(pc.invert(later))
-        for topic in self._queues:
-            chosen = everything
-            if len(self._queues) > 1:
-                own = pc.equal(rows.column("topic"), topic)
-                own = own if chosen is None else pc.and_(own, pc.invert(later))
-                chosen = pc.indices_nonzero(own)
-            if chosen is None or len(chosen):
-                self._divide_topic(topic, self._queues[topic], chosen)
+                chosen = pc.indices_nonzero(pc.invert(later))
+        if len(self._queues) > 1:
+            for topic, own in self._by_topic(chosen):
+                self._divide_topic(topic, self._queues[topic], own)
+        elif chosen is None or len(chosen):
+            self._divide_topic(*next(iter(self._queues.items())), chosen)
+
+    def _by_topic(self, chosen: Any) -> Iterator[tuple[str, Any]]:
+        """Sorted once, not looked through for each topic: a request may name thousands."""
+        pc = pyarrow().compute
+        topics = self._rows.column("topic")
+        coded = (topics if chosen is None else topics.take(chosen)).dictionary_encode()
+        order, start = pc.array_sort_indices(coded.indices), 0  # a stable sort
+        if chosen is not None:
+            order = chosen.take(order)
+        # Topics get their codes in the order in which they are seen, and are counted in it too.
+        counts = pc.value_counts(coded.indices).field("counts").to_pylist()
+        for topic, count in zip(coded.dictionary.to_pylist(), counts, strict=True):
+            yield topic, order.slice(start, count)
+            start += count
 
     def _keep(self, chosen: Any) -> None:
         """These rows go by themselves."""
