@@ -27,15 +27,10 @@ _BUFFER = Packer("<qq")
 
 def check_frame(body: bytes, most_rows: int) -> None:
     """Refuse a stream that Arrow should not even read."""
-    messages = rows = 0
+    frame = _Frame(most_rows)
     try:
         for metadata, size in _messages(body):
-            messages += 1
-            rows += _check_message(_Table(metadata, unpack_from("<I", metadata, 0)[0]), size)
-            if rows > most_rows:
-                raise TooLarge(f"{rows} rows in one request, the limit is {most_rows}")
-            if messages > MOST_MESSAGES:
-                raise TooLarge(f"more than {MOST_MESSAGES} record batches in one request; send larger ones")
+            frame.check(_Table(metadata, unpack_from("<I", metadata, 0)[0]), size)
     except OutOfBounds as error:
         raise InvalidRequest("the body is no Arrow IPC stream: its metadata is damaged or cut off") from error
 
@@ -59,50 +54,61 @@ def _messages(body: bytes) -> Iterator[tuple[bytes, int]]:
         place += size
 
 
-def _check_message(message: _Table, size: int) -> int:
-    """The number of rows that a message brings."""
-    kind, content = message.number(1, "<B"), message.table(2)
-    if kind not in (_SCHEMA, _BATCH) or content is None:
-        raise InvalidRequest("the Arrow stream holds something else than a schema and plain record batches")
-    remarks = message.count(4)
-    if kind == _SCHEMA:
-        remarks += _check_schema(content)
-    if remarks > MOST_REMARKS:
-        raise InvalidRequest(f"the Arrow stream has {remarks} texts beside its columns, the limit is {MOST_REMARKS}")
-    return _check_batch(content, size) if kind == _BATCH else 0
+class _Frame:
+    def __init__(self, most_rows: int) -> None:
+        self._most_rows = most_rows
+        self._messages = self._rows = self._fields = self._remarks = 0
 
+    def check(self, message: _Table, size: int) -> None:
+        kind, content = message.number(1, "<B"), message.table(2)
+        if kind not in (_SCHEMA, _BATCH) or content is None:
+            raise InvalidRequest("the Arrow stream holds something else than a schema and plain record batches")
+        self._messages += 1
+        if self._messages > MOST_MESSAGES:
+            raise TooLarge(f"more than {MOST_MESSAGES} record batches in one request; send larger ones")
+        self._remarks = message.count(4)
+        if kind == _SCHEMA:
+            self._check_schema(content)
+        else:
+            self._check_batch(content, size)
+        if self._remarks > MOST_REMARKS:
+            raise InvalidRequest(
+                f"the Arrow stream has {self._remarks} texts beside its columns; send at most {MOST_REMARKS}"
+            )
 
-def _check_schema(schema: _Table) -> int:
-    """The number of texts beside the columns."""
-    if schema.number(0, "<h"):
-        raise InvalidRequest("the Arrow stream is big-endian; send it little-endian")
-    remarks, seen, fields = schema.count(2), 0, [schema]
-    while fields:
-        parent = fields.pop()
-        children = 1 if parent is schema else 5
-        seen += parent.count(children)
-        if seen > MOST_FIELDS:
-            raise InvalidRequest("the Arrow stream has more columns than a message")
-        for field in parent.tables(children):
-            remarks += field.count(6)
-            fields.append(field)
-    return remarks
+    def _check_schema(self, schema: _Table) -> None:
+        if schema.number(0, "<h"):
+            raise InvalidRequest("the Arrow stream is big-endian; send it little-endian")
+        self._remarks += schema.count(2)
+        self._fields, parents = 0, [schema]
+        while parents:
+            parent = parents.pop()
+            children = 1 if parent is schema else 5
+            self._fields += parent.count(children)
+            if self._fields > MOST_FIELDS:
+                raise InvalidRequest("the Arrow stream has more columns than a message")
+            for field in parent.tables(children):
+                self._remarks += field.count(6)
+                parents.append(field)
 
-
-def _check_batch(batch: _Table, size: int) -> int:
-    rows = batch.number(0, "<q")
-    if rows < 0:
-        raise InvalidRequest(f"the Arrow stream has a record batch of {rows} rows")
-    if batch.is_set(3):
-        raise InvalidRequest("the Arrow stream is compressed; send it plain")
-    if batch.count(4):
-        raise InvalidRequest("the Arrow stream has views; send plain strings and bytes")
-    used = 0
-    for offset, length in batch.buffers(2):
-        used += length
-        if offset < 0 or length < 0 or offset + length > size or used > size:
-            raise InvalidRequest(f"the Arrow stream has buffers that are not in their message of {size} bytes")
-    return rows
+    def _check_batch(self, batch: _Table, size: int) -> None:
+        rows = batch.number(0, "<q")
+        if rows < 0 or batch.count(1) != self._fields:
+            raise InvalidRequest(
+                f"a record batch of {rows} rows and {batch.count(1)} columns is not that of the schema"
+            )
+        self._rows += rows
+        if self._rows > self._most_rows:
+            raise TooLarge(f"{self._rows} rows in one request, the limit is {self._most_rows}")
+        if batch.is_set(3):
+            raise InvalidRequest("the Arrow stream is compressed; send it plain")
+        if batch.count(4):
+            raise InvalidRequest("the Arrow stream has views; send plain strings and bytes")
+        used = 0
+        for offset, length in batch.buffers(2):
+            used += length
+            if offset < 0 or length < 0 or offset + length > size or used > size:
+                raise InvalidRequest(f"the Arrow stream has buffers that are not in their message of {size} bytes")
 
 
 class _Table:
