@@ -1,5 +1,6 @@
 """Damaged Arrow streams against the code that takes them, in a process of its own: Arrow is C++, and a crash must be
-seen. Run with the number of streams to try; the outcome is in the exit status, and in two numbers on the last line."""
+seen, and memory that is bounded. Run with the number of streams to try; the outcome is in the exit status, and in two
+numbers on the last line. With 0, requests of full size are taken, which must do with the same memory."""
 
 from __future__ import annotations
 
@@ -124,13 +125,36 @@ def taken(body: bytes) -> int:
     return part.count
 
 
-def main(examples: int) -> None:
-    arrow_parts.LEAST_BYTES = 0  # so that a few rows are laid down
-    arrow_parts.BODY_ROWS = 2
-    assert [taken(one) for one in STREAMS] == [3, 3, 8, 2]
+def large() -> None:
+    """Requests of 16 MiB, as they may come: of short rows, of long values, of many headers, of very many topics."""
+    headers = pa.array([[(f"h{one}", "x" * 200) for one in range(64)]] * 1_000, MAP)
+    thousand = pa.array(["t"] * 1_000), pa.array([b""] * 1_000, pa.binary())
+    requests = [
+        rows(100_000).set_column(1, "value", pa.array([b"v" * 120] * 100_000, pa.binary())),
+        pa.table({"topic": ["t"] * 4, "value": pa.array([b"v" * 4_190_000] * 4, pa.binary())}),
+        pa.table({"topic": thousand[0], "value": thousand[1], "headers": headers}),
+        rows(100_000, 10_000).select(["topic", "value"]),
+    ]
+    for request in requests:
+        body = stream(request, 100_000)
+        assert len(body) < Limits().request_bytes
+        known = arrow_in.rows_of_stream(body, Limits())
+        queues = dict.fromkeys(arrow_parts.topics_of(known), 4)
+        part = arrow_parts.part_of(known, "p", 0, None, 1, queues)
+        assert part.count == request.num_rows
+
+
+def bound_memory() -> None:
     with open("/proc/self/statm") as sizes:
         used = int(sizes.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, used + ROOM))
+
+
+def damage(examples: int) -> None:
+    arrow_parts.LEAST_BYTES = 0  # so that a few rows are laid down
+    arrow_parts.BODY_ROWS = 2
+    assert [taken(one) for one in STREAMS] == [3, 3, 8, 2]
+    bound_memory()
     outcomes: Counter[str] = Counter()
 
     @settings(
@@ -153,4 +177,8 @@ def main(examples: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    if int(sys.argv[1]):
+        damage(int(sys.argv[1]))
+    else:
+        bound_memory()
+        large()

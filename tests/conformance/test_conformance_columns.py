@@ -11,6 +11,7 @@ import pytest
 from columns import in_columns, laying_down_little, read_as_arrow
 from engines import MakePlace, Place, message
 
+from tallystick.api.http import arrow_parts
 from tallystick.core.message import OutgoingMessage, StoredMessage
 from tallystick.core.ops import Commit, DropParts, PartRef, PrepareColumns, PreparePart, Send
 from tallystick.store.kv import parts
@@ -169,6 +170,15 @@ def test_who_does_not_want_the_values_does_not_read_them(place: Place, monkeypat
     for queue in range(4):
         read_as_arrow(place, "orders", queue, names=("value",))
     assert read["body"] > 100_000
+
+
+def test_no_body_is_large_whatever_its_bytes_are_spent_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_parts, "BODY_ROWS", 8_192)
+    sent = [message("", key=f"k{one % 5}", headers={"h": "x" * 8_000}) for one in range(600)]
+    part = in_columns(place, "p1", sent)
+    assert max(len(piece.columns) + len(piece.values) for piece in part.pieces) < arrow_parts.BODY_BYTES + 4_096
+    commit(place, part)
+    assert [row_of(one) for one in in_order(place.messages())] == [row_of(one) for one in sent]
 
 
 # --- which queue -----------------------------------------------------------------------------------------------------

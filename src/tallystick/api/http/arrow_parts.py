@@ -104,7 +104,8 @@ def _holds(rows: Any, name: str) -> bool:
 
 
 def _bytes(rows: Any) -> int:
-    return int(pyarrow().compute.sum(pyarrow().compute.binary_length(rows.column("value"))).as_py() or 0)
+    """Of all that would be stored: headers can be more than the values."""
+    return sum(rows.column(name).nbytes for name in ("value", *_STORED) if name in rows.schema.names)
 
 
 def _numbers(count: int) -> Any:
