@@ -66,6 +66,8 @@ def filled() -> Iterator[BrokerProcess]:
                 messages = [OutgoingMessage(name, *rest) for _, *rest in sent_rows()]
                 client.do(PreparePart(topic, messages))
             link.post("ledger", topic, "0", parts=[{"part": topic, "count": COUNT}])
+        segments = (broker.data_dir / "bodies").glob("*.segment")
+        assert sum(path.stat().st_size for path in segments) > 2 * COUNT * 500  # of two parts, in columns
         broker.kill()
         broker.start()
         yield broker
