@@ -53,6 +53,10 @@ class Place:
         self._settings = settings or self._settings
         self.store = self._open(self._settings)
 
+    @property
+    def settings(self) -> StoreSettings:
+        return self._settings
+
     def wait(self, ms: int) -> None:
         self.now += ms
 

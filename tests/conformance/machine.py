@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from columns import in_columns, laying_down_little
 from engines import Place, open_place
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -176,14 +177,19 @@ class StoreMachine(CallRules, RuleBasedStateMachine):
         index=st.integers(0, 2),
         variant=st.integers(0, 1),
         ttl=st.sampled_from([100, 10_000]),
-        laid_down=st.booleans(),
+        count=few,
+        way=st.sampled_from(["kept", "laid down", "in columns"]),
     )
-    def part(self, name: str, index: int, variant: int, ttl: int, laid_down: bool) -> None:
-        texts = self.texts(1, "red", "k1", variant)
-        op = PreparePart(name, [outgoing(text) for text in texts], index, ttl)
+    def part(self, name: str, index: int, variant: int, ttl: int, count: int, way: str) -> None:
+        texts = self.texts(count, "red", "k1", variant)
+        messages = [outgoing(text) for text in texts]
         # A part of a few bytes is treated as a large one, whose messages lie in bodies.
-        with patch.object(parts, "SMALL_BYTES", 0 if laid_down else parts.SMALL_BYTES):
-            expected = self.model.put_part(name, index, texts, ttl, laid_down)
+        with laying_down_little(rows=1), patch.object(parts, "SMALL_BYTES", 0 if way != "kept" else parts.SMALL_BYTES):
+            if way == "in columns":
+                op: StoreOp = in_columns(self.place, name, messages, index, ttl)
+            else:
+                op = PreparePart(name, messages, index, ttl)
+            expected = self.model.put_part(name, index, texts, ttl, way)
             self.do(op, expected)
         if expected == "ok":
             self.model.topics.setdefault("red", [])

@@ -55,6 +55,7 @@ class Model:
     transactions: dict[str, Transaction] = field(default_factory=dict)
     parts: dict[tuple[str, int], tuple[list[Text], int]] = field(default_factory=dict)
     laid: set[tuple[str, int]] = field(default_factory=set)  # parts whose messages lie in their topic already
+    columnar: set[tuple[str, int]] = field(default_factory=set)  # of them, those that came in columns
     lost: set[tuple[str, int]] = field(default_factory=set)  # of them, those whose topic was deleted
     ledger: dict[str, int] = field(default_factory=dict)
     topics: dict[str, list[Visible]] = field(default_factory=dict)
@@ -197,13 +198,18 @@ class Model:
 
     # --- parts -------------------------------------------------------------------------------------------------
 
-    def put_part(self, name: str, index: int, messages: list[Text], ttl: int, laid_down: bool) -> str:
-        known = self.parts.get((name, index))
+    def put_part(self, name: str, index: int, messages: list[Text], ttl: int, way: str) -> str:
+        """The same messages in another form are another request: it is known by its bytes."""
+        place = (name, index)
+        known = self.parts.get(place)
         if known is not None:
-            return "duplicate" if known[0] == messages else "different_content"
-        self.parts[(name, index)] = (messages, self.now + ttl)
-        if laid_down:
-            self.laid.add((name, index))
+            same = known[0] == messages and (place in self.columnar) == (way == "in columns")
+            return "duplicate" if same else "different_content"
+        self.parts[place] = (messages, self.now + ttl)
+        if way != "kept":
+            self.laid.add(place)
+        if way == "in columns":
+            self.columnar.add(place)
         return "ok"
 
     def is_lost(self, name: str) -> bool:
@@ -222,6 +228,7 @@ class Model:
     def _keep_parts(self, kept: dict[tuple[str, int], tuple[list[Text], int]]) -> None:
         self.parts = kept
         self.laid &= kept.keys()
+        self.columnar &= kept.keys()
         self.lost &= kept.keys()
 
     # --- topics ------------------------------------------------------------------------------------------------

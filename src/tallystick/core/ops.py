@@ -69,9 +69,11 @@ class PreparePart(Struct, tag="part", tag_field="op", omit_defaults=True, forbid
 
 
 class Piece(Struct, gc=False):
-    """Messages for one queue of a topic in the form in which columns are stored (columnar/body.py)."""
+    """Messages for one queue of a topic in the form in which columns are stored (columnar/body.py). `queues` is among
+    how many they were divided."""
 
     topic: str
+    queues: int
     queue: int
     count: int
     columns: bytes

@@ -1,15 +1,16 @@
 """Parts as Arrow: what a Spark task sends, checked column by column and divided among the queues.
 
-The bytes come from the wire, so nothing in them is believed: no compressed buffers (a few kilobytes could ask for
-gigabytes), no dictionaries, no foreign byte order, only the columns and types named here; every offset and string is
-validated before anything is computed from them. What is stored was written anew by us, never the bytes that came.
+The bytes come from the wire, so nothing in them is believed: the frame is looked through before Arrow reads it
+(arrow_frame.py), only the columns and types named here are taken, and every offset and string is validated before
+anything is computed from them. What is stored was written anew by us, never the bytes that came.
 """
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Iterator
 from typing import Any
 
+from tallystick.api.http.arrow_frame import check_frame
 from tallystick.columnar.arrow import pyarrow
 from tallystick.core.errors import InvalidRequest, TooLarge
 from tallystick.core.limits import Limits
@@ -24,66 +25,31 @@ from tallystick.core.names import (
 )
 
 COLUMNS = ("topic", "value", "key", "headers", "tag", "deliver_at")
-_SCHEMA_HEADER, _BATCH_HEADER = 1, 3  # of MessageHeader in Arrow's Message.fbs
-_ENDIANNESS = 0  # the field of Schema that is set when the byte order is not ours
-_COMPRESSION = 3  # the field of RecordBatch that is set when its buffers are compressed
+_LONGEST_REASON = 300
+# Milliseconds in one unit of time: first of these divided by second.
+_UNITS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 
 
 def rows_of_stream(body: bytes, limits: Limits) -> Any:
     """The rows of an Arrow IPC stream as one record batch that keeps to every rule for messages."""
     pa = pyarrow()
+    check_frame(body, limits.part_messages)
     try:
-        _check_framing(pa, body)
         with pa.ipc.open_stream(body) as reader:
             _check_schema(pa, reader.schema)
-            batches = list(_checked(reader, limits.part_messages))
+            batches = list(_checked(reader))
             whole = pa.Table.from_batches(batches, reader.schema).combine_chunks().to_batches()
-    except (pa.ArrowException, struct.error, OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is no Arrow IPC stream: {error}") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is no Arrow IPC stream: {str(error)[:_LONGEST_REASON]}") from error
     rows = whole[0] if whole else pa.RecordBatch.from_pylist([], schema=reader.schema)
     _check_rows(pa, rows, limits)
     return rows
 
 
-def _checked(reader: Any, most: int) -> Any:
-    rows = 0
+def _checked(reader: Any) -> Iterator[Any]:
     for batch in reader:
-        rows += batch.num_rows
-        if rows > most:  # before it is looked at: a length is easily said
-            raise TooLarge(f"{rows} rows in one request, the limit is {most}")
         batch.validate(full=True)
         yield batch
-
-
-# --- what the stream is made of -----------------------------------------------------------------------------------
-
-
-def _check_framing(pa: Any, body: bytes) -> None:
-    for message in pa.ipc.MessageReader.open_stream(body):
-        metadata = message.metadata.to_pybytes()
-        root = struct.unpack_from("<I", metadata, 0)[0]
-        kind = _field(metadata, root, 1)
-        header = _field(metadata, root, 2)
-        if not kind or metadata[kind] not in (_SCHEMA_HEADER, _BATCH_HEADER) or not header:
-            raise InvalidRequest("the Arrow stream holds something else than a schema and plain record batches")
-        table = header + struct.unpack_from("<I", metadata, header)[0]
-        if metadata[kind] == _BATCH_HEADER and _field(metadata, table, _COMPRESSION):
-            raise InvalidRequest("the Arrow stream is compressed; send it plain")
-        order = _field(metadata, table, _ENDIANNESS) if metadata[kind] == _SCHEMA_HEADER else 0
-        if order and struct.unpack_from("<h", metadata, order)[0]:
-            raise InvalidRequest("the Arrow stream is big-endian; send it little-endian")
-
-
-def _field(metadata: bytes, table: int, number: int) -> int:
-    """Where a field of a flatbuffers table lies; 0 if it is not set."""
-    vtable = table - int(struct.unpack_from("<i", metadata, table)[0])
-    if vtable < 0 or table < 0:
-        raise InvalidRequest("the Arrow stream's metadata is damaged")
-    place = 4 + 2 * number
-    if place >= struct.unpack_from("<H", metadata, vtable)[0]:
-        return 0
-    offset = int(struct.unpack_from("<H", metadata, vtable + place)[0])
-    return table + offset if offset else 0
 
 
 def _check_schema(pa: Any, schema: Any) -> None:
@@ -100,7 +66,7 @@ def _check_schema(pa: Any, schema: Any) -> None:
         if name not in fits:
             raise InvalidRequest(f"column {name[:80]!r} is not one of {', '.join(COLUMNS)}", field=name[:80])
         if not fits[name](kind):
-            raise InvalidRequest(f"column {name} has the wrong type: {kind}", field=name)
+            raise InvalidRequest(f"column {name} has the wrong type: {str(kind)[:_LONGEST_REASON]}", field=name)
         if schema.names.count(name) > 1:
             raise InvalidRequest(f"column {name} is there more than once", field=name)
     for name in ("topic", "value"):
@@ -116,7 +82,10 @@ def _check_rows(pa: Any, rows: Any, limits: Limits) -> None:
     for name in ("topic", "value"):
         if columns[name].null_count:
             raise InvalidRequest(f"column {name} has a null; every message needs a {name}", field=name)
-    for topic in pa.compute.unique(columns["topic"]).to_pylist():
+    topics = pa.compute.unique(columns["topic"]).to_pylist()
+    if len(topics) > limits.topics:
+        raise TooLarge(f"column topic names {len(topics)} topics, the limit is {limits.topics}", field="topic")
+    for topic in topics:
         check_name(topic, "topic")
     longest = _most(pa.compute.binary_length(columns["value"]))
     if longest > limits.message_bytes:
@@ -127,7 +96,7 @@ def _check_rows(pa: Any, rows: Any, limits: Limits) -> None:
     if "headers" in columns:
         _check_headers(pa, columns["headers"])
     if "deliver_at" in columns:
-        _check_times(times_of(columns["deliver_at"]))
+        _check_times(columns["deliver_at"])
 
 
 def _most(numbers: Any) -> int:
@@ -136,8 +105,8 @@ def _most(numbers: Any) -> int:
 
 def _check_headers(pa: Any, headers: Any) -> None:
     pc = pa.compute
-    # As lists of pairs, which Arrow can take apart; of sliced or null rows it leaves out what they do not hold.
-    pairs = headers.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])))
+    # As lists of pairs, which Arrow can take apart. Rows without headers may hide some, which nobody will read.
+    pairs = headers.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))).drop_null()
     flat = pairs.flatten()
     names, texts = flat.field("key"), flat.field("value")
     lengths = pc.utf8_length(names)
@@ -167,7 +136,9 @@ def times_of(column: Any) -> Any:
     return pa.compute.fill_null(column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64()), 0)
 
 
-def _check_times(times: Any) -> None:
-    extremes = pyarrow().compute.min_max(times).as_py()
-    if extremes["min"] is not None and not 0 <= extremes["min"] <= extremes["max"] <= LATEST_MS:
+def _check_times(column: Any) -> None:
+    """In the column's own unit: seconds could be so many that their milliseconds are no number any more."""
+    extremes = pyarrow().compute.min_max(column.cast(pyarrow().int64())).as_py()
+    times, part = _UNITS[column.type.unit]
+    if extremes["min"] is not None and not (extremes["min"] >= 0 and extremes["max"] * times // part <= LATEST_MS):
         raise InvalidRequest("deliver_at is before 1970 or after the year 9999", field="deliver_at")

@@ -89,8 +89,8 @@ def _lay_columns(batch: Batch, op: PrepareColumns) -> list[Laid]:
     laid = []
     for piece in op.pieces:
         topic = batch.catalog.topics[piece.topic]
-        if piece.queue >= topic.queues:
-            # Deleted and made again since the messages were divided among its queues.
+        if piece.queues != topic.queues:
+            # It got more queues, or was made anew: a key would be in another queue than in later requests.
             raise Conflict(f"topic {topic.name!r} has changed meanwhile; send the part again", field="topic")
         body = keys.u64(_next_number(batch))
         for (area, key), half in zip(bodies.entries(topic.id, body), (piece.columns, piece.values), strict=True):
