@@ -60,7 +60,7 @@ class Segments:
         self._directory = directory
         make_directory(directory)
         self._numbers = sorted(int(path.stem) for path in directory.glob(f"*{_SUFFIX}"))
-        self._number = max(last, *self._numbers[-1:])
+        self._number = max([last, *self._numbers])
         self._file = -1
         self._end = SEGMENT_BYTES  # the first value begins a segment
         self._sealed = self._number  # up to this one nothing is added, and what was added is known to the tree
