@@ -78,8 +78,9 @@ class Segments:
         return places
 
     def settled(self) -> None:
-        """The tree knows all that was appended: what came before the segment in use can be looked through."""
-        self._sealed = self._number - 1
+        """The tree knows all that was appended: what came before the segment in use, if there is one, can be looked
+        through."""
+        self._sealed = self._number - (self._file >= 0)
 
     def _begin(self) -> None:
         if self._file >= 0:
