@@ -79,7 +79,7 @@ def test_the_end_of_the_owner_frees_it_however_it_ends(tmp_path: Path) -> None:
         ('{"format": "x", "store": "y"}', "damaged"),
         ('{"format": 1}', "damaged"),
         ('{"format": 0, "store": "y"}', "has format 0"),
-        ('{"format": 2, "store": "y"}', "has format 2"),
+        ('{"format": 3, "store": "y"}', "has format 3"),
     ],
 )
 def test_a_format_that_cannot_be_read_is_told_and_left_as_it_is(tmp_path: Path, text: str, complaint: str) -> None:

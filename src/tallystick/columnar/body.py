@@ -94,7 +94,7 @@ def _checksum(head: bytes, payload: Any) -> int:
 
 def _verified(stored: bytes, where: str) -> tuple[int, int, int]:
     if len(stored) < _BEGIN:
-        raise DamagedData(f"{where}: a body of {len(stored)} bytes is cut off; restore the data from a copy")
+        raise DamagedData(f"{where}: of the stored bytes only {len(stored)} are there; restore them from a copy")
     head = stored[: _HEAD.size]
     mark, bits, rows, start = _HEAD.unpack(head)
     (check,) = _CHECK.unpack_from(stored, _HEAD.size)

@@ -7,12 +7,16 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from tallystick.core.errors import DataDirectoryError
 from tallystick.core.ids import new_store_id
 from tallystick.durable import make_directory, sync_directory
 
-FORMAT = 1
+# Format 2 keeps large bodies in `bodies/`. All that lies in a directory of format 1 is read as it is; it is marked as one
+# of format 2 before anything is added to it, so that a version that knows only format 1 leaves it alone.
+FORMAT = 2
+_READ = (1, FORMAT)
 
 
 class DataDirectory:
@@ -22,12 +26,15 @@ class DataDirectory:
             make_directory(path)
             self._lock = self._take_lock(path / "lock")
         except OSError as error:
-            raise DataDirectoryError(f"data directory {path}: {error.strerror}", field="data_dir") from error
+            raise self._unusable(error) from error
         try:
             self.store_id = self._read_or_make()
-        except BaseException:
+        except BaseException as error:
             self.close()
-            raise
+            raise self._unusable(error) if isinstance(error, OSError) else error
+
+    def _unusable(self, error: OSError) -> DataDirectoryError:
+        return DataDirectoryError(f"data directory {self.path}: {error.strerror}", field="data_dir")
 
     def _take_lock(self, path: Path) -> int:
         # The kernel drops the lock when the process ends, however it ends: a kill -9 leaves nothing to clean up.
@@ -53,16 +60,19 @@ class DataDirectory:
         if (self.path / "db").exists():
             raise DataDirectoryError(f"data directory {self.path} has data but no format.json", field="data_dir")
         store_id = new_store_id()
-        written = json.dumps({"format": FORMAT, "store": store_id, "created_at": int(time.time())})
-        temporary = self.path / "format.json.new"
-        with temporary.open("w") as file:
-            file.write(written + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(marker)
+        self._write(marker, {"format": FORMAT, "store": store_id, "created_at": int(time.time())})
         (self.path / "db").mkdir()  # here, because its entry in this directory must be durable as well
         sync_directory(self.path)
         return store_id
+
+    def _write(self, marker: Path, known: dict[str, Any]) -> None:
+        """All of it or nothing; durable once the directory is synced."""
+        temporary = self.path / "format.json.new"
+        with temporary.open("w") as file:
+            file.write(json.dumps(known) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(marker)
 
     def _read(self, marker: Path) -> str:
         try:
@@ -70,11 +80,14 @@ class DataDirectory:
             found, store_id = int(known["format"]), str(known["store"])
         except (ValueError, KeyError, TypeError) as error:
             raise DataDirectoryError(f"{marker} is damaged: {error}", field="data_dir") from error
-        if found != FORMAT:
+        if found not in _READ:
             raise DataDirectoryError(
                 f"data directory {self.path} has format {found}; this version of Tallystick reads format {FORMAT}",
                 field="data_dir",
             )
+        if found != FORMAT:
+            self._write(marker, {**known, "format": FORMAT})
+            sync_directory(self.path)
         return store_id
 
     def close(self) -> None:

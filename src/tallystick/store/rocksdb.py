@@ -6,8 +6,7 @@ import errno
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tallystick.core.errors import DataDirectoryError
@@ -36,6 +35,7 @@ log = logging.getLogger("tallystick.store")
 
 MIB = 1024 * 1024
 RECLAIM_SECONDS = 30.0
+_LOST = (errno.ENOENT, errno.EIO)  # the file is gone, or the disk cannot read it
 _HELD = "held"  # which bodies a segment holds: <segment> <key of the body>
 
 
@@ -47,17 +47,20 @@ class RocksEngine:
         options = self._options()
         families: dict[str, Options] = {area: self._options(area) for area in (*AREAS, _HELD)}
         try:
-            self._segments = Segments(path.parent / "bodies")
             self._db = Rdict(str(path), options, column_families=families)
         except Exception as error:
-            raise EngineFailed(f"the store cannot be opened: {error}", may_pass=_disk_full(error)) from error
-        self._reclaimed_at = -RECLAIM_SECONDS
+            raise _cannot_open(error) from error
         self._areas: dict[str, Rdict] = {area: self._db.get_column_family(area) for area in families}
         self._handles = {area: self._db.get_column_family_handle(area) for area in families}
-        self._closing = False
-        self._reclaiming = threading.Thread()
-        if self._segments.sealed():
-            self._reclaim(self._remove_dead_segments)  # what a crash has left behind
+        try:
+            self._segments = Segments(path.parent / "bodies", self._last_held())
+        except Exception as error:
+            self._close_tree()
+            raise _cannot_open(error) from error
+        self._closing = threading.Event()
+        self._trimmed = threading.Event()
+        self._reclaiming = threading.Thread(target=self._reclaim, name="reclaim", daemon=True)
+        self._reclaiming.start()
 
     def _options(self, area: str | None = None) -> Options:
         options = Options(raw_mode=True)
@@ -103,7 +106,9 @@ class RocksEngine:
             return value
         try:
             return self._segments.read(Place.unpacked(value))
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in _LOST:
+                raise
             # Removed while we looked; or it should be there, and is as good as cut off.
             return None if self._areas["body"].get(key) is None else b""
 
@@ -161,7 +166,7 @@ class RocksEngine:
             raise EngineFailed(f"fsync failed, restart the broker: {error}", may_pass=False) from error
         self._segments.settled()
         if changes.ranges or None in changes.keys["body"].values():
-            self._reclaim(self._give_back)
+            self._trimmed.set()
 
     def _append(self, changes: Changes) -> dict[bytes, Place]:
         """The bodies, durable before anything refers to them."""
@@ -192,13 +197,14 @@ class RocksEngine:
 
     # --- giving the disk back what was trimmed -------------------------------------------------------------------
 
-    def _reclaim(self, work: Callable[[], None]) -> None:
+    def _reclaim(self) -> None:
         """Now and then, and beside everything else."""
-        if time.monotonic() - self._reclaimed_at < RECLAIM_SECONDS or self._reclaiming.is_alive():
-            return
-        self._reclaimed_at = time.monotonic()
-        self._reclaiming = threading.Thread(target=work, name="reclaim", daemon=True)
-        self._reclaiming.start()
+        self._remove_dead_segments()  # what a crash has left behind
+        while not self._closing.wait(RECLAIM_SECONDS):
+            self._trimmed.wait()
+            self._trimmed.clear()
+            if not self._closing.is_set():
+                self._give_back()
 
     def _give_back(self) -> None:
         self._areas["log"].compact_range(None, None)  # only keys are compacted, so it takes a moment
@@ -207,7 +213,7 @@ class RocksEngine:
     def _remove_dead_segments(self) -> None:
         try:
             for number in self._segments.sealed():
-                if self._closing:
+                if self._closing.is_set():
                     return
                 if not self._alive(number):
                     # What is written here must be durable first: nobody looks for this segment again.
@@ -240,11 +246,20 @@ class RocksEngine:
             iterator.next()
         iterator.status()
 
+    def _last_held(self) -> int:
+        """The last segment that the tree knows of, whether its file is still there or not."""
+        iterator = self._areas[_HELD].iter(ReadOptions())
+        iterator.seek_to_last()
+        return Place.holder(iterator.key()) if iterator.valid() else 0
+
     def close(self) -> None:
-        self._closing = True
-        if self._reclaiming.is_alive():
-            self._reclaiming.join()
+        self._closing.set()
+        self._trimmed.set()
+        self._reclaiming.join()
         self._segments.close()
+        self._close_tree()
+
+    def _close_tree(self) -> None:
         self._areas.clear()
         self._handles.clear()
         try:
@@ -252,6 +267,10 @@ class RocksEngine:
         except Exception as error:
             # It is closed all the same. What it could not write is in its log, or was never acknowledged.
             log.warning("the store did not close cleanly: %s", error)
+
+
+def _cannot_open(error: Exception) -> EngineFailed:
+    return EngineFailed(f"the store cannot be opened: {error}", may_pass=_disk_full(error))
 
 
 def _disk_full(error: Exception) -> bool:

@@ -43,16 +43,24 @@ class Place(NamedTuple):
         """The key that says that a segment holds the value of another key."""
         return _NUMBER.pack(segment) + key
 
+    @staticmethod
+    def holder(key: bytes) -> int:
+        """The segment that such a key names."""
+        return int(_NUMBER.unpack_from(key)[0])
+
 
 class Segments:
     """One writer, any number of readers. Each run begins a segment of its own: what the last one may have left at the
-    end of its segment is never written behind."""
+    end of its segment is never written behind. After an `OSError` nothing more is appended in this run.
 
-    def __init__(self, directory: Path) -> None:
+    `last` is the last segment that is known to the tree. If somebody took its file away, its number is still not given
+    again: what is looked for in the one must not be found in the other."""
+
+    def __init__(self, directory: Path, last: int = 0) -> None:
         self._directory = directory
         make_directory(directory)
         self._numbers = sorted(int(path.stem) for path in directory.glob(f"*{_SUFFIX}"))
-        self._number = self._numbers[-1] if self._numbers else 0
+        self._number = max([last, *self._numbers])
         self._file = -1
         self._end = SEGMENT_BYTES  # the first value begins a segment
         self._sealed = self._number  # up to this one nothing is added, and what was added is known to the tree
@@ -70,8 +78,9 @@ class Segments:
         return places
 
     def settled(self) -> None:
-        """The tree knows all that was appended: what came before the segment in use can be looked through."""
-        self._sealed = self._number - 1
+        """The tree knows all that was appended: what came before the segment in use, if there is one, can be looked
+        through."""
+        self._sealed = self._number - (self._file >= 0)
 
     def _begin(self) -> None:
         if self._file >= 0:

@@ -11,6 +11,7 @@ import msgspec
 from tallystick.api.http.arrow import batch_of_chunks, batch_of_columns, schema_of
 from tallystick.broker.door import BrokerDoor
 from tallystick.columnar.arrow import StreamWriter
+from tallystick.core.errors import DamagedData
 from tallystick.core.message import Chunk, Slice
 
 ROWS_AT_ONCE = 8_192
@@ -66,8 +67,16 @@ class QueueStream:
 
     def _encoded(self, piece: Slice) -> Buffers:
         where = self._topic, self._queue, self._offset, self.end, self._names
-        batches = [batch_of_columns(one, *where) for one in piece.columns]
+        batches, following = [], piece.next
+        for one in piece.columns:
+            try:
+                batches.append(batch_of_columns(one, *where))
+            except DamagedData:
+                if not batches:
+                    raise
+                following = one.base  # what lies before it is sent first
+                break
         if piece.chunks:
             batches.append(batch_of_chunks([_decode(chunk) for chunk in piece.chunks], *where))
-        self._offset = piece.next
+        self._offset = following
         return [view for batch in batches if batch.num_rows for view in self._writer.batch(batch)]

@@ -6,10 +6,12 @@ becomes visible again at its time, found through an index by time, so a receive 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 from msgspec import Struct
 
-from tallystick.core.errors import InvalidRequest
+from tallystick.core.errors import DamagedData, InvalidRequest
 from tallystick.core.ids import new_lease_id
 from tallystick.core.message import OutgoingMessage, StoredMessage
 from tallystick.core.names import dead_letter_topic
@@ -39,7 +41,10 @@ _decode_lease = msgspec.msgpack.Decoder(Lease).decode
 
 
 class _Receiving:
-    """One receive: first what became visible again, then what the cursors have not reached."""
+    """One receive: first what became visible again, then what the cursors have not reached.
+
+    Damage in one place does not keep anybody from what lies elsewhere: it is told once there is nothing else to lend.
+    What is damaged stays where it is, to be lent when it was restored."""
 
     def __init__(self, batch: Batch, op: Receive, reader: QueueReader) -> None:
         self.batch, self.op, self.reader = batch, op, reader
@@ -49,6 +54,7 @@ class _Receiving:
         self.gt = keys.group_topic(places.group_id(batch, op.group), self.topic.id)
         self.deliveries: list[Delivery] = []
         self.next_visible: int | None = None
+        self.damage: DamagedData | None = None
 
     def run(self) -> Received:
         self.take_visible()
@@ -58,28 +64,36 @@ class _Receiving:
             if len(self.deliveries) >= self.op.max:
                 break
             self.take_fresh((first + turn) % self.topic.queues)
+        if self.damage is not None and not self.deliveries:
+            raise self.damage
         return Received(self.deliveries, self.next_visible)
 
     def take_visible(self) -> None:
         low = self.batch.catalog.visible_low.get(self.gt, 0)
         found = self.batch.scan("index", *keys.VISIBLE.since(self.gt, low))
+        reached = self.batch.now
         for taken, (key, _) in enumerate(found):
             at, queue, offset = keys.VISIBLE.read(key)
             # Those that end in the dead-letter topic are no deliveries, so they have a limit of their own.
             if at > self.batch.now or len(self.deliveries) >= self.op.max or taken >= self.op.max + MAX_BURIED:
                 self.next_visible = at
+                reached = min(reached, at)
                 break
-            self.take_again(key, queue, offset)
-        reached = self.batch.now if self.next_visible is None else min(self.next_visible, self.batch.now)
+            try:
+                self.take_again(key, queue, offset)
+            except DamagedData as error:
+                self.damage = error
+                reached = min(reached, at)
         self.batch.catalog.visible_low[self.gt] = reached
 
     def take_again(self, entry: bytes, queue: int, offset: int) -> None:
-        self.batch.delete("index", entry)
         stored = self.batch.get("index", keys.LEASE.key(self.gt, queue, offset))
         if stored is None:
+            self.batch.delete("index", entry)
             return
         lease = _decode_lease(stored)
-        message = self.reader.message(self.topic, queue, offset)
+        message = self.reader.message(self.topic, queue, offset)  # if it is damaged, nothing has changed
+        self.batch.delete("index", entry)
         if message is None:  # trimmed by retention while it was leased
             release(self.batch, self.gt, queue, offset)
         elif lease.attempt >= self.batch.settings.max_attempts:
@@ -94,7 +108,7 @@ class _Receiving:
             return
         busy = self.busy_keys(queue) if self.op.ordered else set()
         before = cursor.next
-        for message in self.reader.messages(self.topic, queue, cursor.next):
+        for message in self.whole_ones(queue, cursor.next):
             if len(self.deliveries) >= self.op.max or cursor.leased >= self.batch.settings.max_leased:
                 break
             wanted = self.op.tags is None or message.tag in self.op.tags
@@ -110,6 +124,13 @@ class _Receiving:
                 self.lend(message, 1)
         if cursor.next != before:
             store_cursor(self.batch, self.gt, queue, cursor)
+
+    def whole_ones(self, queue: int, offset: int) -> Iterator[StoredMessage]:
+        """The messages from an offset on, up to the first that is damaged."""
+        try:
+            yield from self.reader.messages(self.topic, queue, offset)
+        except DamagedData as error:
+            self.damage = error
 
     def busy_keys(self, queue: int) -> set[str]:
         found = self.batch.scan("index", *keys.LEASE.of_queue(self.gt, queue))
@@ -235,11 +256,14 @@ def ack(batch: Batch, op: Ack) -> OpResult | None:
 def nack(batch: Batch, op: Nack, reader: QueueReader) -> OpResult | None:
     held, stale = _held(batch, op.group, op.receipts)
     settings = batch.settings
+    given_up = [one for one in held if op.dead or one.lease.attempt >= settings.max_attempts]
+    # All of them first: if one is damaged, nothing has changed.
+    letters = {one.receipt: reader.message(one.topic, one.queue, one.offset) for one in given_up}
     for one in held:
         _forget_visibility(batch, one)
-        if op.dead or one.lease.attempt >= settings.max_attempts:
+        if one.receipt in letters:
             release(batch, one.gt, one.queue, one.offset)
-            message = reader.message(one.topic, one.queue, one.offset)
+            message = letters[one.receipt]
             if message is not None:
                 bury(batch, op.group, message, one.lease.attempt, op.reason or "given back too often")
             continue

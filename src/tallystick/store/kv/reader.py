@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
+from tallystick.core.errors import DamagedData
 from tallystick.core.message import Chunk, Slice, StoredColumns, StoredMessage, Welcome, messages_of
 from tallystick.store.kv import keys
 from tallystick.store.kv.bodies import whole
@@ -43,12 +44,18 @@ class QueueReader:
     def slice(
         self, shown: Shown, queue: int, offset: int, max_messages: int, max_bytes: int, columns: Welcome = "none"
     ) -> Slice:
-        """Whole chunks from the one that holds `offset` on, at least one if there is any."""
+        """Whole chunks from the one that holds `offset` on, at least one if there is any. One that is damaged is told
+        when it is the first: those before it are read all the same."""
         piece = Slice(shown.starts[queue], offset, shown.ends[queue], [], shown.topic.created_at, [])
         taken = 0
         for last, found in self._stored(shown.topic, queue, offset, piece.end, columns != "no values"):
             if isinstance(found, StoredColumns) and columns == "none":
-                found = _encode_chunk(chunk_of(found, shown.topic.name, queue))
+                try:
+                    found = _encode_chunk(chunk_of(found, shown.topic.name, queue))
+                except DamagedData:
+                    if taken:
+                        break
+                    raise
             size = len(found)
             if not _fits(piece, found) or (taken and taken + size > max_bytes):
                 break
@@ -88,8 +95,10 @@ class QueueReader:
         return found if found is not None and found.offset == offset else None
 
     def stored_at(self, topic: Topic, queue: int, offset: int) -> int | None:
-        chunk = self._chunk_at(topic, queue, offset, self._visible.end(topic, queue))
-        return None if chunk is None else chunk.stored_at
+        if offset >= self._visible.end(topic, queue):
+            return None
+        found = self._head_at(topic.id, queue, offset)
+        return None if found is None else found[1].stored_at
 
     def offset_at(self, topic: Topic, queue: int, start: int, timestamp: int) -> int:
         """The first offset from `start` on that was stored at `timestamp` or later; the end if there is none."""
