@@ -164,7 +164,9 @@ def test_no_way_of_reading_delivers_what_is_damaged(broker: BrokerProcess, harm:
     where = f"d/0, from offset {damaged_at}"
     with RawClient(broker.url) as client:
         for kind in ("application/json", MSGPACK, ARROW):
-            answer = client.request("GET", f"/v1/topics/d/queues/0/messages?offset={damaged_at}", None, {"Accept": kind})
+            answer = client.request(
+                "GET", f"/v1/topics/d/queues/0/messages?offset={damaged_at}", None, {"Accept": kind}
+            )
             assert_told(answer, where)
         assert read_until_damage(client) == before
         assert arrow_until_damage(client) == before
