@@ -12,6 +12,7 @@ from engines import Place, message, prepare
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.ops import Check, Commit, CommitOffsets, Prepare, Rollback, Send
 from tallystick.core.wire import TableName
+from tallystick.store.kv import origins
 from tallystick.store.protocol import ClaimChecks, ExpireTombstones, FailChecks, PromoteDelayed, TableQuery
 
 make_place = engines.make_place
@@ -141,6 +142,31 @@ def test_splits_are_disjoint_and_together_everything(place: Place, table: TableN
     assert sorted(gid for piece in pieces for gid in piece) == sorted(gids(rows(place, table, 1_000)))
     if most == 7:
         assert sum(1 for piece in pieces if piece) >= 3  # they do share the work
+
+
+def test_pending_ones_are_listed_alike_with_and_without_an_outline(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of further origins than are kept, and of those asked at a URL, the transactions themselves are read."""
+    monkeypatch.setattr(origins, "MOST_ORIGINS", 2)
+    ways = [Check(source="db"), Check("database", "shop", "db"), Check("url", "http://h/check"), Check()]
+    expected = []
+    for number, group in enumerate(["a", "b", "c", "a"] * 4):
+        check = ways[number % len(ways)]
+        sent = [message(str(one)) for one in range(number % 3)]
+        place.do(Prepare(f"t{number:02}", group, sent, check))
+        at = place.now
+        row = {"gid": f"t{number:02}", "state": "prepared", "group": group, "messages": len(sent), "created_at": at}
+        about = {"check_via": check.via, "check_target": check.target or None, "source": check.source or None}
+        expected.append({**row, "checks": 0, "next_check_at": at + 10_000, **about})
+        place.wait(7)
+    for _ in range(2):
+        found = sorted(rows(place, "transactions", 3, state="pending"), key=lambda row: row["gid"])
+        assert [{name: row[name] for name in expected[0]} for row in found] == expected
+        assert gids(rows(place, "transactions", state="prepared", group="b")) == ["t01", "t05", "t09", "t13"]
+        assert len(rows(place, "transactions", state="pending", created_before=expected[5]["created_at"])) == 5
+        assert rows(place, "transactions", state="parked") == []
+        place.reopen()
 
 
 @pytest.mark.parametrize("most", [1, 3, 8, 50])

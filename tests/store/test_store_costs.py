@@ -23,6 +23,7 @@ from tallystick.store.protocol import (
     Received,
     StoreOp,
     StoreSettings,
+    TableQuery,
     TrimTopics,
 )
 
@@ -192,3 +193,12 @@ def test_sweeps_with_nothing_to_do_cost_next_to_nothing() -> None:
         read, written, _ = costs.of(op)
         assert read <= 8, op
         assert written == 0, op
+
+
+def test_a_list_of_what_is_pending_is_read_from_the_line_of_checks_alone() -> None:
+    costs = Costs()
+    costs.write(*[prepare(f"t{number}", 3_600_000) for number in range(500)])
+    before = costs.engine.read
+    page = costs.store.page(TableQuery("transactions", 1_000, state="pending"))
+    assert len(page.columns["gid"]) == 500
+    assert costs.engine.read - before <= 500 + 5  # and the origin, once for some hundreds of them

@@ -133,6 +133,7 @@ GOLDEN: dict[Area, set[bytes]] = {
         b"N\x00\x00\x00\x01\x00\x00",
         b"N\x00\x00\x00\x01\x00\x01",
         b"N\x00\x00\x00\x02\x00\x00",
+        b"O\x00\x00\x00\x01",
         b"Pgid-5",
         b"S\x00\x00\x00\x01\x00\x00",
         b"Torders",
@@ -176,5 +177,5 @@ def test_the_keys_that_a_history_leaves_are_those_of_the_format(put: set[tuple[A
 
 
 def test_every_kind_of_key_is_among_them() -> None:
-    assert {key[:1].decode() for key in GOLDEN["tx"] | GOLDEN["index"]} == set("tpcTCdkPyGlqbxDXENSwaeogvMLUiz")
+    assert {key[:1].decode() for key in GOLDEN["tx"] | GOLDEN["index"]} == set("tpcTCdkPyGlqbxDXENSwaeogvMLUizO")
     assert {key[4:6] for key in GOLDEN["log"]} == {b"\0\0", b"\0\1", b"\xff\xff"}

@@ -58,8 +58,10 @@ class Batch:
 
     def get_many(self, area: Area, wanted: Sequence[bytes]) -> list[bytes | None]:
         """The values of all of them, found in one go through the keys."""
-        self.read_ahead(area, wanted)
-        return [self.get(area, key) for key in wanted]
+        overlay = self.changes.keys[area]
+        ordered = sorted(wanted)
+        found = dict(zip(ordered, self.engine.get_many(area, ordered), strict=True))
+        return [overlay[key] if key in overlay else found[key] for key in wanted]
 
     def read_ahead(self, area: Area, wanted: Sequence[bytes]) -> None:
         """Read what is about to be asked for by `get`, together. What was read ahead before is forgotten."""
@@ -123,15 +125,16 @@ class Batch:
         return None if stored is None else _decode_check(stored)
 
     def maybe_claimed(self, record: Pending) -> bool:
-        return record.first_check_at <= self.catalog.mark(record.channel).claimed
+        mark = self.catalog.marks.get(record.channel)
+        return mark is not None and record.first_check_at <= mark.claimed
 
-    def add_due(self, channel: int, at: int, gid: str, after: int = 0) -> None:
-        """`after` is how long a transaction waits for its first check."""
+    def add_due(self, channel: int, at: int, gid: str, after: int = 0, outline: bytes = b"") -> None:
+        """`after` is how long a transaction waits for its first check; `outline` says what it is, before any claim."""
         mark = self.catalog.mark(channel)
         if at < mark.low or after > mark.longest:
             mark.low, mark.longest = min(at, mark.low), max(after, mark.longest)
             self.put("index", keys.MARK.key(channel), encode(mark))
-        self.put("index", keys.DUE.key(channel, at, gid), b"")
+        self.put("index", keys.DUE.key(channel, at, gid), outline)
 
     def lower_mark(self, channel: int, at: int) -> None:
         mark = self.catalog.mark(channel)

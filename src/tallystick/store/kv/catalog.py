@@ -13,6 +13,7 @@ from tallystick.store.kv.engine import Engine
 from tallystick.store.protocol import Channel
 
 QueueId = tuple[int, int]  # topic id, queue
+Origin = tuple[str, str, str, str]  # of a transaction: group, via, target, source
 
 
 class Topic(Struct, frozen=True):
@@ -107,6 +108,7 @@ class Catalog:
         self.ends: dict[QueueId, int] = {}
         self.starts: dict[QueueId, int] = {}
         self.marks: dict[int, LineMark] = {}
+        self.origins: dict[Origin, int] = {}
         self.visible_low: dict[bytes, int] = {}  # per group and topic, where a scan for visible leases may begin
         self.round_robin: dict[int, int] = {}  # per topic, the turn of the next message without a key
         self.receive_turns: dict[int, int] = {}  # per topic, the queue at which the next receive begins
@@ -136,6 +138,9 @@ class Catalog:
         for key, value in engine.scan("index", *keys.MARK.all):
             self.marks[keys.MARK.channel(key)] = decode_mark(value)
 
+        for key, value in engine.scan("index", *keys.ORIGIN.all):
+            self.origins[msgspec.msgpack.decode(value, type=Origin)] = keys.ORIGIN.number(key)
+
     def add_topic(self, topic: Topic) -> None:
         for queue, begin in enumerate(topic.begins):
             self.starts[(topic.id, queue)] = self.ends[(topic.id, queue)] = begin
@@ -155,7 +160,8 @@ class Catalog:
             self.visible_low.pop(keys.group_topic(group_id, topic.id), None)
 
     def mark(self, channel: int) -> LineMark:
-        mark = self.marks.get(channel)
-        if mark is None:
+        try:
+            return self.marks[channel]
+        except KeyError:
             mark = self.marks[channel] = LineMark()
-        return mark
+            return mark

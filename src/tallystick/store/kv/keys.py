@@ -21,6 +21,7 @@
            D <channel> <time> <call>       due call           i <time> <call>        call under lease
            X <call>                        parked call        z <time> <gid>         tombstone kept for its calls
            E <name>                        how a deleted topic ended
+           O <number>                      an origin of transactions
 
 `gt` is <group id> <topic id>; `call` is <gid> 0 <index>.
 
@@ -190,6 +191,14 @@ class _Mark(Kind):
         return self._byte + u32(channel)
 
     def channel(self, key: bytes) -> int:
+        return read_u32(key, 1)
+
+
+class _Numbered(Kind):
+    def key(self, number: int) -> bytes:
+        return self._byte + u32(number)
+
+    def number(self, key: bytes) -> int:
         return read_u32(key, 1)
 
 
@@ -366,5 +375,7 @@ CALLS_STATE = Named(b"x")
 DUE_CALL = _DueCall(b"D")
 LEASED_CALL = _LeasedCall(b"i")
 PARKED_CALL = _ParkedCall(b"X")
+
+ORIGIN = _Numbered(b"O")
 
 COUNTERS = b"Mcounters"

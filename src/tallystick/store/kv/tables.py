@@ -24,6 +24,7 @@ from tallystick.store.kv.call_records import decode_calls, decode_state
 from tallystick.store.kv.catalog import decode_mark
 from tallystick.store.kv.delayed import decode_delayed
 from tallystick.store.kv.engine import Area
+from tallystick.store.kv.origins import Outlines
 from tallystick.store.kv.reader import QueueReader
 from tallystick.store.kv.tombstones import decode_outcomes
 from tallystick.store.protocol import TablePage, TableQuery
@@ -65,13 +66,7 @@ class _Span(NamedTuple):
     high: bytes
 
 
-class _Entry(NamedTuple):
-    """A key of a table, with the number of the span it lies in."""
-
-    span: int
-    kind: keys.Kind
-    key: bytes
-    value: bytes
+_Entry = tuple[int, keys.Kind, bytes, bytes]  # number of the span it lies in, kind, key, value
 
 
 def _spans(batch: Batch, table: TableName, state: str | None) -> list[_Span]:
@@ -109,7 +104,8 @@ def page(batch: Batch, reader: QueueReader, query: TableQuery) -> TablePage:
                 size += weight
             examined += len(some)
             if len(rows) >= query.limit or size >= PAGE_BYTES or examined > EXAMINED_PER_PAGE:
-                place = f"{some[-1].span}.{some[-1].key.hex()}"
+                number, _, key, _ = some[-1]
+                place = f"{number}.{key.hex()}"
                 break
     names = COLUMNS[query.table]
     columns: Iterable[Iterable[Any]] = zip(*rows, strict=True) if rows else [()] * len(names)
@@ -126,7 +122,7 @@ def _entries(batch: Batch, query: TableQuery) -> Iterator[_Entry]:
         begin = max(low, keys.behind(start)) if start is not None and number == first else low
         end = min(high, keys.behind(stop)) if stop is not None and number == last else high
         for key, value in batch.engine.scan(area, begin, end):
-            yield _Entry(number, kind, key, value)
+            yield number, kind, key, value
 
 
 def _read_token(spans: list[_Span], token: str, field: str) -> tuple[int, bytes]:
@@ -147,6 +143,26 @@ _Rows = Iterator[tuple[Row, int]]
 
 
 def _transaction_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
+    # Of what was never claimed for a check the line of checks itself says all.
+    outlined = [entry for entry in entries if entry[3] and entry[1] is keys.DUE]
+    if outlined and query.state != "parked":
+        yield from _outlined_rows(batch, outlined, query)
+    if len(outlined) < len(entries):
+        rest = [entry for entry in entries if not (entry[3] and entry[1] is keys.DUE)] if outlined else entries
+        yield from _recorded_rows(batch, rest, query)
+
+
+def _outlined_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
+    outlines, name, at = Outlines(batch), keys.DUE.name, keys.DUE.at
+    oldest = query.created_before
+    for _, _, key, value in entries:
+        (group, via, target, source), created_at, messages = outlines.read(value)
+        if (oldest is None or created_at < oldest) and query.group in (None, group):
+            about = via, target or None, source or None
+            yield (name(key), "prepared", group, messages, created_at, None, None, 0, at(key), None, *about), 128
+
+
+def _recorded_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
     found = [(gid, record) for gid, record in _records(batch, entries) if record and _wanted(record, query)]
     checks = _check_states(batch, found)
     for gid, record in found:
@@ -168,8 +184,8 @@ def _resolved_row(gid: str, record: Resolved) -> Row:
 
 
 def _half_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
-    for entry in entries:
-        gid = entry.kind.name(entry.key)
+    for _, kind, key, _ in entries:
+        gid = kind.name(key)
         stored = batch.engine.get("tx", keys.TRANSACTION.key(gid))
         record = None if stored is None else _decode_record(stored)
         if not isinstance(record, Prepared) or not _wanted(record, query):
@@ -189,16 +205,16 @@ def _half_row(gid: str, sequence: int, state: str, record: Prepared, message: Ke
 
 
 def _op_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
-    for entry in entries:
-        at, outcomes = decode_outcomes(entry.value)
+    for _, _, key, value in entries:
+        at, outcomes = decode_outcomes(value)
         for index, (gid, outcome, by) in enumerate(outcomes):
-            yield (keys.OUTCOMES.number(entry.key), index, at, gid, outcome, by), 96
+            yield (keys.OUTCOMES.number(key), index, at, gid, outcome, by), 96
 
 
 def _delayed_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
     """Messages that are visible by right and wait for their time; those without a gid have an empty one."""
-    for entry in entries:
-        waiting = decode_delayed(entry.value)
+    for _, _, _, value in entries:
+        waiting = decode_delayed(value)
         yield (waiting.gid, waiting.sequence, waiting.message.topic, waiting.message.deliver_at), 96
 
 
@@ -238,9 +254,9 @@ _MAKERS: dict[str, tuple[_Maker, int]] = {
 
 def _records(batch: Batch, entries: Sequence[_Entry]) -> Iterator[tuple[str, Pending | Resolved | None]]:
     """The transactions that keys of the history or of an index name, without their messages."""
-    named = [(keys.TRANSACTION.key(gid), gid) for gid in (entry.kind.name(entry.key) for entry in entries)]
-    if entries[0].kind is keys.TRANSACTION:
-        stored: dict[bytes, bytes | None] = {entry.key: entry.value for entry in entries}
+    named = [(keys.TRANSACTION.key(gid), gid) for gid in (kind.name(key) for _, kind, key, _ in entries)]
+    if entries and entries[0][1] is keys.TRANSACTION:
+        stored: dict[bytes, bytes | None] = {key: value for _, _, key, value in entries}
     else:
         stored = _values(batch, "tx", [key for key, _ in named])
     for key, gid in named:

@@ -18,6 +18,7 @@ from tallystick.core.transaction import (
 from tallystick.store.kv import call_topics, calls, delayed, keys, parts, topics
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.channels import channel_for, check_room
+from tallystick.store.kv.origins import outline
 from tallystick.store.protocol import OperatorResolve
 
 DUPLICATE = OpResult(duplicate=True)
@@ -52,7 +53,7 @@ def prepare(batch: Batch, op: Prepare) -> OpResult | None:
         check.timeout_ms,
     )
     batch.put("tx", keys.TRANSACTION.key(op.gid), encode(record))
-    batch.add_due(channel.id, record.first_check_at, op.gid, after)
+    batch.add_due(channel.id, record.first_check_at, op.gid, after, outline(batch, record))
     batch.catalog.recent.add(op.gid, record)
     batch.counters.pending += 1
     batch.prepared += 1
@@ -138,13 +139,13 @@ def is_plain(batch: Batch, record: Pending) -> bool:
 
 def resolve_plain(batch: Batch, decided: Sequence[Decided], by: str) -> None:
     """`resolve` for many of which nothing is to be looked up any more: most of a backlog."""
-    index, now, forget = batch.changes.keys["index"], batch.now, batch.catalog.recent.drop
+    index, now, forget, due = batch.changes.keys["index"], batch.now, batch.catalog.recent.drop, keys.DUE.key
     for gid, record, outcome, messages in decided:
         if outcome == "committed":
             append(batch, gid, messages, record.created_at)
             batch.committed += 1
         forget(gid)
-        index[keys.DUE.key(record.channel, record.first_check_at, gid)] = None
+        index[due(record.channel, record.first_check_at, gid)] = None
         batch.bury(gid, (outcome, record.group, record.created_at, now, by, len(messages), 1, 0))
     batch.counters.pending -= len(decided)
 
