@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bodies import committed, prepared, segments, shown, values_of
+from stored_columns import committed, prepared, segments, shown, values_of
 from body_disk import BodyDisk, Steps, removed_now
 from crash_engine import Crash
 

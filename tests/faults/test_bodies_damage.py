@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from bodies import MARK, ROWS, committed, prepared, put_part, segments, shown, values_of
+from stored_columns import MARK, ROWS, committed, prepared, put_part, segments, shown, values_of
 
 from brokers import BrokerProcess, running_broker
 from raw_client import Gone, RawClient

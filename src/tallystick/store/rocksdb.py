@@ -50,16 +50,13 @@ class RocksEngine:
             self._db = Rdict(str(path), options, column_families=families)
         except Exception as error:
             raise _cannot_open(error) from error
-        self._held = self._db.get_column_family(_HELD)
+        self._areas = {area: self._db.get_column_family(area) for area in (*AREAS, _HELD)}
+        self._handles = {area: self._db.get_column_family_handle(area) for area in (*AREAS, _HELD)}
         try:
             self._segments = Segments(path.parent / "bodies", self._last_held())
         except Exception as error:
-            del self._held
-            self._db.close()
+            self._let_go()
             raise _cannot_open(error) from error
-        self._areas = {area: self._db.get_column_family(area) for area in AREAS}
-        self._handles = {area: self._db.get_column_family_handle(area) for area in AREAS}
-        self._held_handle = self._db.get_column_family_handle(_HELD)
         self._closing = threading.Event()
         self._trimmed = threading.Event()
         self._reclaiming = threading.Thread(target=self._reclaim, name="reclaim", daemon=True)
@@ -171,7 +168,7 @@ class RocksEngine:
     def _encode(self, changes: Changes, places: dict[bytes, Place]) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
         for key, place in places.items():
-            batch.put(place.held(key), b"", self._held_handle)
+            batch.put(place.held(key), b"", self._handles[_HELD])
         for area, start, end in changes.ranges:
             batch.delete_range(start, end, self._handles[area])
         for area, changed in changes.keys.items():
@@ -218,7 +215,7 @@ class RocksEngine:
                 stored = self._areas["body"].get(key)
                 if stored is not None and Place.unpacked(stored).segment == number:
                     return True
-                dead.delete(Place.holding(number, key), self._held_handle)
+                dead.delete(Place.holding(number, key), self._handles[_HELD])
             return False
         finally:
             self._db.write(dead)
@@ -226,7 +223,7 @@ class RocksEngine:
     def _keys_held(self, number: int) -> Iterator[bytes]:
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(Place.holding(number + 1))
-        iterator = self._held.iter(bounds)
+        iterator = self._areas[_HELD].iter(bounds)
         first = Place.holding(number)
         iterator.seek(first)
         while iterator.valid():
@@ -236,18 +233,21 @@ class RocksEngine:
 
     def _last_held(self) -> int:
         """The last segment that the tree knows of, whether its file is still there or not."""
-        iterator = self._held.iter(ReadOptions())
+        iterator = self._areas[_HELD].iter(ReadOptions())
         iterator.seek_to_last()
         return Place.holder(iterator.key()) if iterator.valid() else 0
 
     def close(self) -> None:
+        """May be called again: a store whose engine could not be opened anew closes the last one once more."""
         self._closing.set()
         self._trimmed.set()
         self._reclaiming.join()
         self._segments.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._areas.clear()
         self._handles.clear()
-        del self._held, self._held_handle
         try:
             self._db.close()
         except Exception as error:
