@@ -78,10 +78,11 @@ def test_an_error_of_the_disk_stops_the_store_and_a_restart_keeps_what_was_ackno
 def test_killed_while_a_body_is_written(tmp_path: Path, call: str, when: int) -> None:
     with running_broker(tmp_path, default_queues=1) as broker, RawClient(broker.url) as client:
         segment = begin(broker, client)
-        with injected(broker, f"{call}:signal=KILL:when={when}", segment), pytest.raises(Gone):
-            for name in ("p3", "p4"):
-                put(client, name)
-        broker.wait()
+        with injected(broker, f"{call}:signal=KILL:when={when}", segment):
+            with pytest.raises(Gone):
+                for name in ("p3", "p4"):
+                    put(client, name)
+            broker.wait()
         broker.start()
         client.close()
         for name in ("p3", "p4"):

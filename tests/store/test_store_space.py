@@ -89,8 +89,8 @@ def test_what_is_trimmed_soon_after_the_last_time_is_given_back_as_well(
         store.close()
 
 
-def test_what_a_crash_has_left_is_removed_at_the_next_start(store: RocksStore, place: Path) -> None:
-    store.close()
+def test_what_a_crash_has_left_is_removed_at_the_next_start(place: Path) -> None:
+    open_rocksdb(place).close()
     left = place / "bodies" / "00000007.segment"
     left.write_bytes(b"half a body")
     again = open_rocksdb(place)
