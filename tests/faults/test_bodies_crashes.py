@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_columns import committed, prepared, segments, shown, values_of
 from body_disk import BodyDisk, Steps, removed_now
 from crash_engine import Crash
 
+from stored_columns import committed, prepared, segments, shown, values_of
 from tallystick.core.ops import DropParts
 from tallystick.store import segments as segments_module
 from tallystick.store.protocol import DeleteTopic, ExpireParts, PutTopic, TrimTo

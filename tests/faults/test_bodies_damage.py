@@ -12,15 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from stored_columns import MARK, ROWS, committed, prepared, put_part, segments, shown, values_of
 
 from brokers import BrokerProcess, running_broker
 from raw_client import Gone, RawClient
+from stored_columns import MARK, ROWS, committed, prepared, put_part, segments, shown, values_of
 from tallystick.api.http.arrow import batch_of_columns, schema
 from tallystick.columnar import body
 from tallystick.core.errors import DamagedData
-from tallystick.core.ops import Ack, Nack, Send
 from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Ack, Nack, Send
 from tallystick.core.wire import ARROW, MSGPACK
 from tallystick.link import Link
 from tallystick.spark.source.messages import read_log
@@ -164,7 +164,9 @@ def test_no_way_of_reading_delivers_what_is_damaged(broker: BrokerProcess, harm:
     where = f"d/0, from offset {damaged_at}"
     with RawClient(broker.url) as client:
         for kind in ("application/json", MSGPACK, ARROW):
-            answer = client.request("GET", f"/v1/topics/d/queues/0/messages?offset={damaged_at}", None, {"Accept": kind})
+            answer = client.request(
+                "GET", f"/v1/topics/d/queues/0/messages?offset={damaged_at}", None, {"Accept": kind}
+            )
             assert_told(answer, where)
         assert read_until_damage(client) == before
         assert arrow_until_damage(client) == before

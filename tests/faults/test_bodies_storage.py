@@ -31,6 +31,14 @@ def put(client: RawClient, name: str, rows: int = ROWS) -> Any:
     return answer.json()
 
 
+def put_all(client: RawClient, names: list[str], taken: list[str] | None = None, rows: int = ROWS) -> None:
+    """One after the other; those that were acknowledged are added to `taken`."""
+    for name in names:
+        put(client, name, rows)
+        if taken is not None:
+            taken.append(name)
+
+
 def commit(client: RawClient, version: int, *names: str, rows: int = ROWS) -> None:
     client.do(CommitBatch("app", version, f"g{version}", [PartRef(name, rows) for name in names]))
 
@@ -80,8 +88,7 @@ def test_killed_while_a_body_is_written(tmp_path: Path, call: str, when: int) ->
         segment = begin(broker, client)
         with injected(broker, f"{call}:signal=KILL:when={when}", segment):
             with pytest.raises(Gone):
-                for name in ("p3", "p4"):
-                    put(client, name)
+                put_all(client, ["p3", "p4"])
             broker.wait()
         broker.start()
         client.close()
@@ -105,9 +112,7 @@ def test_a_full_disk_stops_the_store_until_there_is_room_again(tmp_path: Path, s
         ballast = fill(small_disk, 6 * MIB)
         taken = ["p0"]
         with pytest.raises(StorageFailed, match=r"(?i)no space"):
-            for number in range(1, 100):
-                put(client, f"p{number}", large)
-                taken.append(f"p{number}")
+            put_all(client, [f"p{number}" for number in range(1, 100)], taken, large)
         assert "space" in client.json("GET", "/readyz").json()["reason"].lower()
         for _ in range(3):  # and again, while the disk is full
             with pytest.raises(StorageFailed):

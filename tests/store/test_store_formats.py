@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
+
 from old_directory import LARGE, make_old
 from stored_columns import ROWS, committed, prepared, segments, shown, values_of
-
 from tallystick.core.errors import DataDirectoryError
 from tallystick.store import directory as directory_module
 from tallystick.store.directory import DataDirectory
