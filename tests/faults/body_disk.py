@@ -1,5 +1,5 @@
-"""A disk under a real store that stops at a step of the test's choice, and what it then holds: after a kill all that was
-written, after a power cut only what was synced."""
+"""A disk under a real store that stops at a step of the test's choice, and what it then holds: after a kill all that
+was written, after a power cut only what was synced."""
 
 from __future__ import annotations
 
