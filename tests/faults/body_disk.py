@@ -1,5 +1,5 @@
-"""A disk under a real store that stops at a step of the test's choice, and what it then holds: after a kill all that was
-written, after a power cut only what was synced."""
+"""A disk under a real store that stops at a step of the test's choice, and what it then holds: after a kill all that
+was written, after a power cut only what was synced."""
 
 from __future__ import annotations
 
@@ -60,9 +60,8 @@ class BodyDisk:
         return file
 
     def write(self, file: int, content: memoryview) -> int:
-        """In two pieces, so that there is something to be torn."""
-        half = max(1, len(content) // 2)
-        written = os.write(file, content[:half])
+        """In pieces, so that there is something to be torn."""
+        written = os.write(file, content[:10_000])
         self.steps.step("after some bytes")
         return written
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,6 +35,25 @@ def injected(broker: BrokerProcess, fault: str, path: Path) -> Iterator[None]:
     finally:
         tracer.terminate()
         tracer.wait(10)
+
+
+@contextmanager
+def traced(broker: BrokerProcess, calls: str) -> Iterator[Callable[[], str]]:
+    """The system calls of these kinds that a running broker makes in the block, with the paths of what they touch."""
+    with tempfile.NamedTemporaryFile("r") as written:
+        command = ["strace", "-f", "-y", "-s", "0", "-p", str(broker.pid), "-o", written.name, "-e", f"trace={calls}"]
+        tracer = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def found() -> str:
+            tracer.terminate()
+            tracer.wait(10)
+            return Path(written.name).read_text()
+
+        try:
+            _wait_until_traced(broker)
+            yield found
+        finally:
+            found()
 
 
 def _wait_until_traced(broker: BrokerProcess) -> None:

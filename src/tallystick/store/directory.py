@@ -13,8 +13,8 @@ from tallystick.core.errors import DataDirectoryError
 from tallystick.core.ids import new_store_id
 from tallystick.durable import make_directory, sync_directory
 
-# Format 2 keeps large bodies in `bodies/`. All that lies in a directory of format 1 is read as it is; it is marked as one
-# of format 2 before anything is added to it, so that a version that knows only format 1 leaves it alone.
+# Format 2 keeps large bodies in `bodies/`. All that lies in a directory of format 1 is read as it is; it is marked as
+# one of format 2 before anything is added to it, so that a version that knows only format 1 leaves it alone.
 FORMAT = 2
 _READ = (1, FORMAT)
 
@@ -29,9 +29,12 @@ class DataDirectory:
             raise self._unusable(error) from error
         try:
             self.store_id = self._read_or_make()
-        except BaseException as error:
+        except OSError as error:
             self.close()
-            raise self._unusable(error) if isinstance(error, OSError) else error
+            raise self._unusable(error) from error
+        except BaseException:
+            self.close()
+            raise
 
     def _unusable(self, error: OSError) -> DataDirectoryError:
         return DataDirectoryError(f"data directory {self.path}: {error.strerror}", field="data_dir")

@@ -253,6 +253,7 @@ class RocksEngine:
         return Place.holder(iterator.key()) if iterator.valid() else 0
 
     def close(self) -> None:
+        """May be called again: a store whose engine could not be opened anew closes the last one once more."""
         self._closing.set()
         self._trimmed.set()
         self._reclaiming.join()
