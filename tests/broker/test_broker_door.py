@@ -81,8 +81,9 @@ WAYS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
     "ends": ((["orders"], None, 0), ("topic", "orders")),
     "poll_checks": ((CheckPoll("shop", "m"),), ("checks", "shop")),
 }
-# What says nothing of anybody's messages: names, the time, whether there is work to be had, and counting.
-OPEN = {"new_gid", "store_id", "now_ms", "not_ready", "answered"}
+# What says nothing of anybody's messages: names, the time, whether there is work to be had, counting; and into how many
+# queues messages are divided that the caller is about to be asked about.
+OPEN = {"new_gid", "store_id", "now_ms", "not_ready", "answered", "queues_of"}
 
 
 def test_every_way_is_known_here() -> None:

@@ -374,7 +374,8 @@ class BrokerDoor:
         return self._store.read(topic, queue, offset, most, max_bytes, columns)
 
     def queues_of(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many queues these topics have, or would have once they are made."""
+        """How many queues these topics have, or would have once they are made: for whoever divides messages among them,
+        and will be asked whether it may send those."""
         views = {name: self._store.topic(name) for name in topics}
         default = self._broker.config.default_queues
         return {name: default if view is None else view.queues for name, view in views.items()}

@@ -46,7 +46,7 @@ class _Collected:
         return pieces
 
 
-class StreamWriter:
+class StreamPieces:
     """An Arrow IPC stream, piece by piece. The columns are not copied: what is given out are views of the memory that
     the batches lie in."""
 

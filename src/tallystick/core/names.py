@@ -25,9 +25,6 @@ APP_PATTERN = r"^[A-Za-z0-9{}][A-Za-z0-9{}._:@-]{0,99}\Z"
 TopicName = Annotated[str, Meta(pattern=NAME_PATTERN, description="letters, digits, '.', '_', '-'")]
 GroupName = Annotated[str, Meta(pattern=NAME_PATTERN, description="letters, digits, '.', '_', '-'")]
 Gid = Annotated[str, Meta(pattern=GID_PATTERN, description="letters, digits and {}._:@-, at most 128")]
-# Of something that is only looked up: one that nobody can have been given is as unknown as any other, and whoever
-# answers for thousands does not wait until each was looked at letter by letter.
-SomeGid = Annotated[str, Meta(max_length=128, description="a gid")]
 PartId = Gid
 AppId = Annotated[str, Meta(pattern=APP_PATTERN, description="letters, digits and {}._:@-, at most 100")]
 LONGEST_KEY, LONGEST_TAG, LONGEST_HEADER_NAME, LONGEST_HEADER_VALUE = 1_024, 128, 128, 8_192  # in characters

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from tallystick.core.calls import CallPolicy, OutgoingCall, Remark
 from tallystick.core.message import Invisible, Milliseconds, OutgoingMessage, Timeout
-from tallystick.core.names import AppId, Gid, GroupName, HeaderName, HeaderValue, MemberName, PartId, SomeGid, TopicName
+from tallystick.core.names import AppId, Gid, GroupName, HeaderName, HeaderValue, MemberName, PartId, TopicName
 
 Outcome = Literal["committed", "rolled_back"]
 Answer = Literal["committed", "rolled_back", "unknown"]
@@ -192,8 +192,8 @@ class AnswerChecks(Struct, tag="answers", tag_field="op", omit_defaults=True, fo
     """What the producer's side says of transactions it was asked about. `group` and `member` are who says it: an alert
     about an answer that contradicts the outcome names them."""
 
-    answers: Annotated[dict[SomeGid, Answer], Meta(max_length=MOST_AT_ONCE)]
-    reasons: dict[SomeGid, Reason] = {}
+    answers: Annotated[dict[Gid, Answer], Meta(max_length=MOST_AT_ONCE)]
+    reasons: dict[Gid, Reason] = {}
     group: GroupName | None = None
     member: MemberName | None = None
 

@@ -10,7 +10,7 @@ import msgspec
 
 from tallystick.api.http.arrow import batch_of_chunks, batch_of_columns, schema_of
 from tallystick.broker.door import BrokerDoor
-from tallystick.columnar.arrow import StreamWriter
+from tallystick.columnar.arrow import StreamPieces
 from tallystick.core.errors import DamagedData
 from tallystick.core.message import Chunk, Slice
 
@@ -33,7 +33,7 @@ class QueueStream:
         self._door, self._topic, self._queue, self._names = door, topic, queue, names
         self._offset, self._asked_end = offset, end
         self._welcome: Any = "all" if "value" in names else "no values"
-        self._writer = StreamWriter(schema_of(names))
+        self._writer = StreamPieces(schema_of(names))
 
     async def begin(self) -> Slice:
         """Read the first piece before the answer begins: an error after its first byte could not be told any more."""

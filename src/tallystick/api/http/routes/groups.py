@@ -10,7 +10,7 @@ from tallystick.api.http.json_messages import MessageOut, readable
 from tallystick.api.http.route import Asked
 from tallystick.api.serving.asgi import HttpAnswer
 from tallystick.core.message import Invisible, Milliseconds
-from tallystick.core.names import NAME_PATTERN, GroupName, MemberName, SomeGid, TopicName
+from tallystick.core.names import NAME_PATTERN, Gid, GroupName, MemberName, TopicName
 from tallystick.core.ops import (
     MOST_AT_ONCE,
     Ack,
@@ -60,8 +60,8 @@ class OffsetsIn(Struct, forbid_unknown_fields=True):
 class AnswersIn(Struct, forbid_unknown_fields=True):
     """What the producer's side says of transactions it was asked about, and why where it could not tell."""
 
-    answers: Annotated[dict[SomeGid, Answer], Meta(max_length=MOST_AT_ONCE)]
-    reasons: dict[SomeGid, Reason] = {}
+    answers: Annotated[dict[Gid, Answer], Meta(max_length=MOST_AT_ONCE)]
+    reasons: dict[Gid, Reason] = {}
     group: GroupName | None = None
     member: MemberName | None = None
 
