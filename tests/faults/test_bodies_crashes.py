@@ -145,17 +145,23 @@ def test_the_script_takes_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.full
 def test_a_crash_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill and a power cut in turns: each step has both, here or where the same is done to another body."""
+    """Every third is a kill, the others are power cuts, which leave less."""
     for crash_at in range(1, len(steps_of_a_quiet_run(tmp_path / "quiet", monkeypatch)) + 1):
         crash_and_go_on(tmp_path, monkeypatch, crash_at, power_cut=crash_at % 3 > 0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("power_cut", [False, True], ids=["killed", "power cut"])
 def test_a_crash_at_each_kind_of_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power_cut: bool) -> None:
     names = steps_of_a_quiet_run(tmp_path / "quiet", monkeypatch)
     for kind in sorted(ALL_STEPS):
         last = len(names) - names[::-1].index(kind)
         crash_and_go_on(tmp_path, monkeypatch, last, power_cut)
+
+
+def test_a_power_cut_before_a_dead_segment_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = steps_of_a_quiet_run(tmp_path / "quiet", monkeypatch)
+    crash_and_go_on(tmp_path, monkeypatch, names.index("before unlink") + 1, power_cut=True)
 
 
 def test_bodies_that_are_not_synced_would_be_found_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,14 @@ def assert_told(answer: Any, where: str) -> None:
     assert problem.detail.startswith(where), problem.detail
 
 
-@pytest.mark.parametrize("harm", [flipped, cut_off, cut_in_the_head, emptied, taken_away])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        flipped,
+        taken_away,
+        *(pytest.param(harm, marks=pytest.mark.full) for harm in (cut_off, cut_in_the_head, emptied)),
+    ],
+)
 def test_no_way_of_reading_delivers_what_is_damaged(broker: BrokerProcess, harm: Any) -> None:
     (path,) = segments(broker.data_dir)
     harm(path)
@@ -233,6 +240,7 @@ def spark_until_damage(broker: BrokerProcess) -> list[bytes]:
     return values
 
 
+@pytest.mark.full
 def test_what_is_lent_when_it_is_damaged_is_lent_again_when_it_was_restored(broker: BrokerProcess) -> None:
     (path,) = segments(broker.data_dir)
     kept = path.read_bytes()
@@ -271,6 +279,7 @@ def test_the_number_of_a_file_that_was_taken_away_is_not_given_again(broker: Bro
         assert segments(broker.data_dir) != [path]
 
 
+@pytest.mark.full
 def test_the_columns_that_are_not_damaged_can_be_read(broker: BrokerProcess) -> None:
     (path,) = segments(broker.data_dir)
     flipped(path)  # among the values

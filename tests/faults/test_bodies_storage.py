@@ -60,7 +60,7 @@ def begin(broker: BrokerProcess, client: RawClient) -> Path:
     return segment
 
 
-@pytest.mark.parametrize("call", ["fdatasync", "write"])
+@pytest.mark.parametrize("call", ["fdatasync", pytest.param("write", marks=pytest.mark.full)])
 def test_an_error_of_the_disk_stops_the_store_and_a_restart_keeps_what_was_acknowledged(
     tmp_path: Path, call: str
 ) -> None:
@@ -81,7 +81,7 @@ def test_an_error_of_the_disk_stops_the_store_and_a_restart_keeps_what_was_ackno
         assert values(client) == wanted("p1", "p2", "p3")
 
 
-@pytest.mark.parametrize("call", ["write", "fdatasync"])
+@pytest.mark.parametrize("call", [pytest.param("write", marks=pytest.mark.full), "fdatasync"])
 @pytest.mark.parametrize("when", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_killed_while_a_body_is_written(tmp_path: Path, call: str, when: int) -> None:
     with running_broker(tmp_path, default_queues=1) as broker, RawClient(broker.url) as client:
@@ -102,6 +102,7 @@ def test_killed_while_a_body_is_written(tmp_path: Path, call: str, when: int) ->
         eventually(lambda: segments(broker.data_dir) == [], "nothing is left over")
 
 
+@pytest.mark.full
 def test_a_full_disk_stops_the_store_until_there_is_room_again(tmp_path: Path, small_disk: Path) -> None:
     large = 10_000
     with (
