@@ -197,8 +197,9 @@ def test_a_broker_that_is_killed_and_comes_back(
 
 @pytest.mark.full
 @pytest.mark.fault
-@pytest.mark.parametrize(("start", "first"), [("latest", 10), ("earliest", 0)])
-@pytest.mark.parametrize("fault", ["commit", "committed"])
+@pytest.mark.parametrize(
+    ("start", "first", "fault"), [("latest", 10, "committed"), ("earliest", 0, "committed"), ("earliest", 0, "commit")]
+)
 def test_from_topic_to_topic_though_the_first_batch_fails(
     spark: SparkSession, pipeline: Pipeline, topic: str, start: str, first: int, fault: str
 ) -> None:

@@ -190,6 +190,7 @@ def test_a_request_that_is_refused_fails_the_task(broker: BrokerProcess, topic: 
             send(*batches)
 
 
+@pytest.mark.full
 @pytest.mark.fault
 def test_a_task_that_fails_does_not_wait_for_a_broker_that_is_silent(topic: str) -> None:
     """It would wait for two minutes for its answer. What was sent expires; nothing of it is ever visible."""

@@ -125,6 +125,7 @@ def test_a_task_that_is_ended_early_leaves_neither_thread_nor_connection(
     assert (threads(), sockets()) == ([], before)
 
 
+@pytest.mark.full
 @pytest.mark.fault
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_task_that_is_ended_while_the_broker_is_silent_or_gone(
@@ -150,6 +151,7 @@ def test_a_task_that_is_ended_while_the_broker_is_silent_or_gone(
             client.close()
 
 
+@pytest.mark.full
 @pytest.mark.fault
 def test_a_broker_that_stays_away_is_an_error_of_the_task(broker: BrokerProcess, client: RawClient) -> None:
     reader = batch(broker, topic=big_topic(client), retryTimeout="300ms")
