@@ -43,6 +43,7 @@ def values(messages: Any) -> Counter[bytes]:
     return Counter(one.value for one in messages)
 
 
+@pytest.mark.full
 def test_a_topic_in_every_form_is_archived_and_read_as_one(broker: BrokerProcess, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     with RawClient(broker.url) as client:
