@@ -35,7 +35,7 @@ class CheckDefaults(Struct, frozen=True):
     max_age_ms: int = 3 * 24 * 3600 * 1000
 
 
-class Pending(Struct, array_like=True, tag=1, gc=False):
+class Undecided(Struct, array_like=True, tag=1, gc=False):
     """A prepared transaction whose messages are of no interest: they are counted, and not decoded."""
 
     group: str
@@ -54,7 +54,7 @@ class Pending(Struct, array_like=True, tag=1, gc=False):
     check_timeout_ms: int | None = None
 
 
-class Prepared(Pending, array_like=True, tag=1, gc=False):
+class Prepared(Undecided, array_like=True, tag=1, gc=False):
     """A prepared transaction as it is stored: written once, never rewritten by a check."""
 
     messages: Sequence[KeptMessage]  # type: ignore[assignment]  # the same bytes, understood
@@ -125,7 +125,7 @@ def accept_outcome_again(gid: str, existing: Resolved, outcome: Outcome) -> None
 
 
 def after_unanswered(
-    state: CheckState, transaction: Pending, now: int, backoff: Backoff, error: str, permanent: bool
+    state: CheckState, transaction: Undecided, now: int, backoff: Backoff, error: str, permanent: bool
 ) -> CheckState | OnExhausted:
     """What follows a check that brought no outcome: the next check, or what to do when they are used up."""
     checks = state.checks + 1

@@ -9,7 +9,7 @@ import msgspec
 
 from tallystick.core.errors import NotFound
 from tallystick.core.ops import Outcome
-from tallystick.core.transaction import CheckState, Pending, Record, Resolved
+from tallystick.core.transaction import CheckState, Record, Resolved, Undecided
 from tallystick.store.kv import keys
 from tallystick.store.kv.appender import Appender
 from tallystick.store.kv.call_records import CallsRecord, CallsState, decode_calls, decode_state
@@ -21,7 +21,7 @@ Tombstone = tuple[Outcome, str, int, int, str, int, int, int]  # the fields of `
 
 encode = msgspec.msgpack.Encoder().encode
 decode_record = msgspec.msgpack.Decoder(Record).decode
-decode_pending = msgspec.msgpack.Decoder(Pending | Resolved).decode
+decode_pending = msgspec.msgpack.Decoder(Undecided | Resolved).decode
 _decode_check = msgspec.msgpack.Decoder(CheckState).decode
 
 
@@ -117,14 +117,14 @@ class Batch:
         self.changes.keys["tx"][keys.TRANSACTION.key(gid)] = encoded
         self.outcomes.append((gid, tombstone[0], tombstone[4]))
 
-    def check_state(self, gid: str, record: Pending) -> CheckState | None:
+    def check_state(self, gid: str, record: Undecided) -> CheckState | None:
         """None while the transaction has never been claimed, which costs no read to know."""
         if not self.maybe_claimed(record):
             return None
         stored = self.get("index", keys.CHECK.key(gid))
         return None if stored is None else _decode_check(stored)
 
-    def maybe_claimed(self, record: Pending) -> bool:
+    def maybe_claimed(self, record: Undecided) -> bool:
         mark = self.catalog.marks.get(record.channel)
         return mark is not None and record.first_check_at <= mark.claimed
 

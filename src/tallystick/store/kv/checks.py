@@ -8,7 +8,7 @@ from itertools import islice
 from tallystick.core.errors import Conflict, NotFound
 from tallystick.core.message import KeptMessage
 from tallystick.core.ops import Answer, AnswerChecks, OpResult, Outcome
-from tallystick.core.transaction import CheckState, Pending, Prepared, Resolved, after_unanswered
+from tallystick.core.transaction import CheckState, Prepared, Resolved, Undecided, after_unanswered
 from tallystick.core.wire import CheckRequest
 from tallystick.store.kv import keys
 from tallystick.store.kv.batch import Batch, decode_pending, decode_record, encode
@@ -81,12 +81,12 @@ def _claim_one(batch: Batch, gid: str, record: Prepared, due_at: int, lease_ms: 
     )
 
 
-def _store_state(batch: Batch, gid: str, record: Pending, state: CheckState) -> None:
+def _store_state(batch: Batch, gid: str, record: Undecided, state: CheckState) -> None:
     batch.add_due(record.channel, state.next_at, gid)
     _keep_state(batch, gid, record, state)
 
 
-def _keep_state(batch: Batch, gid: str, record: Pending, state: CheckState) -> None:
+def _keep_state(batch: Batch, gid: str, record: Undecided, state: CheckState) -> None:
     mark = batch.catalog.mark(record.channel)
     # From now on this transaction has a check state, and `Batch.check_state` must look for it.
     if record.first_check_at > mark.claimed:
@@ -100,7 +100,7 @@ def answer(batch: Batch, op: AnswerChecks) -> OpResult | None:
     while some := list(islice(answers, _READ_AT_ONCE)):
         stored = batch.get_many("tx", [keys.TRANSACTION.key(gid) for gid, _ in some])
         plain: list[Decided] = []
-        others: list[tuple[str, Answer, Pending | Resolved]] = []
+        others: list[tuple[str, Answer, Undecided | Resolved]] = []
         for (gid, said), value in zip(some, stored, strict=True):
             if value is None:
                 continue
@@ -111,13 +111,13 @@ def answer(batch: Batch, op: AnswerChecks) -> OpResult | None:
             else:
                 plain.append((gid, record, said, _messages(record, said)))
         resolve_plain(batch, plain, "check")
-        batch.read_ahead("index", [keys.CHECK.key(gid) for gid, _, record in others if isinstance(record, Pending)])
+        batch.read_ahead("index", [keys.CHECK.key(gid) for gid, _, record in others if isinstance(record, Undecided)])
         for gid, said, record in others:
             _answered(batch, op, gid, said, record)
     return None
 
 
-def _answered(batch: Batch, op: AnswerChecks, gid: str, said: Answer, record: Pending | Resolved) -> None:
+def _answered(batch: Batch, op: AnswerChecks, gid: str, said: Answer, record: Undecided | Resolved) -> None:
     if isinstance(record, Resolved):
         if said not in ("unknown", record.outcome):
             batch.event("conflict", gid, f"{_who(op)} answered {said}, the transaction is {record.outcome}")
@@ -128,7 +128,7 @@ def _answered(batch: Batch, op: AnswerChecks, gid: str, said: Answer, record: Pe
         resolve(batch, gid, record, said, "check", _messages(record, said))
 
 
-def _messages(record: Pending, outcome: Outcome) -> Sequence[KeptMessage]:
+def _messages(record: Undecided, outcome: Outcome) -> Sequence[KeptMessage]:
     """What becomes visible with this outcome."""
     if outcome == "rolled_back":
         return ()
@@ -158,7 +158,7 @@ def fail(batch: Batch, op: FailChecks) -> None:
                 _store_state(batch, gid, record, CheckState(state.checks, batch.now + wait, error))
 
 
-def _unanswered(batch: Batch, gid: str, record: Pending, error: str, permanent: bool) -> None:
+def _unanswered(batch: Batch, gid: str, record: Undecided, error: str, permanent: bool) -> None:
     state = _take_from_line(batch, gid, record)
     if state.parked:
         return
@@ -173,7 +173,7 @@ def _unanswered(batch: Batch, gid: str, record: Pending, error: str, permanent: 
         _park(batch, gid, record, CheckState(state.checks + 1, batch.now, error))
 
 
-def _take_from_line(batch: Batch, gid: str, record: Pending) -> CheckState:
+def _take_from_line(batch: Batch, gid: str, record: Undecided) -> CheckState:
     """Remove the transaction's due entry, wherever it is; its state if it was never claimed is a fresh one."""
     state = batch.check_state(gid, record) or CheckState(0, record.first_check_at)
     if not state.parked:
@@ -181,7 +181,7 @@ def _take_from_line(batch: Batch, gid: str, record: Pending) -> CheckState:
     return state
 
 
-def _park(batch: Batch, gid: str, record: Pending, state: CheckState) -> None:
+def _park(batch: Batch, gid: str, record: Undecided, state: CheckState) -> None:
     state.parked = True
     batch.put("index", keys.PARKED.key(gid), b"")
     batch.put("index", keys.AGED.key(record.created_at, gid), b"")

@@ -10,7 +10,7 @@ from struct import Struct as Packer
 
 import msgspec
 
-from tallystick.core.transaction import Pending
+from tallystick.core.transaction import Undecided
 from tallystick.store.kv import keys
 from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.catalog import Origin
@@ -23,7 +23,7 @@ _decode = msgspec.msgpack.Decoder(Origin).decode
 Outline = tuple[Origin, int, int]  # origin, created_at, number of messages
 
 
-def outline(batch: Batch, record: Pending) -> bytes:
+def outline(batch: Batch, record: Undecided) -> bytes:
     """What the line of checks holds of a new transaction; nothing if it would need an origin too many."""
     origin = (record.group, record.via, record.target, record.source)
     number = batch.catalog.origins.get(origin) or _numbered(batch, origin)

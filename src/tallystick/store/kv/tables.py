@@ -16,7 +16,7 @@ import msgspec
 from tallystick.core.calls import CallView
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.message import KeptMessage, dated
-from tallystick.core.transaction import CheckState, Pending, Prepared, Record, Resolved
+from tallystick.core.transaction import CheckState, Prepared, Record, Resolved, Undecided
 from tallystick.core.wire import Split, TableName
 from tallystick.store.kv import call_views, keys, views
 from tallystick.store.kv.batch import Batch, decode_pending
@@ -252,7 +252,7 @@ _MAKERS: dict[str, tuple[_Maker, int]] = {
 }
 
 
-def _records(batch: Batch, entries: Sequence[_Entry]) -> Iterator[tuple[str, Pending | Resolved | None]]:
+def _records(batch: Batch, entries: Sequence[_Entry]) -> Iterator[tuple[str, Undecided | Resolved | None]]:
     """The transactions that keys of the history or of an index name, without their messages."""
     named = [(keys.TRANSACTION.key(gid), gid) for gid in (kind.name(key) for _, kind, key, _ in entries)]
     if entries and entries[0][1] is keys.TRANSACTION:
@@ -269,12 +269,12 @@ def _values(batch: Batch, area: Area, wanted: Iterable[bytes]) -> dict[bytes, by
     return dict(zip(ordered, batch.engine.get_many(area, ordered), strict=True))
 
 
-def _wanted(record: Pending | Resolved, query: TableQuery) -> bool:
+def _wanted(record: Undecided | Resolved, query: TableQuery) -> bool:
     old_enough = query.created_before is None or record.created_at < query.created_before
     return old_enough and query.group in (None, record.group)
 
 
-def _check_states(batch: Batch, records: Iterable[tuple[str, Pending | Resolved]]) -> dict[str, CheckState]:
+def _check_states(batch: Batch, records: Iterable[tuple[str, Undecided | Resolved]]) -> dict[str, CheckState]:
     """What checking has come to, for those that were ever claimed.
 
     Which those can be is told by the marks as they are stored: the writer's own may be ahead. They are read after the
@@ -283,7 +283,7 @@ def _check_states(batch: Batch, records: Iterable[tuple[str, Pending | Resolved]
     claimed: dict[int, int] = {}
     wanted: dict[bytes, str] = {}
     for gid, record in records:
-        if isinstance(record, Pending):
+        if isinstance(record, Undecided):
             if record.channel not in claimed:
                 mark = batch.engine.get("index", keys.MARK.key(record.channel))
                 claimed[record.channel] = 0 if mark is None else decode_mark(mark).claimed

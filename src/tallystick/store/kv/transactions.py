@@ -9,9 +9,9 @@ from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.message import KeptMessage, dated
 from tallystick.core.ops import Commit, DropParts, OpResult, Outcome, Position, Prepare, Rollback, Send
 from tallystick.core.transaction import (
-    Pending,
     Prepared,
     Resolved,
+    Undecided,
     accept_outcome_again,
     accept_prepare_again,
 )
@@ -101,7 +101,7 @@ def operator_resolve(batch: Batch, op: OperatorResolve) -> OpResult | None:
 def resolve(
     batch: Batch,
     gid: str,
-    existing: Pending | None,
+    existing: Undecided | None,
     outcome: Outcome,
     by: str,
     messages: Sequence[KeptMessage],
@@ -129,10 +129,10 @@ def resolve(
     return positions
 
 
-Decided = tuple[str, Pending, Outcome, Sequence[KeptMessage]]  # gid, record, outcome, messages that become visible
+Decided = tuple[str, Undecided, Outcome, Sequence[KeptMessage]]  # gid, record, outcome, messages that become visible
 
 
-def is_plain(batch: Batch, record: Pending) -> bool:
+def is_plain(batch: Batch, record: Undecided) -> bool:
     """Never claimed for a check, and without calls."""
     return record.pushed is None and not batch.maybe_claimed(record)
 
@@ -150,7 +150,7 @@ def resolve_plain(batch: Batch, decided: Sequence[Decided], by: str) -> None:
     batch.counters.pending -= len(decided)
 
 
-def forget_pending(batch: Batch, gid: str, record: Pending) -> int:
+def forget_pending(batch: Batch, gid: str, record: Undecided) -> int:
     """Take a transaction out of the indexes of pending ones; tells how often it was checked."""
     batch.catalog.recent.drop(gid)
     batch.counters.pending -= 1
