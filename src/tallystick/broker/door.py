@@ -19,7 +19,7 @@ from prometheus_client import generate_latest
 from tallystick.broker.checkback.scheduler import TICK_SECONDS
 from tallystick.broker.waiters import ANY
 from tallystick.core.calls import CallPage, CallsView, CallTopicView, HostView
-from tallystick.core.errors import NotFound, TallystickError, error_from_code
+from tallystick.core.errors import NotFound, StorageFailed, TallystickError, error_from_code
 from tallystick.core.ids import new_gid
 from tallystick.core.message import Slice, Welcome
 from tallystick.core.ops import (
@@ -329,7 +329,7 @@ class BrokerDoor:
             return await self._look(lambda store: store.page(query))
         page = await asyncio.to_thread(self._store.page, query)
         # It may show a group commit that is on its way to the disk: once the writer has looked up, that has arrived.
-        await self._look(lambda store: store.counts())
+        await self._look(_refuse_if_failed)
         return page
 
     async def info(self) -> BrokerInfo:
@@ -476,6 +476,12 @@ def _of_one(error: TallystickError) -> TallystickError:
     """The caller has sent no list of operations, so the place is told without it."""
     place = (error.field or "").removeprefix("ops[0].") or None
     return type(error)(error.detail.removeprefix("ops[0]."), field=place)
+
+
+def _refuse_if_failed(store: Store) -> None:
+    reason = store.failure()
+    if reason is not None:
+        raise StorageFailed(reason)
 
 
 def _known(view: TransactionView | None, gid: str) -> TransactionView:

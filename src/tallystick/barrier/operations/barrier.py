@@ -253,8 +253,11 @@ def _read_between(sql: Dialect, table: str, gids: Sequence[str]) -> Steps[dict[s
 
 def _outcomes_of(statement: Statement) -> Steps[dict[str, Outcome]]:
     """The outcomes by gid. A row with a reason that nobody knows is no outcome, and no reason to fail the others."""
-    rows = [(as_text(gid), as_text(reason)) for gid, reason in (yield statement).rows]
-    return {gid: queries.OUTCOMES[reason] for gid, reason in rows if reason in queries.OUTCOMES}
+    rows = (yield statement).rows
+    if rows and not (isinstance(rows[0][0], str) and isinstance(rows[0][1], str)):
+        rows = [(as_text(gid), as_text(reason)) for gid, reason in rows]
+    known = queries.OUTCOMES
+    return {gid: known[reason] for gid, reason in rows if reason in known}
 
 
 def _visible_outcome(statement: Statement, gid: str) -> Steps[Outcome | None]:

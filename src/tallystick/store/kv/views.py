@@ -227,4 +227,6 @@ def _oldest_pending(batch: Batch) -> int | None:
         mark = batch.catalog.mark(channel.id)
         for key, _ in islice(batch.scan("index", *keys.DUE.since(channel.id, mark.low)), 1):
             oldest.append(keys.DUE.at(key) - mark.longest)
+            # The next look does not walk again over what a bulk check-back has taken out of the line.
+            batch.raise_mark(channel.id, keys.DUE.at(key), keep=False)
     return min(oldest, default=None)
