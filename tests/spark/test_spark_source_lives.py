@@ -95,7 +95,8 @@ def test_a_task_in_the_middle_of_its_range(
     reading = reader.read(part)
     found = [next(reading)]
     make_again(client, topic, 7_000)
-    with lost(fail, caplog, "to 5999 are gone: the topic was deleted and made again"):
+    # A task reads ahead: it may look while the topic is deleted and not made again yet.
+    with lost(fail, caplog, "the topic was deleted"):
         found += reading
     assert not rows(found) - before
     assert sum(map(len, found)) < 6_000
