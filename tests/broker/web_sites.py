@@ -98,8 +98,8 @@ async def rough_site(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIter
             # A talk that had no turn yet is cancelled before it can close anything.
             writer.transport.abort()
         await asyncio.gather(*talks, return_exceptions=True)
-        # A connection that was just being accepted is made, refused above and closed in the loop's next turns; those who
-        # connect are threads, which may need a moment for it.
+        # A connection that was just being accepted is made, refused above and closed in the loop's next turns; those
+        # who connect are threads, which may need a moment for it.
         for _ in range(20):
             await asyncio.sleep(0.005)
 

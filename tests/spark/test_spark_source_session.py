@@ -114,6 +114,27 @@ def test_a_wrong_option_is_an_analysis_error_that_names_it(spark: SparkSession, 
         load(spark, broker, topic="t", startingOffset="earliest").collect()
 
 
+@pytest.mark.spark
+@pytest.mark.full
+def test_a_stream_that_cannot_be_says_why_last(
+    spark: SparkSession, broker: BrokerProcess, client: RawClient, tmp_path: Path
+) -> None:
+    topic = new_topic(client)
+    rows = spark.readStream.format("tallystick").option("url", broker.url).option("topic", topic)
+    wrong = rows.option("endingOffsets", "latest").load().writeStream.format("noop")
+    wrong = wrong.option("checkpointLocation", str(tmp_path / "wrong")).trigger(availableNow=True)
+    with pytest.raises(Exception, match="a stream has no end; stop it") as told:
+        run_to_end(wrong.start)
+    assert "UnboundLocalError" not in str(told.value)
+    elsewhere = str(tmp_path / "elsewhere")
+    other = spark.readStream.format("rate").load().writeStream.format("noop")
+    run_to_end(other.option("checkpointLocation", elsewhere).trigger(availableNow=True).start)
+    ours = spark.readStream.format("tallystick").option("url", broker.url).option("topic", topic).load()
+    query = ours.writeStream.format("noop").option("checkpointLocation", elsewhere).trigger(availableNow=True)
+    with pytest.raises(Exception, match="the checkpoint holds the place of another source"):
+        run_to_end(query.start)
+
+
 def test_a_stream_reads_everything_once_over_restarts(
     spark: SparkSession, broker: BrokerProcess, client: RawClient, tmp_path: Path
 ) -> None:

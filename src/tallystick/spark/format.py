@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tallystick.core.errors import InvalidRequest
+from tallystick.core.errors import InvalidRequest, TallystickError
 
 FORMAT = "tallystick"
 
@@ -47,11 +47,15 @@ class TallystickSource(DataSource):
         return BatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        if table := self._table():
-            raise InvalidRequest(f"option 'table': {table!r} is no stream; read it with spark.read", field="table")
-        from tallystick.spark.source.reader import StreamReader
+        from tallystick.spark.source.reader import RefusedStream, StreamReader
 
-        return StreamReader(self.options, schema)
+        try:
+            if table := self._table():
+                raise InvalidRequest(f"option 'table': {table!r} is no stream; read it with spark.read", field="table")
+            return StreamReader(self.options, schema)
+        except TallystickError as error:
+            # Told by the first question that Spark asks: of an error here it shows only one of its own that follows.
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tallystick.spark.sink.writer import BatchWriter

@@ -48,7 +48,12 @@ def _instant(kind: DataType) -> bool:
 COLUMNS = {
     "value": _Kind("string or binary", _text_or_bytes, pa.binary(), "to_json(struct(...)) makes one string of columns"),
     "topic": _Kind("string", _text, pa.string(), "cast it to string"),
-    "key": _Kind("string or binary", _text_or_bytes, pa.string(), "base64(key) makes text of bytes that are none"),
+    "key": _Kind(
+        "string or binary",
+        _text_or_bytes,
+        pa.string(),
+        "cast(key as string), or base64(key) for bytes that are no text",
+    ),
     "headers": _Kind(
         "map<string,string>", _texts, _HEADERS, "map_from_entries() and transform_values() make one of other forms"
     ),

@@ -109,13 +109,23 @@ class Ledger:
     def _different(self, version: int, last: dict[str, Any], how: str) -> DifferentContent:
         where = f", gid {last['gid']}" if version == last["version"] else ""
         return DifferentContent(
-            f"batch {version} of txnAppId {self._app!r} counts as committed (the last is {last['version']}{where}), "
-            f"but with other content: {how}. Nothing of this attempt was sent. Either the checkpoint, or the number, "
-            "is older than the broker's ledger (a restored backup); or the input or the query changed, or gives other "
-            "rows each time (rand(), uuid(), a source that cannot be read again). Look at what is missing in the "
-            "topic, then either write this batch as a new one, under a new txnAppId, or drop it with option "
-            "failOnDifferentReplay=false",
+            f"batch {version} of txnAppId {self._app!r} is not newer than the last that was committed "
+            f"({last['version']}{where}), so it counts as run again, but its content is another: {how}. "
+            f"Nothing of this attempt was sent. {self._advice()}",
             field="txnVersion",
+        )
+
+    def _advice(self) -> str:
+        if not self._query:
+            return (
+                "If these rows are new, give them a new, larger txnVersion; if they are to be dropped, set option "
+                "failOnDifferentReplay=false"
+            )
+        return (
+            "Either the checkpoint is older than the broker's ledger (a restored backup); or the input or the query "
+            "changed, or gives other rows each time (rand(), uuid(), a source that cannot be read again). Look at what "
+            "is missing in the topic, then either write this batch as a new one, under a new txnAppId, or drop it with "
+            "option failOnDifferentReplay=false"
         )
 
     def _unavailable(self, version: int, error: PartUnavailable) -> PartUnavailable:

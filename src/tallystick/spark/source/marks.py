@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from tallystick.core.errors import InvalidRequest
 from tallystick.core.wire import TopicView
 from tallystick.spark.source.ranges import Loss
 from tallystick.spark.source.settings import BEGIN, CREATED, RESERVED
@@ -44,8 +45,14 @@ class StreamMark(Struct, frozen=True):
 
 
 def read_mark(written: dict[str, Any]) -> StreamMark:
+    if not isinstance(written, dict) or CREATED not in written:
+        raise InvalidRequest(
+            f"the checkpoint holds the place of another source: {str(written)[:200]!r} is not one that 'tallystick' "
+            "has written. Give this query a checkpointLocation of its own, and say with startingOffsets where it begins",
+            field="checkpointLocation",
+        )
     queues = {topic: places for topic, places in written.items() if topic not in RESERVED}
-    return StreamMark(_numbered(queues), dict(written.get(CREATED, {})))
+    return StreamMark(_numbered(queues), dict(written[CREATED]))
 
 
 def _numbered(queues: dict[str, dict[str, int]]) -> dict[str, dict[int, int]]:
@@ -68,7 +75,7 @@ def pin(kind: str) -> dict[str, str]:
 
 
 def is_pin(written: dict[str, Any]) -> bool:
-    return PIN in written
+    return isinstance(written, dict) and PIN in written
 
 
 def first_end(begin: StreamMark, end: StreamMark) -> dict[str, Any]:

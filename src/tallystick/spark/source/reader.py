@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from tallystick.core.errors import InvalidRequest
+from tallystick.core.errors import InvalidRequest, TallystickError
 from tallystick.core.wire import TopicView
 from tallystick.link import Link
 from tallystick.spark.schema import Shape
@@ -184,3 +184,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._link = open_link(self._settings)
             self._topics = Topics(self._link, self._settings)
         return self._link, self._topics
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """In the place of a reader whose options were refused."""
+
+    def __init__(self, why: TallystickError) -> None:
+        self._why = why
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._why
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._why
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._why
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._why
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        raise self._why
