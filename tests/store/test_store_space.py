@@ -84,7 +84,25 @@ def test_what_is_trimmed_soon_after_the_last_time_is_given_back_as_well(
         for version, name in enumerate(("g1", "g2", "g3"), 1):
             lay(store, "gone", name, commit=version)
             store.write([TrimTo("gone", {0: version * ROWS}, 1_000)], NOW)
-        eventually(lambda: len(segments(place)) <= 1, "all but the segment in use are removed")
+        eventually(lambda: len(segments(place)) <= 1, "the segments are removed")
+    finally:
+        store.close()
+
+
+def test_the_segment_in_use_goes_too_when_nothing_in_it_is_wanted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk nothing is appended to it any more, and it would never be full."""
+    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 10**9)
+    store = open_rocksdb(place)
+    try:
+        for version, name in enumerate(("g1", "g2"), 1):
+            store.write([PutTopic("gone", 1)], NOW)
+            lay(store, "gone", name, commit=version)
+            assert len(segments(place)) == 1
+            store.write([DeleteTopic("gone")], NOW)
+            eventually(lambda: not segments(place), "the segment in use is removed")
+        store.write([PutTopic("kept", 1)], NOW)
+        lay(store, "kept", "k1", commit=3)
+        assert shown(store)["kept"] == sorted(values_of("kept", "k1"))
     finally:
         store.close()
 

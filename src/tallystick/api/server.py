@@ -8,6 +8,8 @@ import gc
 import logging
 import signal
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import FrameType
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tallystick")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_GIVE_BACK_SECONDS = 10.0
 
 
 class Server(uvicorn.Server):
@@ -130,10 +133,18 @@ def _run(
 def _keep_memory() -> None:
     """Let the C library keep some megabytes that are free: it would otherwise give a request's or a chunk's back to the
     kernel each time, and half of the broker's work would be to be given them again, page by page."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc
-        mallopt(_M_MMAP_THRESHOLD, 32 * 1024 * 1024)
-        mallopt(_M_TRIM_THRESHOLD, 64 * 1024 * 1024)
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):  # glibc
+        library.mallopt(_M_MMAP_THRESHOLD, 32 * 1024 * 1024)
+        library.mallopt(_M_TRIM_THRESHOLD, 64 * 1024 * 1024)
+        threading.Thread(target=_give_back, args=(library,), name="memory", daemon=True).start()
+
+
+def _give_back(library: ctypes.CDLL) -> None:
+    """Now and then, what has come together in between all the same: many slow readers at once leave much."""
+    while True:
+        time.sleep(_GIVE_BACK_SECONDS)
+        library.malloc_trim(64 * 1024 * 1024)
 
 
 def _grpc_server(config: Config, reserved: list[socket.socket]) -> GrpcServer | None:

@@ -212,6 +212,9 @@ class RocksEngine:
 
     def _remove_dead_segments(self) -> None:
         try:
+            in_use = self._segments.in_use
+            if in_use is not None and not self._alive(in_use):
+                self._segments.seal()  # it would otherwise stay until it is full
             for number in self._segments.sealed():
                 if self._closing.is_set():
                     return

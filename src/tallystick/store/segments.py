@@ -8,6 +8,7 @@ behind that the tree was never told of goes with its segment: a segment is remov
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct as Packer
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from tallystick.durable import make_directory, sync_directory
 
-SEGMENT_BYTES = 256 * 1024 * 1024
+SEGMENT_BYTES = 64 * 1024 * 1024
 _PLACE = Packer(">IQI")
 _NUMBER = Packer(">I")
 _SUFFIX = ".segment"
@@ -61,6 +62,8 @@ class Segments:
         make_directory(directory)
         self._numbers = sorted(int(path.stem) for path in directory.glob(f"*{_SUFFIX}"))
         self._number = max([last, *self._numbers])
+        self._writing = threading.Lock()
+        self._untold = False  # the tree does not know yet of what was appended last
         self._file = -1
         self._end = SEGMENT_BYTES  # the first value begins a segment
         self._sealed = self._number  # up to this one nothing is added, and what was added is known to the tree
@@ -68,19 +71,34 @@ class Segments:
     def append(self, values: Sequence[bytes]) -> list[Place]:
         """Where the values lie, once they are durable. An `OSError` leaves behind what nobody refers to."""
         places = []
-        for value in values:
-            if self._end >= SEGMENT_BYTES:
-                self._begin()
-            places.append(Place(self._number, self._end, len(value)))
-            _write(self._file, value)
-            self._end += len(value)
-        os.fdatasync(self._file)
+        with self._writing:
+            self._untold = True
+            for value in values:
+                if self._end >= SEGMENT_BYTES:
+                    self._begin()
+                places.append(Place(self._number, self._end, len(value)))
+                _write(self._file, value)
+                self._end += len(value)
+            os.fdatasync(self._file)
         return places
 
     def settled(self) -> None:
         """The tree knows all that was appended: what came before the segment in use, if there is one, can be looked
         through."""
-        self._sealed = self._number - (self._file >= 0)
+        with self._writing:
+            self._untold = False
+            self._sealed = self._number - (self._file >= 0)
+
+    @property
+    def in_use(self) -> int | None:
+        return self._number if self._file >= 0 else None
+
+    def seal(self) -> None:
+        """Nothing more is appended to the segment in use, unless something is being appended now."""
+        with self._writing:
+            if not self._untold and self._file >= 0:
+                self.close()
+                self._end, self._sealed = SEGMENT_BYTES, self._number
 
     def _begin(self) -> None:
         if self._file >= 0:

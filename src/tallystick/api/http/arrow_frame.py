@@ -43,7 +43,7 @@ def _messages(body: bytes) -> Iterator[tuple[bytes, int]]:
         if length == _CONTINUES:
             length, place = unpack_from("<I", body, place)[0], place + 4
         if length == 0:
-            return
+            break
         if length > MOST_METADATA:
             raise InvalidRequest(f"the body is no Arrow IPC stream: it announces metadata of {length} bytes")
         metadata, place = body[place : place + length], place + length
@@ -52,6 +52,10 @@ def _messages(body: bytes) -> Iterator[tuple[bytes, int]]:
             raise InvalidRequest(f"the Arrow stream is cut off: {len(body) - place} bytes are left of {size}")
         yield metadata, size
         place += size
+    if place != len(body):
+        raise InvalidRequest(
+            f"{len(body) - place} bytes follow the end of the Arrow stream; send one stream in a request"
+        )
 
 
 class _Frame:

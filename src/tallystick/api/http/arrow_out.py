@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 
 from tallystick.api.http.arrow import batch_of_chunks, batch_of_columns, schema_of
+from tallystick.api.serving.asgi import CallerGone
 from tallystick.broker.door import BrokerDoor
 from tallystick.columnar.arrow import StreamPieces
-from tallystick.core.errors import DamagedData
+from tallystick.core.errors import DamagedData, TallystickError
 from tallystick.core.message import Chunk, Slice
 
+log = logging.getLogger("tallystick.api")
+
 ROWS_AT_ONCE = 8_192
-BYTES_AT_ONCE = 4 * 1024 * 1024
+BYTES_AT_ONCE = 2 * 1024 * 1024
 _decode = msgspec.msgpack.Decoder(Chunk).decode
 Buffers = list[memoryview]
 
@@ -47,11 +51,17 @@ class QueueStream:
 
     async def pieces(self) -> AsyncIterator[Buffers]:
         ready: Buffers | None = self._ahead
+        self._ahead = []  # what was sent is not kept: its reader may be a slow one
         while ready is not None:
             following = asyncio.ensure_future(asyncio.to_thread(self._next))
             try:
                 yield ready
+                ready = None
                 ready = await following
+            except TallystickError as error:
+                # The answer has begun. It breaks off, and whoever asks for the rest is told why.
+                log.warning("%s/%d: a bulk read ends at offset %d: %s", self._topic, self._queue, self._offset, error)
+                raise CallerGone from error
             finally:
                 following.cancel()
         yield self._writer.end()

@@ -48,7 +48,7 @@ def read_mark(written: dict[str, Any]) -> StreamMark:
     if not isinstance(written, dict) or CREATED not in written:
         raise InvalidRequest(
             f"the checkpoint holds the place of another source: {str(written)[:200]!r} is not one that 'tallystick' "
-            "has written. Give this query a checkpointLocation of its own, and say with startingOffsets where it begins",
+            "has written. Give this query a checkpointLocation of its own, and say where it begins: startingOffsets",
             field="checkpointLocation",
         )
     queues = {topic: places for topic, places in written.items() if topic not in RESERVED}
