@@ -110,7 +110,7 @@ class Ledger:
         where = f", gid {last['gid']}" if version == last["version"] else ""
         return DifferentContent(
             f"batch {version} of txnAppId {self._app!r} is not newer than the last that was committed "
-            f"({last['version']}{where}), so it counts as run again, but its content is another: {how}. "
+            f"({last['version']}{where}), so it counts as run again, but with other content: {how}. "
             f"Nothing of this attempt was sent. {self._advice()}",
             field="txnVersion",
         )
