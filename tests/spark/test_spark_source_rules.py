@@ -117,8 +117,9 @@ def test_offsets_of_a_querys_progress_can_be_given_back() -> None:
 
 
 def test_a_table_is_no_stream() -> None:
+    reader = TallystickSource({**URL, "table": "op"}).streamReader(StructType())
     with pytest.raises(InvalidRequest, match=r"read it with spark\.read"):
-        TallystickSource({**URL, "table": "op"}).streamReader(StructType())
+        reader.initialOffset()
 
 
 def test_every_option_of_the_source_is_in_its_reference_page(request: pytest.FixtureRequest) -> None:
