@@ -62,7 +62,7 @@ _numbers = count()
 
 
 def _measure(name: str, store: KvStore, group: int, seconds: float) -> Turn:
-    """Groups of prepares, each followed by the group of their commits. `requests` of the turn are round trips a unit."""
+    """Groups of prepares, each followed by the group of their commits. The turn's `requests` are round trips a unit."""
     trips, units, began = _trips(store), 0, time.perf_counter()
     processor = time.process_time()
     while (took := time.perf_counter() - began) < seconds or not units:
@@ -94,9 +94,11 @@ def _rocksdb(directory: Path) -> AbstractContextManager[KvStore]:
 
 @contextmanager
 def _postgresql(directory: Path) -> Iterator[KvStore]:
-    with postgres_server(shared_buffers="256MB", max_wal_size="2GB") as server:
-        with closing(open_shared(url_of(server), 1)) as store:
-            yield store
+    with (
+        postgres_server(shared_buffers="256MB", max_wal_size="2GB") as server,
+        closing(open_shared(url_of(server), 1)) as store,
+    ):
+        yield store
 
 
 @contextmanager
