@@ -241,13 +241,13 @@ class _Session:
                 " set it to 64M",
                 field="store",
             )
-        self._most = most - _HEAD_BYTES
+        self._most = most
 
     def packets(self, statements: Iterable[bytes]) -> list[bytes]:
         """Mostly one."""
-        made = [b";".join(some) for some in _filled(statements, self._most)]
+        made = [b";".join(some) for some in _filled(statements, self._most - _HEAD_BYTES)]
         largest = max(map(len, made))
-        if largest >= self._most + _HEAD_BYTES:
+        if largest >= self._most:
             raise ServerAway(f"a value needs {largest} bytes in one packet: set the server's max_allowed_packet higher")
         return made
 
