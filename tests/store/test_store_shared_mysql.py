@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -209,6 +210,14 @@ def test_each_weakness_is_a_sentence(mariadb: Server, server: MysqlServer) -> No
     ]
     with setting(mariadb, "innodb_flush_log_at_trx_commit", "1"):
         assert server.weaknesses() == told[1:]
+
+
+def test_a_server_that_takes_connections_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mysql, "_CONNECT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = MysqlServer(f"mysql://user:word@127.0.0.1:{silent.getsockname()[1]}/database", 1)
+        with pytest.raises(ServerAway, match="timed out"):
+            server.fence()
 
 
 def test_an_address_that_is_none_shows_no_password() -> None:

@@ -124,9 +124,9 @@ class MysqlServer:
     def look_up(self, wanted: Wanted) -> Found:
         found: Found = {area: dict.fromkeys(keys) for area, keys in wanted.items()}
         asked = [
-            (area, b"select `key`, value " + self._some(area, keys))
+            (area, b"select `key`, value " + self._where(area, listed))
             for area in wanted
-            for keys in _lists(map(_quoted, found[area]))
+            for listed in _lists(map(_quoted, found[area]))
         ]
         if asked:
             answers = self._ask(*(statement for _, statement in asked))
@@ -134,14 +134,11 @@ class MysqlServer:
                 found[area].update(rows)
         return found
 
-    def _some(self, area: Area, keys: bytes) -> bytes:
+    def _where(self, area: Area, condition: bytes) -> bytes:
         """These rows of an area. Left to itself, the server reads all rows of all stores as long as they are few, and
         so a delete would wait for rows that others have locked."""
-        return b"from tallystick_store_%s as known force index (primary) where store = %s and `key` in (%s)" % (
-            area.encode(),
-            self._store,
-            keys,
-        )
+        known = b"from tallystick_store_%s as known force index (primary)" % area.encode()
+        return b"%s where store = %s and %s" % (known, self._store, condition)
 
     def page(
         self, area: Area, start: bytes, end: bytes, limit: int, max_bytes: int, backwards: bool
@@ -178,12 +175,11 @@ class MysqlServer:
 
     def _changing(self, changes: Changes) -> Iterator[bytes]:
         for area, start, end in changes.ranges:
-            place = (area.encode(), self._store, _quoted(start), _quoted(end))
-            yield b"delete from tallystick_store_%s where store = %s and `key` >= %s and `key` < %s" % place
+            yield b"delete known " + self._where(area, b"`key` >= %s and `key` < %s" % (_quoted(start), _quoted(end)))
         for area in AREAS:
             changed = changes.keys[area]
-            for keys in _lists(_quoted(key) for key, value in changed.items() if value is None):
-                yield b"delete known " + self._some(area, keys)
+            for listed in _lists(_quoted(key) for key, value in changed.items() if value is None):
+                yield b"delete known " + self._where(area, listed)
             head = b"insert into tallystick_store_%s (store, `key`, size, value) values " % area.encode()
             rows = (self._row(key, value) for key, value in changed.items() if value is not None)
             for some in _filled(rows, _ROWS_BYTES):
@@ -205,7 +201,7 @@ class MysqlServer:
                 f"sync_binlog is {settings['sync_binlog']}: after a crash, what the binary log lacks is rolled back;"
                 " set it to 1"
             )
-        if (method := settings["innodb_flush_method"]) in ("nosync", "littlesync"):
+        if (method := settings.get("innodb_flush_method")) in ("nosync", "littlesync"):
             found.append(f"innodb_flush_method is {method}: a crash of the machine can damage the whole database")
         if settings["innodb_doublewrite"] in ("off", "0"):
             found.append("innodb_doublewrite is off: a crash of the machine can damage pages that it cuts through")
@@ -271,6 +267,11 @@ def _socket(host: str, port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _PATIENCE.items():
         made.setsockopt(socket.IPPROTO_TCP, option, value)
+    try:
+        made.recv(1, socket.MSG_PEEK)  # the server speaks first; one that is paused takes connections and says nothing
+    except OSError:
+        made.close()
+        raise
     return made
 
 
@@ -291,7 +292,7 @@ _PAGE = b"""
             select `key`, size from tallystick_store_%(area)s
             where store = %(store)s and `key` >= %(start)s and `key` < %(end)s
             order by `key` %(order)s limit %(limit)d
-        ) as some
+        ) as measured
     ) as sized
     straight_join tallystick_store_%(area)s as known on known.store = %(store)s and known.`key` = sized.`key`
     where coalesce(sized.ahead, 0) < %(max_bytes)d order by sized.`key` %(order)s"""
@@ -308,7 +309,7 @@ def _quoted(data: bytes) -> bytes:
 
 
 def _lists(keys: Iterable[bytes]) -> Iterator[bytes]:
-    return (b",".join(some) for some in _filled(keys, _KEYS_BYTES))
+    return (b"`key` in (%s)" % b",".join(some) for some in _filled(keys, _KEYS_BYTES))
 
 
 def _filled(pieces: Iterable[bytes], most: int) -> Iterator[list[bytes]]:

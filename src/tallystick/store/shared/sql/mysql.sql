@@ -13,6 +13,9 @@
 -- tallystick_store_index come and go with every transaction, and scans of it walk over those that are dead. Without such
 -- snapshots the purge keeps up: the history list stayed below 100 at full speed. Watch it (trx_rseg_history_len).
 
+-- Stores do not wait for each other, with one exception: a deleted range that ends at the last row of a store looks at
+-- the first row of the next, and waits while that is being written. Such waits only go upwards, never round.
+
 -- The fence: who owns a store (epoch, owner), and how many units were written to it. Every unit begins by updating this
 -- row, under READ COMMITTED, where the update of a row that says something else leaves no lock behind.
 create table if not exists tallystick_store_fence (
