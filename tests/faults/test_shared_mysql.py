@@ -9,7 +9,7 @@ from cutting_proxy import Cut, cutting_proxy
 from servers import Server
 from shared_stores import new_number, opener, url_of
 from tallystick.store.protocol import StoreSettings
-from tallystick.store.shared import mysql
+from tallystick.store.shared import mysql, mysql_session
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.fault, pytest.mark.full]
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.fault, pytest.mark.full]
 def test_a_connection_cut_at_any_packet_of_a_unit(mariadb: Server, how: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut after the first of them, the server has a transaction open, and the fence's row locked, until it notices."""
     monkeypatch.setattr(mysql, "_ROWS_BYTES", 4_000)
-    monkeypatch.setattr(mysql, "_HEAD_BYTES", 64 * 1024 * 1024 - 8_000)
+    monkeypatch.setattr(mysql_session, "_HEAD_BYTES", 64 * 1024 * 1024 - 8_000)
     database, number = mariadb.new_database(), new_number()
     with cutting_proxy(mariadb.port) as proxy:
         stream = Stream(opener(url_of(mariadb, database, proxy.port), number)(StoreSettings()))

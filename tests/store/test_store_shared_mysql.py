@@ -18,7 +18,7 @@ from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Send
 from tallystick.store.kv.engine import Changes
 from tallystick.store.protocol import StoreSettings
-from tallystick.store.shared import mysql
+from tallystick.store.shared import mysql, mysql_session
 from tallystick.store.shared.mysql import MysqlServer
 from tallystick.store.shared.server import ServerAway
 
@@ -98,7 +98,7 @@ def test_a_unit_that_is_too_large_for_one_packet_is_still_one_unit(
     server: MysqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mysql, "_ROWS_BYTES", 10_000)
-    monkeypatch.setattr(mysql, "_HEAD_BYTES", 64 * 1024 * 1024 - 20_000)
+    monkeypatch.setattr(mysql_session, "_HEAD_BYTES", 64 * 1024 * 1024 - 20_000)
     fence = server.claim("one")
     before = server.trips
     assert server.apply(fence.epoch, fence.unit, rows(1_000, 100))
@@ -172,7 +172,9 @@ def test_a_refused_unit_leaves_no_lock_and_a_look_no_transaction(mariadb: Server
 def test_a_locked_fence_is_told_of_and_the_unit_goes_in_afterwards(
     mariadb: Server, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql, "_SESSION", tuple(one.replace(b"= 10", b"= 1") for one in mysql._SESSION))
+    monkeypatch.setattr(
+        mysql_session, "_SESSION", tuple(one.replace(b"= 10", b"= 1") for one in mysql_session._SESSION)
+    )
     number = new_number()
     store = opener(url, number)(StoreSettings())
     with closing(mariadb.connect(url.rpartition("/")[2])) as locking:
@@ -213,7 +215,7 @@ def test_each_weakness_is_a_sentence(mariadb: Server, server: MysqlServer) -> No
 
 
 def test_a_server_that_takes_connections_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mysql, "_CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(mysql_session, "_CONNECT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = MysqlServer(f"mysql://user:word@127.0.0.1:{silent.getsockname()[1]}/database", 1)
         with pytest.raises(ServerAway, match="timed out"):

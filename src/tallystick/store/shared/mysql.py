@@ -6,7 +6,6 @@ fails. Bytes are part of the statements' text: see `_quoted`.
 
 from __future__ import annotations
 
-import socket
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,41 +13,12 @@ from typing import Any
 
 from tallystick.core.errors import ConfigError
 from tallystick.core.mysql_urls import mysql_parameters
-from tallystick.extras import need
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.shared.connections import Connections
 from tallystick.store.shared.definitions import table_statements
+from tallystick.store.shared.mysql_session import MysqlError, MysqlSession, Rows, filled
 from tallystick.store.shared.server import Fence, ServerAway
 
-need("mysql")
-
-import pymysql  # noqa: E402 - where it is missing, the line above has said what to install
-from pymysql.constants import CLIENT  # noqa: E402
-
-Rows = tuple[tuple[Any, ...], ...]
-
-_CONNECT_SECONDS = 5
-_ANSWER_SECONDS = 60  # also for the deletion of some million rows, which is one statement
-# A server that is gone without a word is noticed by what it does not acknowledge.
-_PATIENCE = {
-    socket.TCP_KEEPIDLE: 5,
-    socket.TCP_KEEPINTVL: 2,
-    socket.TCP_KEEPCNT: 3,
-    socket.TCP_USER_TIMEOUT: 15_000,
-}
-
-# A writer that cannot get the fence's row for so long is told, instead of waiting for ever. The last two, each known
-# to one of the servers only, keep long lists of keys what they are: one search in the index for each.
-_SESSION = (
-    b"set session transaction isolation level read committed",
-    b"set session sql_mode = 'STRICT_ALL_TABLES'",
-    b"set session innodb_lock_wait_timeout = 10, session lock_wait_timeout = 10"
-    b" /*M!100308 , session in_predicate_conversion_threshold = 0 */"
-    b" /*!80000 , session range_optimizer_max_mem_size = 0 */",
-    b"select @@max_allowed_packet",
-)
-_LEAST_PACKET = 32 * 1024 * 1024
-_HEAD_BYTES = 1_024  # what a packet holds besides statements, and more
 _ROWS_BYTES = 4 * 1024 * 1024  # of one insert: a unit that is too large for one packet is divided between statements
 _KEYS_BYTES = 512 * 1024  # of one list of keys
 
@@ -76,15 +46,15 @@ class MysqlServer:
         except ValueError:  # without its cause, which may show a part of the password
             raise ConfigError("store: not a valid address of a MySQL server", field="store") from None
         self._store = b"%d" % store
-        self._connections: Connections[_Session] = Connections(lambda: _Session(self._login))
+        self._connections: Connections[MysqlSession] = Connections(lambda: MysqlSession(self._login))
         self.trips = 0
 
     @contextmanager
-    def _connected(self) -> Iterator[_Session]:
+    def _connected(self) -> Iterator[MysqlSession]:
         try:
             with self._connections.one() as session:
                 yield session
-        except (pymysql.Error, OSError) as error:
+        except (MysqlError, OSError) as error:
             raise ServerAway(" ".join(str(part) for part in error.args)) from error
 
     def _ask(self, *statements: bytes) -> list[Rows]:
@@ -92,7 +62,7 @@ class MysqlServer:
         with self._connected() as session:
             return [rows for packet in session.packets(statements) for rows in self._trip(session, packet)]
 
-    def _trip(self, session: _Session, packet: bytes) -> list[Rows]:
+    def _trip(self, session: MysqlSession, packet: bytes) -> list[Rows]:
         self.trips += 1
         return session.send(packet)
 
@@ -182,7 +152,7 @@ class MysqlServer:
                 yield b"delete known " + self._where(area, listed)
             head = b"insert into tallystick_store_%s (store, `key`, size, value) values " % area.encode()
             rows = (self._row(key, value) for key, value in changed.items() if value is not None)
-            for some in _filled(rows, _ROWS_BYTES):
+            for some in filled(rows, _ROWS_BYTES):
                 yield head + b",".join(some) + b" on duplicate key update size = values(size), value = values(value)"
 
     def _row(self, key: bytes, value: bytes) -> bytes:
@@ -212,67 +182,6 @@ class MysqlServer:
 
     def close(self) -> None:
         self._connections.cut()
-
-
-class _Session:
-    """A connection, and how much it takes in one packet."""
-
-    def __init__(self, login: dict[str, Any]) -> None:
-        self._connection = pymysql.connect(
-            **login,
-            charset="utf8mb4",
-            autocommit=True,  # a look leaves no transaction open, whose locks would keep an operator from the tables
-            client_flag=CLIENT.MULTI_STATEMENTS,
-            connect_timeout=_CONNECT_SECONDS,
-            read_timeout=_ANSWER_SECONDS,
-            write_timeout=_ANSWER_SECONDS,
-            defer_connect=True,
-        )
-        self._connection.connect(None if "unix_socket" in login else _socket(login["host"], login["port"]))
-        most: int = self.send(b";".join(_SESSION))[-1][0][0]
-        if most < _LEAST_PACKET:
-            self.close()
-            raise ConfigError(
-                f"store: the server's max_allowed_packet is {most}, and a request of 16 MiB needs {_LEAST_PACKET}:"
-                " set it to 64M",
-                field="store",
-            )
-        self._most = most
-
-    def packets(self, statements: Iterable[bytes]) -> list[bytes]:
-        """Mostly one."""
-        made = [b";".join(some) for some in _filled(statements, self._most - _HEAD_BYTES)]
-        largest = max(map(len, made))
-        if largest >= self._most:
-            raise ServerAway(f"a value needs {largest} bytes in one packet: set the server's max_allowed_packet higher")
-        return made
-
-    def send(self, packet: bytes) -> list[Rows]:
-        """The rows of each statement in it."""
-        with self._connection.cursor() as cursor:
-            text: Any = packet  # which is taken as it is; the stubs know of str only
-            cursor.execute(text)
-            found = [cursor.fetchall()]
-            while cursor.nextset():
-                found.append(cursor.fetchall())
-            return found
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def _socket(host: str, port: int) -> socket.socket:
-    made = socket.create_connection((host, port), _CONNECT_SECONDS)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _PATIENCE.items():
-        made.setsockopt(socket.IPPROTO_TCP, option, value)
-    try:
-        made.recv(1, socket.MSG_PEEK)  # the server speaks first; one that is paused takes connections and says nothing
-    except OSError:
-        made.close()
-        raise
-    return made
 
 
 def _fence(row: tuple[Any, ...]) -> Fence:
@@ -309,18 +218,4 @@ def _quoted(data: bytes) -> bytes:
 
 
 def _lists(keys: Iterable[bytes]) -> Iterator[bytes]:
-    return (b"`key` in (%s)" % b",".join(some) for some in _filled(keys, _KEYS_BYTES))
-
-
-def _filled(pieces: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
-    """Pieces in their order, as many together as `most` bytes allow, and one at least. None if there are none."""
-    some: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        if some and size + len(piece) + 1 > most:
-            yield some
-            some, size = [], 0
-        some.append(piece)
-        size += len(piece) + 1
-    if some:
-        yield some
+    return (b"`key` in (%s)" % b",".join(some) for some in filled(keys, _KEYS_BYTES))
