@@ -6,13 +6,15 @@
 -- because a value goes over in one piece, and the largest are requests of 16 MiB; MariaDB's own is 16M.
 --
 -- A unit is one packet of statements: begin, the fence, rows as `insert ... on duplicate key update` and `delete`,
--- commit. Processor time of the server for 1,000 rows of 1 KiB: 15 to 19 ms so, 49 ms from one document with json_table;
--- a procedure that takes a value apart copies the whole of it for every row. `replace` costs the same as the insert.
+-- commit. Processor time of the server for 1,000 rows of 1 KiB: 15 to 19 ms so, 49 ms from one document with json_table.
+-- `replace` costs the same as the insert.
 --
--- Long snapshots of others (a dump, a report) keep InnoDB from clearing away what is deleted. The rows of
--- tallystick_store_index come and go with every transaction, and scans of it walk over those that are dead. Without such
--- snapshots the purge keeps up: the history list stayed below 100 at full speed. Watch it (trx_rseg_history_len).
-
+-- Rows that come and go: InnoDB's purge keeps up with groups of 1,000 (a history list of less than 10). After 62,000
+-- transactions of 1 KiB, prepared and committed, tallystick_store_tx held 140 bytes for each, and the 72 rows that were
+-- alive in tallystick_store_index took 4.4 MB. Long snapshots of others (a dump, a report) keep the purge from its work:
+-- a look along the line of due checks then walks over dead rows, 13,000 of them in 3 to 18 ms instead of 1. Five seconds
+-- after the end of the snapshot all were gone. Watch Innodb_history_list_length (MySQL: trx_rseg_history_len).
+--
 -- Stores do not wait for each other, with one exception: a deleted range that ends at the last row of a store looks at
 -- the first row of the next, and waits while that is being written. Such waits only go upwards, never round.
 
