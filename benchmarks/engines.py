@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from tests.servers import Server, postgres_server
+from tests.servers import Server, mariadb_server, postgres_server
 
 from benchmarks.report import Figure
 from benchmarks.rounds import Turn, by_turns
@@ -101,9 +101,18 @@ def _postgresql(directory: Path) -> Iterator[KvStore]:
         yield store
 
 
+@contextmanager
+def _mariadb(directory: Path) -> Iterator[KvStore]:
+    with (
+        mariadb_server(innodb_buffer_pool_size="256M", innodb_log_file_size="1G") as server,
+        closing(open_shared(url_of(server), 1)) as store,
+    ):
+        yield store
+
+
 def url_of(server: Server) -> str:
     who = f"{server.user}:{quote(server.password, safe='')}"
     return f"{server.engine}://{who}@{server.host}:{server.port}/{server.database}"
 
 
-ENGINES: dict[str, Opener] = {"RocksDB": _rocksdb, "PostgreSQL": _postgresql}
+ENGINES: dict[str, Opener] = {"RocksDB": _rocksdb, "PostgreSQL": _postgresql, "MariaDB": _mariadb}

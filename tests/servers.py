@@ -234,14 +234,15 @@ def mariadb_server(**settings: str) -> Iterator[Server]:
         _run(user, [*install, "--auth-root-authentication-method=normal", "--skip-test-db"])
         start = directory / "init.sql"
         start.write_text(
-            f"create database {DATABASE};\n"
-            f"create user {USER}@'127.0.0.1' identified by '{PASSWORD}';\n"
+            f"create database if not exists {DATABASE};\n"
+            f"create user if not exists {USER}@'127.0.0.1' identified by '{PASSWORD}';\n"
             f"grant all on *.* to {USER}@'127.0.0.1' with grant option;\n"
         )
         start.chmod(0o644)
         port = free_port()
         small = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "16M", "skip_name_resolve": "1"}
-        options = [f"--{name}={value}" for name, value in {**small, **settings}.items()]
+        chosen = {**small, "max_allowed_packet": "64M", **settings}
+        options = [f"--{name}={value}" for name, value in chosen.items()]
         command = [_program("mariadbd"), "--no-defaults", f"--datadir={data}", f"--init-file={start}"]
         place = [
             "--bind-address=127.0.0.1",
@@ -249,8 +250,12 @@ def mariadb_server(**settings: str) -> Iterator[Server]:
             f"--socket={directory / 'socket'}",
             f"--tmpdir={scratch}",
         ]
-        with _running(user, [*command, *place, *options], directory, signal.SIGKILL) as process:
-            server = Server("mysql", "127.0.0.1", port, directory, process, pymysql.connect)
+        with contextlib.ExitStack() as runs:
+
+            def launch() -> subprocess.Popen[bytes]:
+                return runs.enter_context(_running(user, [*command, *place, *options], directory, signal.SIGKILL))
+
+            server = Server("mysql", "127.0.0.1", port, directory, launch(), pymysql.connect, launch=launch)
             _wait_until_ready(server, DATABASE)
             yield server
 

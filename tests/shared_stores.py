@@ -13,8 +13,8 @@ from tallystick.store.protocol import StoreSettings
 from tallystick.store.shared.opening import SharedStore, open_shared
 
 # engine -> the fixture of its server
-FIXTURES = {"postgresql": "postgres"}
-MARKS = {"postgresql": [pytest.mark.postgresql]}
+FIXTURES = {"postgresql": "postgres", "mysql": "mariadb"}
+MARKS = {"postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb]}
 IN_SHORT = ("postgresql",)  # has tests in the short run that others have in the full one
 SHARED_FULL = [pytest.param(engine, marks=[*MARKS[engine], pytest.mark.full]) for engine in FIXTURES]
 SHARED = [pytest.param(name, marks=MARKS[name] + [pytest.mark.full] * (name not in IN_SHORT)) for name in FIXTURES]

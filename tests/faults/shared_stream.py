@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from cutting_proxy import Cut
 from eventually import eventually
 from tallystick.core.errors import StorageFailed
 from tallystick.core.message import Chunk, OutgoingMessage
@@ -73,3 +74,14 @@ def stored(store: SharedStore) -> list[str]:
 
 def _message(gid: str, weight: int) -> OutgoingMessage:
     return OutgoingMessage(TOPIC, gid.encode().ljust(weight, b"."), key=gid)
+
+
+class CutOnce:
+    """Cuts around the n-th piece that a client sends, whichever connection it is on."""
+
+    def __init__(self, number: int, how: Cut) -> None:
+        self.left, self.how = number, how
+
+    def __call__(self, _: bytes) -> Cut:
+        self.left -= 1
+        return self.how if self.left == -1 else "no"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 from tallystick.core.errors import ConfigError
+from tallystick.core.mysql_urls import mysql_parameters
 
 Engine = Literal["sqlite", "postgresql", "mysql"]
 
@@ -106,16 +107,7 @@ def _connect_postgresql(parameters: Mapping[str, Any], seconds: float) -> Any:
 def _parse_mysql(url: str) -> dict[str, Any]:
     import pymysql  # noqa: F401  told now, not at the first check, if it is missing
 
-    parts = urlsplit(url)
-    known: dict[str, Any] = {
-        "host": parts.hostname or "127.0.0.1",
-        "port": parts.port or 3306,
-        "user": unquote(parts.username or ""),
-        "password": unquote(parts.password or ""),
-        "database": parts.path.lstrip("/"),
-    }
-    socket = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair).get("unix_socket")
-    return {**known, "unix_socket": unquote(socket)} if socket else known
+    return mysql_parameters(url)
 
 
 def _connect_mysql(parameters: Mapping[str, Any], seconds: float) -> Any:

@@ -1,20 +1,21 @@
-"""A store on PostgreSQL while the server dies, connections are cut, and others believe that they own it."""
+"""A store on PostgreSQL or MariaDB while the server dies, connections are cut, and others believe that they own it."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 import pytest
-from shared_stream import NOW, Stream, stored
+from shared_stream import NOW, CutOnce, Stream, stored
 
 from cutting_proxy import Cut, CuttingProxy, cutting_proxy
 from eventually import eventually
-from servers import Server, postgres_server
-from shared_stores import new_number, opener, url_of
+from servers import Server, mariadb_server, postgres_server
+from shared_stores import FIXTURES, SHARED, SHARED_FULL, new_number, opener, url_of
 from tallystick.core.errors import StorageFailed
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Commit, Prepare, Send
@@ -22,44 +23,48 @@ from tallystick.store.kv.engine import Changes, EngineFailed, Superseded
 from tallystick.store.protocol import StoreSettings
 from tallystick.store.shared.engine import SharedEngine
 from tallystick.store.shared.opening import open_shared, server_at
-from tallystick.store.shared.postgresql import PostgresqlServer
 
-pytestmark = [pytest.mark.postgresql, pytest.mark.fault]
+pytestmark = pytest.mark.fault
+
+RUNS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
+    "postgresql": postgres_server,
+    "mysql": mariadb_server,
+}
+# Who waits for the fence's row.
+WAITING = {
+    "postgresql": "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%with fenced%'",
+    "mysql": "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT'",
+}
+
+
+@pytest.fixture(scope="module", params=[one for one in SHARED if one.values[0] in RUNS])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(FIXTURES[request.param])
+    return found
 
 
 @pytest.fixture(scope="module")
-def database(postgres: Server) -> str:
-    return postgres.new_database()
+def database(server: Server) -> str:
+    return server.new_database()
 
 
 @pytest.fixture
-def proxy(postgres: Server) -> Iterator[CuttingProxy]:
-    with cutting_proxy(postgres.port) as made:
+def proxy(server: Server) -> Iterator[CuttingProxy]:
+    with cutting_proxy(server.port) as made:
         yield made
 
 
 # --- the connection --------------------------------------------------------------------------------------------------
 
 
-class CutOnce:
-    """Cuts around the n-th piece that a client sends, whichever connection it is on."""
-
-    def __init__(self, number: int, how: Cut) -> None:
-        self.left, self.how = number, how
-
-    def __call__(self, _: bytes) -> Cut:
-        self.left -= 1
-        return self.how if self.left == -1 else "no"
-
-
 @pytest.mark.parametrize("weight", [100, pytest.param(60_000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("how", ["before", "after"])
 def test_a_connection_cut_at_any_statement_or_in_its_commit(
-    postgres: Server, database: str, proxy: CuttingProxy, how: Cut, weight: int
+    server: Server, database: str, proxy: CuttingProxy, how: Cut, weight: int
 ) -> None:
     """Each statement is a transaction: its answer is that of its commit. Cut before it, the server has not seen it; cut
     after it, it is committed and nobody was told."""
-    url, number = url_of(postgres, database, proxy.port), new_number()
+    url, number = url_of(server, database, proxy.port), new_number()
     stream = Stream(opener(url, number)(StoreSettings()))
     for piece in range(40):
         cut = CutOnce(piece, how)
@@ -73,16 +78,16 @@ def test_a_connection_cut_at_any_statement_or_in_its_commit(
     assert proxy.cut >= 3
     stream.check(stream.store)
     stream.store.close()
-    again = opener(url_of(postgres, database), number)(StoreSettings())
+    again = opener(url_of(server, database), number)(StoreSettings())
     stream.check(again)
     assert set(stored(again)) == stream.asked
     again.close()
 
 
 def test_a_server_that_cannot_be_reached_is_told_of_and_nothing_is_acknowledged(
-    postgres: Server, database: str, proxy: CuttingProxy
+    server: Server, database: str, proxy: CuttingProxy
 ) -> None:
-    store = opener(url_of(postgres, database, proxy.port))(StoreSettings())
+    store = opener(url_of(server, database, proxy.port))(StoreSettings())
     proxy.arm("before")
     with pytest.raises(StorageFailed, match="cannot be reached"):
         store.write([Send([OutgoingMessage("orders", b"x")], "g")], NOW)
@@ -96,10 +101,10 @@ def test_a_server_that_cannot_be_reached_is_told_of_and_nothing_is_acknowledged(
 # --- the server ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
 @pytest.mark.timeout(900)
-def test_the_server_is_killed_and_started_again_under_a_stream_of_units() -> None:
-    with postgres_server() as server, ThreadPoolExecutor(1) as killer:
+@pytest.mark.parametrize("engine", [one for one in SHARED_FULL if one.values[0] in RUNS])
+def test_the_server_is_killed_and_started_again_under_a_stream_of_units(engine: str) -> None:
+    with RUNS[engine]() as server, ThreadPoolExecutor(1) as killer:
         number = new_number()
         store = open_shared(url_of(server, server.database), number)
         stream = Stream(store, between=lambda: time.sleep(0.01))
@@ -129,33 +134,21 @@ def _kill_and_start(server: Server, after: float) -> None:
 # --- other owners ----------------------------------------------------------------------------------------------------
 
 
-class SlowServer(PostgresqlServer):
-    """Sleeps before it writes, for as long as somebody else takes to do something."""
-
-    def __init__(self, url: str, store: int) -> None:
-        super().__init__(url, store)
-        self.meanwhile = lambda: None
-
-    def apply(self, epoch: int, unit: int, changes: Changes) -> bool:
-        self.meanwhile()
-        return super().apply(epoch, unit, changes)
-
-
 def test_an_owner_that_slept_through_a_takeover_in_the_middle_of_a_unit_stores_nothing(
-    postgres: Server, database: str, monkeypatch: pytest.MonkeyPatch
+    server: Server, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tallystick.store.shared.postgresql.PostgresqlServer", SlowServer)
-    url, number = url_of(postgres, database), new_number()
+    url, number = url_of(server, database), new_number()
     first = opener(url, number)(StoreSettings())
     first.write([Prepare("t", "shop", [OutgoingMessage("orders", b"x")])], NOW)
     second = None
+    apply = first.server.apply
 
-    def take_over() -> None:
+    def apply_after_a_takeover(epoch: int, unit: int, changes: Changes) -> bool:
         nonlocal second
         second = second or opener(url, number)(StoreSettings())
+        return apply(epoch, unit, changes)
 
-    assert isinstance(first.server, SlowServer)
-    first.server.meanwhile = take_over
+    monkeypatch.setattr(first.server, "apply", apply_after_a_takeover)
     with pytest.raises(StorageFailed, match="another owner") as refused:
         first.write([Commit("t"), Send([OutgoingMessage("orders", b"y")], "y")], NOW)
     assert isinstance(refused.value.__cause__, Superseded)
@@ -170,16 +163,15 @@ def test_an_owner_that_slept_through_a_takeover_in_the_middle_of_a_unit_stores_n
 
 
 def test_a_unit_that_waits_on_the_server_while_the_store_is_claimed_stores_nothing(
-    postgres: Server, database: str
+    server: Server, database: str
 ) -> None:
-    """The statement has its snapshot from before the claim, and waits for the fence's row."""
-    url, number = url_of(postgres, database), new_number()
+    """What it saw is from before the claim, and it waits for the fence's row."""
+    url, number = url_of(server, database), new_number()
     store = opener(url, number)(StoreSettings())
-    with postgres.connect(database) as claiming, ThreadPoolExecutor(1) as writer:
-        claiming.execute("update tallystick_store_fence set epoch = epoch + 1 where store = %s", (number,))
+    with server.connect(database) as claiming, ThreadPoolExecutor(1) as writer:
+        claiming.cursor().execute("update tallystick_store_fence set epoch = epoch + 1 where store = %s", (number,))
         unit = writer.submit(store.write, [Send([OutgoingMessage("orders", b"x")], "g")], NOW)
-        waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%with fenced%'"
-        eventually(lambda: postgres.execute(waiting, database), "the unit waits for the fence")
+        eventually(lambda: server.execute(WAITING[server.engine], database), "the unit waits for the fence")
         claiming.commit()
         with pytest.raises(StorageFailed, match="another owner"):
             unit.result()
@@ -190,10 +182,10 @@ def test_a_unit_that_waits_on_the_server_while_the_store_is_claimed_stores_nothi
 
 
 @pytest.mark.full
-def test_two_owners_that_both_believe(postgres: Server, database: str) -> None:
+def test_two_owners_that_both_believe(server: Server, database: str) -> None:
     """A thousand rounds: both write at the same time, and one of them may claim the store at the same time. What was
     told as written is there, what was refused is not, and each unit is that of the fence's owner."""
-    url, number = url_of(postgres, database), new_number()
+    url, number = url_of(server, database), new_number()
     opener(url, number)(StoreSettings()).close()
     servers = [server_at(url, number) for _ in range(2)]
     engines = [SharedEngine(server, server.claim(str(who)).epoch) for who, server in enumerate(servers)]

@@ -1,0 +1,112 @@
+"""Connections to MySQL and MariaDB, on which several statements go out in one packet."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tallystick.core.errors import ConfigError
+from tallystick.extras import need
+from tallystick.store.shared.server import ServerAway
+
+need("mysql")
+
+import pymysql  # noqa: E402 - where it is missing, the line above has said what to install
+from pymysql.constants import CLIENT  # noqa: E402
+
+MysqlError = pymysql.Error
+Rows = tuple[tuple[Any, ...], ...]
+
+_CONNECT_SECONDS = 5
+_ANSWER_SECONDS = 60  # also for the deletion of some million rows, which is one statement
+# A server that is gone without a word is noticed by what it does not acknowledge, where the system knows these.
+_PATIENCE = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
+
+# A writer that cannot get the fence's row for so long is told, instead of waiting for ever. The last two, each known
+# to one of the servers only, keep long lists of keys what they are: one search in the index for each.
+_SESSION = (
+    b"set session transaction isolation level read committed",
+    b"set session sql_mode = 'STRICT_ALL_TABLES'",
+    b"set session innodb_lock_wait_timeout = 10, session lock_wait_timeout = 10"
+    b" /*M!100308 , session in_predicate_conversion_threshold = 0 */"
+    b" /*!80000 , session range_optimizer_max_mem_size = 0 */",
+    b"select @@max_allowed_packet",
+)
+_LEAST_PACKET = 32 * 1024 * 1024
+_HEAD_BYTES = 1_024  # what a packet holds besides statements, and more
+
+
+class MysqlSession:
+    """A connection, and how much it takes in one packet."""
+
+    def __init__(self, login: dict[str, Any]) -> None:
+        self._connection = pymysql.connect(
+            **login,
+            charset="utf8mb4",
+            autocommit=True,  # a look leaves no transaction open, whose locks would keep an operator from the tables
+            client_flag=CLIENT.MULTI_STATEMENTS,
+            connect_timeout=_CONNECT_SECONDS,
+            read_timeout=_ANSWER_SECONDS,
+            write_timeout=_ANSWER_SECONDS,
+            defer_connect=True,
+        )
+        self._connection.connect(None if "unix_socket" in login else _socket(login["host"], login["port"]))
+        most: int = self.send(b";".join(_SESSION))[-1][0][0]
+        if most < _LEAST_PACKET:
+            self.close()
+            raise ConfigError(
+                f"store: the server's max_allowed_packet is {most}, and a request of 16 MiB needs {_LEAST_PACKET}:"
+                " set it to 64M",
+                field="store",
+            )
+        self._most = most
+
+    def packets(self, statements: Iterable[bytes]) -> list[bytes]:
+        """Mostly one."""
+        made = [b";".join(some) for some in filled(statements, self._most - _HEAD_BYTES)]
+        largest = max(map(len, made))
+        if largest >= self._most:
+            raise ServerAway(f"a value needs {largest} bytes in one packet: set the server's max_allowed_packet higher")
+        return made
+
+    def send(self, packet: bytes) -> list[Rows]:
+        """The rows of each statement in it."""
+        with self._connection.cursor() as cursor:
+            text: Any = packet  # which is taken as it is; the stubs know of str only
+            cursor.execute(text)
+            found = [cursor.fetchall()]
+            while cursor.nextset():
+                found.append(cursor.fetchall())
+            return found
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _socket(host: str, port: int) -> socket.socket:
+    made = socket.create_connection((host, port), _CONNECT_SECONDS)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PATIENCE.items():
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    try:
+        made.recv(1, socket.MSG_PEEK)  # the server speaks first; one that is paused takes connections and says nothing
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def filled(pieces: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
+    """Pieces in their order, as many together as `most` bytes allow, and one at least. None if there are none."""
+    some: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        if some and size + len(piece) + 1 > most:
+            yield some
+            some, size = [], 0
+        some.append(piece)
+        size += len(piece) + 1
+    if some:
+        yield some
