@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from tests.servers import Server, postgres_server
+from tests.servers import Server, postgres_server, redis_server
 
 from benchmarks.report import Figure
 from benchmarks.rounds import Turn, by_turns
@@ -101,9 +101,15 @@ def _postgresql(directory: Path) -> Iterator[KvStore]:
         yield store
 
 
+@contextmanager
+def _redis(directory: Path) -> Iterator[KvStore]:
+    with redis_server(appendonly="yes", appendfsync="always") as server, closing(open_shared(server.url, 1)) as store:
+        yield store
+
+
 def url_of(server: Server) -> str:
     who = f"{server.user}:{quote(server.password, safe='')}"
     return f"{server.engine}://{who}@{server.host}:{server.port}/{server.database}"
 
 
-ENGINES: dict[str, Opener] = {"RocksDB": _rocksdb, "PostgreSQL": _postgresql}
+ENGINES: dict[str, Opener] = {"RocksDB": _rocksdb, "PostgreSQL": _postgresql, "Redis": _redis}

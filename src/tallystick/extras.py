@@ -17,6 +17,7 @@ EXTRAS = {
     "cli": ("the command line", ("rich", "typer")),
     "spark": ("Spark", ("jinja2", "pyarrow", "pyspark", "xxhash")),
     "postgresql": ("the driver for PostgreSQL", ("psycopg",)),
+    "redis": ("the driver for Redis", ("redis",)),
     "django": ("Django", ("django",)),
     "fastapi": ("FastAPI", ("fastapi",)),
     "flask": ("Flask", ("flask",)),

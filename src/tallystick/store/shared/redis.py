@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from typing import Any, TypeVar
 
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.commands.core import Script
-from redis.exceptions import MovedError, RedisError, ResponseError
-from redis.retry import Retry
-
+from tallystick.extras import need
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.kv.keys import behind
 from tallystick.store.shared.server import Fence, ServerAway
+
+need("redis")
+
+from redis import Redis  # noqa: E402 - where it is missing, the line above has said what to install
+from redis.backoff import NoBackoff  # noqa: E402
+from redis.commands.core import Script  # noqa: E402
+from redis.exceptions import MovedError, RedisError, ResponseError  # noqa: E402
+from redis.retry import Retry  # noqa: E402
 
 # redis-py would try again by itself what may have been carried out.
 _ONCE = Retry(NoBackoff(), 0)
