@@ -86,6 +86,26 @@ def test_of_a_torn_log_a_unit_is_there_as_a_whole_or_not_at_all(durable: Redis, 
         assert _held(store) == (2, {area: {b"first", b"second"} for area in AREAS})
 
 
+def test_an_owner_that_knew_more_than_the_server_is_refused_and_reads_anew(durable: Redis) -> None:
+    """As after a failover to a replica that had not received the last unit."""
+    (log,) = (durable.directory / "appendonlydir").glob("*.incr.aof")
+    with closing(open_shared(durable.url, STORE)) as store:
+        stream = Stream(store)
+        stream.unit("kept")
+        before = log.stat().st_size
+        lost = Stream(store)
+        lost.unit("lost")
+        durable.kill()
+        log.write_bytes(log.read_bytes()[:before])
+        durable.start()
+        with pytest.raises(StorageFailed, match="not where its owner left it"):
+            store.write([Prepare("next", "shop", [OutgoingMessage("orders", b"next")])], NOW)
+        assert store.recover() is not None
+        stream.check(store)
+        lost.unit("lost")
+        assert set(stored(store)) == stream.asked | lost.asked
+
+
 def _everywhere(name: str) -> Changes:
     changes = Changes()
     for area in AREAS:
