@@ -34,8 +34,8 @@ _CONNECTING = {
     "tcp_user_timeout": "15000",
     "target_session_attrs": "read-write",
 }
-# Keys are found through the index, whatever the planner thinks of a table that has just grown: it would read all of one
-# to find a thousand keys. A writer that cannot get the fence's row for so long is told, instead of waiting for ever.
+# Rows are found through the index, whatever the planner thinks of a table that has just grown. A writer that cannot get
+# the fence's row for so long is told, instead of waiting for ever.
 _SESSION = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -110,7 +110,7 @@ class PostgresqlServer:
         asked = {area: keys for area, keys in wanted.items() if keys}
         found: Found = {area: dict.fromkeys(keys) for area, keys in wanted.items()}
         if asked:
-            parameters = [part for keys in asked.values() for part in (self._store, _Keys(keys))]
+            parameters = [part for keys in asked.values() for part in (_Keys(keys), self._store)]
             for area, key, value in self._rows(_look_up(tuple(asked)), *parameters):
                 found[AREAS[area]][key] = value
         return found
@@ -174,15 +174,23 @@ def _parts(changes: Changes) -> tuple[tuple[Part, ...], list[Any]]:
 
 
 # All parts of a statement see the rows as they were before it. A key in a deleted range that is set by the same unit is
-# therefore left to the part that sets it.
+# therefore left to the part that sets it. Without the fence's row the store is null, and no row has that number.
+# Keys are looked for one by one: `offset 0` keeps the planner from making a join of it, or from reading all of a store
+# to filter out a thousand keys, as it did with a table of which it knew too little.
 _PARTS = {
     "ranges": """(
-        delete from tallystick_store_{area} as known using fenced, unnest(%b, %b) as gone (first, behind)
-        where known.store = fenced.store and known.key >= gone.first and known.key < gone.behind
-            and not known.key = any(%b))""",
+        delete from tallystick_store_{area} where ctid = any(array(
+            select found.place from unnest(%b, %b) as gone (first, behind), lateral (
+                select known.ctid as place from tallystick_store_{area} as known
+                where known.store = (select store from fenced)
+                    and known.key >= gone.first and known.key < gone.behind and not known.key = any(%b)
+                offset 0) as found)))""",
     "deletes": """(
-        delete from tallystick_store_{area} as known using fenced, unnest(%b) as gone (key)
-        where known.store = fenced.store and known.key = gone.key)""",
+        delete from tallystick_store_{area} where ctid = any(array(
+            select found.place from unnest(%b) as gone (key), lateral (
+                select known.ctid as place from tallystick_store_{area} as known
+                where known.store = (select store from fenced) and known.key = gone.key
+                offset 0) as found)))""",
     "sets": """(
         insert into tallystick_store_{area} (store, key, value)
         select fenced.store, new.key, new.value from fenced, unnest(%b, %b) as new (key, value)
@@ -204,7 +212,9 @@ def _unit(parts: tuple[Part, ...]) -> str:
 @cache
 def _look_up(areas: tuple[Area, ...]) -> str:
     return "\nunion all ".join(
-        f"select {AREAS.index(area)}::int2, key, value from tallystick_store_{area} where store = %b and key = any(%b)"
+        f"""select {AREAS.index(area)}::int2, found.key, found.value from unnest(%b) as asked (key), lateral (
+            select key, value from tallystick_store_{area} as known where store = %b and known.key = asked.key
+            offset 0) as found"""
         for area in areas
     )
 
