@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from tests.servers import Server, mariadb_server, postgres_server
+from tests.servers import Server, mariadb_server, postgres_server, redis_server
 
 from benchmarks.report import Figure
 from benchmarks.rounds import Turn, by_turns
@@ -110,9 +110,20 @@ def _mariadb(directory: Path) -> Iterator[KvStore]:
         yield store
 
 
+@contextmanager
+def _redis(directory: Path) -> Iterator[KvStore]:
+    with redis_server(appendonly="yes", appendfsync="always") as server, closing(open_shared(server.url, 1)) as store:
+        yield store
+
+
 def url_of(server: Server) -> str:
     who = f"{server.user}:{quote(server.password, safe='')}"
     return f"{server.engine}://{who}@{server.host}:{server.port}/{server.database}"
 
 
-ENGINES: dict[str, Opener] = {"RocksDB": _rocksdb, "PostgreSQL": _postgresql, "MariaDB": _mariadb}
+ENGINES: dict[str, Opener] = {
+    "RocksDB": _rocksdb,
+    "PostgreSQL": _postgresql,
+    "MariaDB": _mariadb,
+    "Redis": _redis,
+}

@@ -8,13 +8,13 @@ from urllib.parse import quote
 
 import pytest
 
-from servers import Server
+from servers import RedisServer, Server
 from tallystick.store.protocol import StoreSettings
 from tallystick.store.shared.opening import SharedStore, open_shared
 
 # engine -> the fixture of its server
-FIXTURES = {"postgresql": "postgres", "mysql": "mariadb"}
-MARKS = {"postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb]}
+FIXTURES = {"postgresql": "postgres", "mysql": "mariadb", "redis": "redis"}
+MARKS = {"postgresql": [pytest.mark.postgresql], "mysql": [pytest.mark.mariadb], "redis": []}
 IN_SHORT = ("postgresql",)  # has tests in the short run that others have in the full one
 SHARED_FULL = [pytest.param(engine, marks=[*MARKS[engine], pytest.mark.full]) for engine in FIXTURES]
 SHARED = [pytest.param(name, marks=MARKS[name] + [pytest.mark.full] * (name not in IN_SHORT)) for name in FIXTURES]
@@ -33,7 +33,7 @@ def start(engine: str, request: pytest.FixtureRequest) -> None:
     """Make sure that `url_at` knows a server of this kind, if it is one that is shared."""
     if engine in FIXTURES and engine not in _urls:
         server = request.getfixturevalue(FIXTURES[engine])
-        _urls[engine] = url_of(server, server.new_database())
+        _urls[engine] = server.url if isinstance(server, RedisServer) else url_of(server, server.new_database())
 
 
 def url_at(engine: str) -> str:

@@ -18,6 +18,7 @@ EXTRAS = {
     "spark": ("Spark", ("jinja2", "pyarrow", "pyspark", "xxhash")),
     "postgresql": ("the driver for PostgreSQL", ("psycopg",)),
     "mysql": ("the driver for MySQL and MariaDB", ("pymysql",)),
+    "redis": ("the driver for Redis", ("redis",)),
     "django": ("Django", ("django",)),
     "fastapi": ("FastAPI", ("fastapi",)),
     "flask": ("Flask", ("flask",)),

@@ -20,7 +20,7 @@ from tallystick.store.kv import calls, checks, keys, leases, lives, parts, tombs
 from tallystick.store.kv.batch import Batch
 from tallystick.store.protocol import FinishCalls, Progress
 
-EXAMPLES = {"memory": 300, "rocksdb": 100, "postgresql": 40, "mysql": 40}
+EXAMPLES = {"memory": 300, "rocksdb": 100, "postgresql": 40, "mysql": 40, "redis": 40}
 BOUNDED = settings(
     stateful_step_count=40,
     derandomize=True,

@@ -1,0 +1,219 @@
+"""A store on Redis: of each area a hash for the values and a sorted set for the order of its keys.
+
+All keys of a store have one hash tag: a Redis Cluster keeps a store on one node, and spreads the stores. A unit is one
+script, which Redis runs as a whole and, with `appendfsync always`, answers when it is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import resources
+from typing import Any, TypeVar
+
+from tallystick.extras import need
+from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
+from tallystick.store.kv.keys import behind
+from tallystick.store.shared.server import Fence, ServerAway
+
+need("redis")
+
+from redis import Redis  # noqa: E402 - where it is missing, the line above has said what to install
+from redis.backoff import NoBackoff  # noqa: E402
+from redis.commands.core import Script  # noqa: E402
+from redis.exceptions import MovedError, RedisError, ResponseError  # noqa: E402
+from redis.retry import Retry  # noqa: E402
+
+# redis-py would try again by itself what may have been carried out.
+_ONCE = Retry(NoBackoff(), 0)
+_SECONDS = 15.0  # for an answer; `?socket_timeout=` in the URL says otherwise
+_IN_ONE_RUN = 4_000  # values: Lua hands at most 8,000 to a command
+
+# What Redis says, and what an operator should know of it.
+_REASONS = {
+    "OutOfMemory OOM": "Redis is full, its maxmemory is used up: raise it, or trim topics",
+    "ReadOnly READONLY": "this Redis is a replica, which takes no writes: the master's address is needed",
+    "BusyLoading LOADING": "Redis is still loading what it holds",
+    "MISCONF": "Redis cannot write to its disk, and takes no writes until it can",
+    "NOREPLICAS": "Redis has fewer replicas than it needs to take writes (min-replicas-to-write)",
+    "ClusterDown CLUSTERDOWN": "the Redis Cluster does not serve this store's slot",
+    "BUSY": "Redis is held up by somebody's script",
+}
+
+T = TypeVar("T")
+
+
+class RedisServer:
+    """One store on a Redis, or on a Redis Cluster: then on the node that the others send us to."""
+
+    def __init__(self, url: str, store: int) -> None:
+        self.trips = 0
+        self._url = url
+        self._home = self._client = self._connected()
+        # Sent by their names, and as a whole where Redis does not know them: then they were not run.
+        self._apply, self._page = (Script(self._home, _text(name)) for name in ("apply.lua", "page.lua"))
+        tag = f"{{ts:{store}}}"
+        self._fence, self._ranges = f"{tag}:fence", f"{tag}:ranges"
+        self._values: dict[Area, str] = {area: f"{tag}:{area}" for area in AREAS}
+        self._order: dict[Area, str] = {area: f"{tag}:{area}:order" for area in AREAS}
+
+    def _connected(self, **elsewhere: Any) -> Redis:
+        client = Redis.from_url(
+            self._url, protocol=2, retry=_ONCE, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS
+        )
+        client.connection_pool.connection_kwargs.update(elsewhere)
+        return client
+
+    def _ask(self, question: Callable[[Redis], T]) -> T:
+        self.trips += 1
+        try:
+            try:
+                return question(self._client)
+            except MovedError as moved:  # a refusal: this node has done nothing
+                self.cut()
+                self._client = self._connected(host=moved.host, port=moved.port)
+                return question(self._client)
+        except (RedisError, OSError) as error:
+            raise ServerAway(_reason(error)) from error
+
+    # --- the fence -------------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Keys come with what is put into them."""
+
+    def fence(self) -> Fence | None:
+        self._delete_ranges()
+        stored: list[Any] = self._ask(lambda client: client.hmget(self._fence, ["epoch", "unit", "owner"]))
+        epoch, unit, owner = stored
+        return None if epoch is None else Fence(int(epoch), int(unit), owner.decode())
+
+    def claim(self, owner: str) -> Fence:
+        def raised(client: Redis) -> list[Any]:
+            with client.pipeline(transaction=True) as all_or_nothing:
+                all_or_nothing.hincrby(self._fence, "epoch", 1)
+                all_or_nothing.hincrby(self._fence, "unit", 0)
+                all_or_nothing.hset(self._fence, "owner", owner)
+                return all_or_nothing.execute()
+
+        epoch, unit, _ = self._ask(raised)
+        self._delete_ranges()
+        return Fence(epoch, unit, owner)
+
+    # --- looks -----------------------------------------------------------------------------------------------
+
+    def look_up(self, wanted: Wanted) -> Found:
+        asked = {area: list(keys) for area, keys in wanted.items() if keys}
+
+        def found(client: Redis) -> list[Any]:
+            with client.pipeline(transaction=len(asked) > 1) as at_once:
+                for area, keys in asked.items():
+                    at_once.hmget(self._values[area], keys)
+                return at_once.execute()
+
+        answers = self._ask(found) if asked else []
+        told = {
+            area: dict(zip(keys, values, strict=True))
+            for (area, keys), values in zip(asked.items(), answers, strict=True)
+        }
+        return {area: told.get(area, {}) for area in wanted}
+
+    def page(
+        self, area: Area, start: bytes, end: bytes, limit: int, max_bytes: int, backwards: bool
+    ) -> list[tuple[bytes, bytes]]:
+        low, high = b"[" + start, b"(" + end
+        bounds = (high, low, "REV") if backwards else (low, high)
+        keys = (self._values[area], self._order[area])
+        flat = self._ask(lambda client: self._page(keys, (limit, max_bytes, *bounds), client))
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
+    # --- writes ----------------------------------------------------------------------------------------------
+
+    def apply(self, epoch: int, unit: int, changes: Changes) -> bool:
+        ranges = [part for one in _spared(changes) for part in one]
+        left = self._run(epoch, unit, len(ranges) // 3, *ranges, *_runs(changes))
+        if left > 0:
+            self._delete_ranges()
+        return left >= 0
+
+    def _delete_ranges(self) -> None:
+        """What the script of a unit has left of its ranges, step by step: Redis answers others in between. The unit is
+        complete in all else, and no key that is put later lies in them, because the next unit deletes them first."""
+        while self._run():
+            pass
+
+    def _run(self, *args: Any) -> int:
+        keys = [self._fence, self._ranges]
+        for area in AREAS:
+            keys += (self._values[area], self._order[area])
+        left: int = self._ask(lambda client: self._apply(keys, args, client))
+        return left
+
+    # --- the server itself -----------------------------------------------------------------------------------
+
+    def weaknesses(self) -> list[str]:
+        try:
+            settings: dict[Any, Any] = self._ask(lambda client: client.config_get("*"))
+        except ServerAway as error:
+            if not isinstance(error.__cause__, ResponseError):
+                raise
+            return [f"its settings may not be asked for, so nobody knows what it can lose: {error}"]
+        role = self._ask(lambda client: client.info("replication"))["role"]
+        return [*_weak_settings(settings), *([] if role == "master" else ["it is a replica, not a master"])]
+
+    def cut(self) -> None:
+        """And back to the address that was given: in a cluster, that one knows who has taken over."""
+        for client in {self._home, self._client}:
+            client.connection_pool.disconnect(inuse_connections=False)
+        self._client = self._home
+
+    def close(self) -> None:
+        self.cut()
+
+
+def _text(script: str) -> str:
+    return resources.files(__package__).joinpath("lua", script).read_text(encoding="utf-8")
+
+
+def _spared(changes: Changes) -> Iterator[tuple[int, bytes, bytes]]:
+    """The ranges without the keys that the same unit puts: whatever is left of them may be deleted later."""
+    for area, start, end in changes.ranges:
+        number = AREAS.index(area) + 1
+        put = changes.keys[area].items()
+        for key in sorted(key for key, value in put if value is not None and start <= key < end):
+            yield number, start, key
+            start = behind(key)
+        yield number, start, end
+
+
+def _runs(changes: Changes) -> list[Any]:
+    """Deletions go first: where Redis is full, it refuses a script whose first change needs room."""
+    runs: list[Any] = []
+    for number, area in enumerate(AREAS, 1):
+        _add_runs(runs, "delete", number, [key for key, value in changes.keys[area].items() if value is None])
+    for number, area in enumerate(AREAS, 1):
+        put = [pair for pair in changes.keys[area].items() if pair[1] is not None]
+        _add_runs(runs, "put", number, [part for pair in put for part in pair])
+    return runs
+
+
+def _add_runs(runs: list[Any], kind: str, area: int, values: list[Any]) -> None:
+    for place in range(0, len(values), _IN_ONE_RUN):
+        run = values[place : place + _IN_ONE_RUN]
+        runs += (kind, area, len(run))
+        runs += run
+
+
+def _weak_settings(settings: Mapping[str, str]) -> Iterator[str]:
+    if settings.get("appendonly") != "yes":
+        yield "appendonly is not yes: what was written since the last snapshot goes with the process"
+    if settings.get("appendfsync") != "always":
+        yield f"appendfsync is {settings.get('appendfsync')}, not always: a power cut takes back what was acknowledged"
+    if settings.get("no-appendfsync-on-rewrite") == "yes":
+        yield "no-appendfsync-on-rewrite is yes: while the log is rewritten, nothing is synced"
+    if settings.get("maxmemory-policy", "").startswith("allkeys"):
+        yield f"maxmemory-policy is {settings['maxmemory-policy']}: when memory runs out, keys are dropped"
+
+
+def _reason(error: Exception) -> str:
+    said = f"{type(error).__name__} {error}"
+    known = [reason for words, reason in _REASONS.items() if any(word in said for word in words.split())]
+    return f"{known[0]} ({error})" if known else str(error)
