@@ -1,0 +1,253 @@
+"""One run in one mode, from the first process to the verdict."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from tallystick.chaos.display import ChaosDisplay, Progress
+from tallystick.chaos.evidence import Inspector, Left, Names
+from tallystick.chaos.ground import RocksdbGround
+from tallystick.chaos.modes import PROMISES, Mode
+from tallystick.chaos.nodes import Node, Nodes
+from tallystick.chaos.schedule import Sizes, Strike, plan
+from tallystick.chaos.verdict import Findings, owed, settled, standing
+from tallystick.chaos.worker import Sabotage, WorkerSettings
+from tallystick.demo.verdict import Line, passed
+
+TICK_SECONDS = 0.02
+LOOK_SECONDS = 0.5
+# A slow machine breaks no promise; one on which nothing moves does.
+STILL_SECONDS = 120.0
+
+
+class ChaosOptions(NamedTuple):
+    sizes: Sizes = Sizes()
+    rounds: int = 4
+    seconds: float = 8.0
+    rate: float = 50.0
+    messages: int = 0
+    seed: int = 0
+    sabotage: Sabotage = ""
+
+
+class RoundLook(NamedTuple):
+    """What held at the end of a round, while the load went on."""
+
+    number: int
+    lines: list[Line]
+    committed: int
+    unconfirmed: int
+    late_seconds: float  # until all that was confirmed had been consumed
+
+
+class ModeCounts(NamedTuple):
+    committed: int
+    consumed: int
+    struck: dict[str, dict[str, int]]  # by role, then by blow
+    resolved_by_check: dict[str, int]
+    redriven: int
+    sent_again: int
+    duplicates_dropped: int  # at least: a killed consumer takes its last count with it
+    longest_unavailable: float  # seconds, as seen by a producer that was itself running
+
+
+class ModeResult(NamedTuple):
+    mode: Mode
+    lines: list[Line]
+    rounds: list[RoundLook]
+    counts: ModeCounts
+    seconds: float
+    interrupted: bool
+
+    @property
+    def passed(self) -> bool:
+        return passed(self.lines) and all(passed(look.lines) for look in self.rounds)
+
+
+class Patience:
+    """How long nothing has moved."""
+
+    def __init__(self) -> None:
+        self._seen: object = None
+        self._moved = time.monotonic()
+
+    def is_over(self, seen: object) -> bool:
+        if seen != self._seen:
+            self._seen, self._moved = seen, time.monotonic()
+        return time.monotonic() - self._moved > STILL_SECONDS
+
+
+class Run:
+    """The nodes of one run, in a directory of its own."""
+
+    def __init__(self, options: ChaosOptions, mode: Mode, directory: Path, display: ChaosDisplay) -> None:
+        self._options, self._mode, self._display = options, mode, display
+        self._names = Names(directory)
+        self._promise = PROMISES[mode]
+        directory.mkdir(parents=True, exist_ok=True)
+        ground = RocksdbGround(directory, options.sizes.broker)
+        settings = WorkerSettings(
+            mode=mode,
+            consumers=options.sizes.consumer,
+            rate=options.rate,
+            messages=options.messages,
+            sabotage=options.sabotage,
+            enough=str(self._names.enough),
+        )
+        self._nodes = Nodes(self._names, options.sizes, ground, settings)
+        urls = [broker.url for broker in ground.brokers]
+        self._inspector = Inspector(mode, self._names, options.sizes.producer, options.sizes.consumer, urls)
+        self._interrupted = False
+        self._shown = 0.0
+        self._round_number = 0
+
+    def run(self) -> ModeResult:
+        began = time.monotonic()
+        try:
+            with self._interruptible(), self._display.running():
+                self._nodes.start()
+                looks = self._rounds()
+                self._settle()
+                self._nodes.stop_workers()
+                found = self._inspector.settled()._replace(crashed=self._nodes.crashed.total())
+                counts = self._counts(found)
+        finally:
+            self._nodes.end()
+        lines = settled(found, self._promise)
+        return ModeResult(self._mode, lines, looks, counts, time.monotonic() - began, self._interrupted)
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """The first Ctrl-C ends the rounds; what has happened is still judged. The second ends everything."""
+
+        def told(number: int, frame: FrameType | None) -> None:
+            if self._interrupted:
+                raise KeyboardInterrupt
+            self._interrupted = True
+            self._display.say("no more rounds; Ctrl-C again ends without a verdict")
+
+        before = signal.signal(signal.SIGINT, told)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    # --- rounds ----------------------------------------------------------------------------------------------------
+
+    def _rounds(self) -> list[RoundLook]:
+        options = self._options
+        looks: list[RoundLook] = []
+        for strikes in plan(f"{options.seed}/{self._mode}", options.rounds, options.seconds, options.sizes):
+            self._round_number += 1
+            self._gather_speed()
+            self._round(strikes)
+            looks.append(self._look())
+            self._display.round_over(looks[-1].number, looks[-1].lines, looks[-1].late_seconds)
+            if self._interrupted or not passed(looks[-1].lines) or self._all_sent():
+                break
+        return looks
+
+    def _gather_speed(self) -> None:
+        """A blow at a process that has not begun with its work shows nothing."""
+        patience = Patience()
+        while (at_work := self._inspector.at_work()) < self._options.sizes.producer + self._options.sizes.consumer:
+            if patience.is_over(at_work) or self._interrupted:
+                return
+            self._tick("starting")
+
+    def _round(self, strikes: list[Strike]) -> None:
+        began = time.monotonic()
+        due: list[tuple[float, Callable[[Strike], None], Strike]] = []
+        for strike in strikes:
+            due.append((began + strike.at, self._nodes.strike, strike))
+            due.append((began + strike.at + strike.lasts, self._nodes.relieve, strike))
+        due.sort(key=lambda one: one[0])
+        end = began + self._options.seconds
+        up = False
+        while due or not up or (time.monotonic() < end and not self._interrupted):
+            while due and due[0][0] <= time.monotonic():
+                _, act, strike = due.pop(0)
+                act(strike)
+            up = self._tick("striking")
+
+    def _tick(self, phase: str) -> bool:
+        """Look after the nodes; whether all of them are up."""
+        time.sleep(TICK_SECONDS)
+        up = self._nodes.tend()
+        if time.monotonic() - self._shown > LOOK_SECONDS:
+            self._inspector.look()
+            self._shown = time.monotonic()
+            self._display.show(self._progress(phase))
+        return up
+
+    def _look(self) -> RoundLook:
+        """The inequalities. What is owed now has to come, for as long as anything comes at all."""
+        began = time.monotonic()
+        found = self._inspector.standing()
+        missing = owed(found, self._promise) - self._consumed()
+        patience = Patience()
+        while missing and not patience.is_over(len(missing)):
+            self._tick("looking")
+            missing -= self._consumed()
+        lines = standing(found, self._promise, missing)
+        number, late = self._round_number, time.monotonic() - began
+        return RoundLook(number, lines, len(found.committed), len(found.unconfirmed), late)
+
+    def _consumed(self) -> set[str]:
+        return {effect.name for books in self._inspector.consumers for effect in books.effects}
+
+    def _all_sent(self) -> bool:
+        return all(journal.done for journal in self._inspector.told)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Until nothing is left to do, or nothing moves any more (which the verdict then tells)."""
+        self._names.enough.touch()
+        patience = Patience()
+        left: Left | None = None
+        while left is None or not (left.nothing or patience.is_over((left, len(self._consumed())))):
+            deadline = time.monotonic() + LOOK_SECONDS
+            while time.monotonic() < deadline:
+                self._tick("settling")
+            left = self._inspector.left()
+        self._inspector.look()
+
+    def _progress(self, phase: str) -> Progress:
+        return Progress(
+            self._mode,
+            phase,
+            self._round_number,
+            self._options.rounds,
+            len(self._inspector.committed()),
+            sum(len(books.effects) for books in self._inspector.consumers),
+            self._nodes.struck,
+        )
+
+    def _counts(self, found: Findings) -> ModeCounts:
+        inspector = self._inspector
+        struck: dict[str, dict[str, int]] = {}
+        for (role, blow), times in sorted(self._nodes.struck.items()):
+            struck.setdefault(role, {})[blow] = times
+        waits = [
+            journal.longest_wait(self._nodes.pauses[Node("producer", number)])
+            for number, journal in enumerate(inspector.told)
+        ]
+        by_check: Counter[str] = inspector.resolved_by_check() if self._mode == "check-back" else Counter()
+        return ModeCounts(
+            committed=len(found.committed),
+            consumed=len(self._consumed()),
+            struck=struck,
+            resolved_by_check=dict(by_check),
+            redriven=sum(books.redriven() for books in inspector.producers),
+            sent_again=sum(journal.count("again") for journal in inspector.told),
+            duplicates_dropped=sum(journal.total("duplicates") for journal in inspector.counted),
+            longest_unavailable=round(max(waits, default=0.0), 2),
+        )
