@@ -18,6 +18,7 @@ Weather = Literal["calm", "cut", "stall", "lose"]
 CHUNK = 65_536
 AGAIN_SECONDS = 0.05
 CALL_SECONDS = 30.0
+END_SECONDS = 5.0
 T = TypeVar("T")
 
 
@@ -70,6 +71,8 @@ class Crossing:
                 return writer.transport.abort()
             both = {writer.transport, far_writer.transport}
             self._transports |= both
+            if self._weather == "cut":  # since it was accepted
+                self._cut()
             try:
                 await asyncio.gather(
                     self._requests(reader, far_writer), self._answers(far_reader, writer), return_exceptions=True
@@ -105,6 +108,7 @@ class Network:
     """All crossings, served by a thread of their own."""
 
     def __init__(self) -> None:
+        self._crossings: list[Crossing] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chaos-network", daemon=True)
         self._thread.start()
@@ -112,6 +116,7 @@ class Network:
     def cross(self, target_port: int) -> Crossing:
         """A new way to a port on this machine."""
         crossing = Crossing(target_port)
+        self._crossings.append(crossing)
         self.change([crossing], "calm")
         return crossing
 
@@ -126,10 +131,12 @@ class Network:
         self._loop.close()
 
     async def _end(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for crossing in self._crossings:
+            await crossing.change("cut")
+        ending = asyncio.all_tasks() - {asyncio.current_task()}
+        if ending:
+            await asyncio.wait(ending, timeout=END_SECONDS)
+        await asyncio.sleep(0)  # aborted transports close their sockets in the next turn of the loop
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_SECONDS)

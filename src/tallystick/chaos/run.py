@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -164,18 +164,21 @@ class Run:
 
     def _round(self, strikes: list[Strike]) -> None:
         began = time.monotonic()
-        due: list[tuple[float, Callable[[Strike], None], Strike]] = []
-        for strike in strikes:
-            due.append((began + strike.at, self._nodes.strike, strike))
-            due.append((began + strike.at + strike.lasts, self._nodes.relieve, strike))
-        due.sort(key=lambda one: one[0])
-        end = began + self._options.seconds
+        waiting, under_way = list(strikes), list[Strike]()
         up = False
-        while due or not up or (time.monotonic() < end and not self._interrupted):
-            while due and due[0][0] <= time.monotonic():
-                _, act, strike = due.pop(0)
-                act(strike)
+        while waiting or under_way or not up or (self._since(began) < self._options.seconds and not self._interrupted):
+            if self._interrupted:
+                waiting.clear()
+            while waiting and waiting[0].at <= self._since(began):
+                self._nodes.strike(waiting[0])
+                under_way.append(waiting.pop(0))
+            for strike in [one for one in under_way if self._interrupted or one.ends <= self._since(began)]:
+                self._nodes.relieve(strike)
+                under_way.remove(strike)
             up = self._tick("striking")
+
+    def _since(self, began: float) -> float:
+        return time.monotonic() - began
 
     def _tick(self, phase: str) -> bool:
         """Look after the nodes; whether all of them are up."""

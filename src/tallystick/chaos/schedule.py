@@ -41,6 +41,10 @@ class Strike(NamedTuple):
     at: float
     lasts: float
 
+    @property
+    def ends(self) -> float:
+        return self.at + self.lasts
+
 
 def plan(seed: str, rounds: int, seconds: float, sizes: Sizes) -> list[list[Strike]]:
     """The strikes of each round, in order of time. Round 1 strikes one node of each kind, round 2 two, and so on; when
