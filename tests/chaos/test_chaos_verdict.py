@@ -119,6 +119,7 @@ DOUBLED = RIGHT._replace(effects=[A, B, C, Effect("a", "gid-y/0")], logged=["a",
 def test_at_most_once_may_lose_and_no_more() -> None:
     promise = PROMISES["level-0"]
     assert passed(settled(LOST, promise))
+    assert settled(LOST, promise)[0].detail == "2 lost"
     assert "none has been consumed twice" in broken(settled(DOUBLED, promise))
     assert "nothing else has been consumed" in broken(settled(RIGHT._replace(effects=[A, D]), promise))
 

@@ -109,7 +109,7 @@ def _facts(options: ChaosOptions, result: ModeResult) -> list[str]:
     facts = [
         f"{counts.committed:,} committed and {counts.consumed:,} consumed in {result.seconds:.0f} s",
         f"survived {blows_text(struck)} in {len(result.rounds)} rounds",
-        f"longest time that a running producer got nothing through: {counts.longest_unavailable:.1f} s",
+        f"a broker took at most {counts.slowest_broker_start:.1f} s to start again",
         f"{counts.duplicates_dropped:,} duplicates dropped by consumers, at least",
     ]
     if result.mode == "check-back":
@@ -117,6 +117,8 @@ def _facts(options: ChaosOptions, result: ModeResult) -> list[str]:
         facts.append(f"the check-back resolved {sum(by_check.values())}: {told}")
     if result.mode in ("outbox", "consumer-dedup"):
         facts.append(f"{counts.redriven:,} rows re-driven from outboxes")
+    if result.mode != "level-0":  # which is told nothing
+        facts.insert(2, f"a running producer got nothing through for at most {counts.longest_unavailable:.1f} s")
     if counts.sent_again:
         facts.append(f"{counts.sent_again:,} sent again")
     return [*facts, f"again: tallystick chaos --mode {result.mode} {_again(options)}"]

@@ -38,11 +38,12 @@ class Nodes:
         self._weather: defaultdict[Node, Weather] = defaultdict(lambda: "calm")
         self._workers: dict[Node, Process] = {}
         self._down: set[Node] = set()
-        self._coming: set[Node] = set()  # brokers that were started and do not take work yet
+        self._coming: dict[Node, float] = {}  # brokers that were started, and when, and do not take work yet
         self._paused: dict[Node, float] = {}
         self.pauses: defaultdict[Node, list[Pause]] = defaultdict(list)
         self.struck: Counter[tuple[str, str]] = Counter()
         self.crashed: Counter[Role] = Counter()  # ends that nobody asked for
+        self.slowest_start = 0.0  # of a broker, until it took work
 
     def start(self) -> None:
         self._ground.start()
@@ -90,7 +91,7 @@ class Nodes:
             self._process(node).spawn()
             self._down.discard(node)
             if node.role == "broker":
-                self._coming.add(node)
+                self._coming[node] = time.monotonic()
         elif strike.blow == "pause":
             self._process(node).resume()
             self.pauses[node].append(Pause(self._paused.pop(node), time.monotonic()))
@@ -105,7 +106,7 @@ class Nodes:
                 self.crashed[node.role] += 1
                 self._process(node).spawn()
         for node in [node for node in self._coming if self._broker(node).ready]:
-            self._coming.discard(node)
+            self.slowest_start = max(self.slowest_start, time.monotonic() - self._coming.pop(node))
             self._change(node, "calm")
         return not self._coming
 

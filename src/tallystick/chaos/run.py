@@ -56,6 +56,7 @@ class ModeCounts(NamedTuple):
     sent_again: int
     duplicates_dropped: int  # at least: a killed consumer takes its last count with it
     longest_unavailable: float  # seconds, as seen by a producer that was itself running
+    slowest_broker_start: float  # seconds, until it took work; part of the above where no other broker was up
 
 
 class ModeResult(NamedTuple):
@@ -253,4 +254,5 @@ class Run:
             sent_again=sum(journal.count("again") for journal in inspector.told),
             duplicates_dropped=sum(journal.total("duplicates") for journal in inspector.counted),
             longest_unavailable=round(max(waits, default=0.0), 2),
+            slowest_broker_start=round(self._nodes.slowest_start, 2),
         )

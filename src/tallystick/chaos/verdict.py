@@ -49,9 +49,8 @@ def standing(findings: Findings, promise: Promise, missing: set[str]) -> list[Li
 def settled(findings: Findings, promise: Promise) -> list[Line]:
     """When nobody sends any more, and all that is left has had its time."""
     consumed = _names(findings)
-    lost = set() if promise.may_lose else findings.committed - consumed
     return [
-        none_of("what is committed has been consumed", lost, "lost"),
+        _lost("what is committed has been consumed", findings.committed - consumed, promise),
         *_always(findings, promise),
         *_logs(findings, promise),
         none_of(
@@ -67,11 +66,11 @@ def settled(findings: Findings, promise: Promise) -> list[Line]:
 def _always(findings: Findings, promise: Promise) -> list[Line]:
     """What holds at any moment."""
     consumed = _names(findings)
-    doubled = set() if promise.may_double else _repeated(effect.name for effect in findings.effects)
+    doubled = _repeated(effect.name for effect in findings.effects)
     return [
         none_of("nothing else has been consumed", consumed - findings.committed, "ghosts"),
         none_of("nothing of what was rolled back", consumed & findings.rolled_back, "rolled back, and consumed"),
-        none_of("none has been consumed twice", doubled, "doubled"),
+        _doubled("none has been consumed twice", doubled, promise),
         none_of(
             "no message of a log has had its effect twice",
             _repeated(effect.message_id for effect in findings.effects),
@@ -90,13 +89,23 @@ def _logs(findings: Findings, promise: Promise) -> list[Line]:
     if findings.logged is None:
         return []
     logged = set(findings.logged)
-    missing = set() if promise.may_lose else findings.committed - logged
-    doubled = set() if promise.may_double else _repeated(findings.logged)
     return [
-        none_of("what is committed is in the brokers' logs", missing, "missing"),
+        _lost("what is committed is in the brokers' logs", findings.committed - logged, promise),
         none_of("nothing else is in them", logged - findings.committed, "not committed"),
-        none_of("none is in them twice", doubled, "twice"),
+        _doubled("none is in them twice", _repeated(findings.logged), promise),
     ]
+
+
+def _lost(claim: str, missing: set[str], promise: Promise) -> Line:
+    if promise.may_lose:
+        return Line(f"{claim}, or lost, which this mode allows", True, f"{len(missing):,} lost")
+    return none_of(claim, missing, "lost")
+
+
+def _doubled(claim: str, doubled: set[str], promise: Promise) -> Line:
+    if promise.may_double:
+        return Line(f"{claim}, or doubled, which this mode allows", True, f"{len(doubled):,} doubled")
+    return none_of(claim, doubled, "doubled")
 
 
 def _contradictory(findings: Findings) -> set[str]:
