@@ -6,7 +6,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -60,37 +60,43 @@ class Echo:
         self._listener.close()
 
 
-@contextmanager
-def crossing() -> Iterator[tuple[Network, Crossing, Echo]]:
-    with closing(Echo()) as echo, closing(Network()) as network:
-        yield network, network.cross(echo.port), echo
+Ways = tuple[Network, Crossing, Echo]
+
+
+@pytest.fixture
+def ways(tmp_path: Path) -> Iterator[Ways]:
+    with closing(Echo()) as echo, closing(Network(tmp_path / "network.log")) as network:
+        way = network.cross(echo.port)
+        network.start()
+        yield network, way, echo
 
 
 def call(way: Crossing, timeout: float = 60.0) -> socket.socket:
     return socket.create_connection(("127.0.0.1", way.port), timeout=timeout)
 
 
-def test_a_calm_network_passes_on_what_it_is_given() -> None:
-    with crossing() as (_, way, _), call(way) as connection:
+def test_a_calm_network_passes_on_what_it_is_given(ways: Ways) -> None:
+    _, way, _ = ways
+    with call(way) as connection:
         connection.sendall(b"tea")
         assert connection.recv(10) == b"tea"
 
 
-def test_a_cut_ends_connections_and_refuses_new_ones_until_it_is_over() -> None:
-    with crossing() as (network, way, echo):
-        with call(way) as connection:
-            connection.sendall(b"tea")
-            assert connection.recv(10) == b"tea"
-            network.change([way], "cut")
-            with pytest.raises(OSError, match=r"[Rr]eset|refused"):
-                ended(connection)
-        with pytest.raises(ConnectionRefusedError):
-            call(way)
-        network.change([way], "calm")
-        with call(way) as connection:
-            connection.sendall(b"again")
-            assert connection.recv(10) == b"again"
-        assert echo.heard == [b"tea", b"again"]
+def test_a_cut_ends_connections_and_refuses_new_ones_until_it_is_over(ways: Ways) -> None:
+    network, way, echo = ways
+    with call(way) as connection:
+        connection.sendall(b"tea")
+        assert connection.recv(10) == b"tea"
+        network.change([way], "cut")
+        with pytest.raises(OSError, match=r"[Rr]eset|refused"):
+            ended(connection)
+    with pytest.raises(ConnectionRefusedError):
+        call(way)
+    network.change([way], "calm")
+    with call(way) as connection:
+        connection.sendall(b"again")
+        assert connection.recv(10) == b"again"
+    assert echo.heard == [b"tea", b"again"]
 
 
 def ended(connection: socket.socket) -> None:
@@ -98,35 +104,35 @@ def ended(connection: socket.socket) -> None:
         raise ConnectionResetError("Reset in good order")
 
 
-def test_a_stalled_request_arrives_late_even_if_its_sender_is_gone() -> None:
-    with crossing() as (network, way, echo):
-        with call(way) as connection:
-            connection.sendall(b"tea")
-            assert connection.recv(10) == b"tea"
-            network.change([way], "stall")
-            connection.sendall(b"late")
-            connection.settimeout(0.2)
-            with pytest.raises(TimeoutError):
-                connection.recv(10)
-        assert echo.heard == [b"tea"]
-        network.change([way], "calm")
-        eventually(lambda: echo.heard == [b"tea", b"late"])
+def test_a_stalled_request_arrives_late_even_if_its_sender_is_gone(ways: Ways) -> None:
+    network, way, echo = ways
+    with call(way) as connection:
+        connection.sendall(b"tea")
+        assert connection.recv(10) == b"tea"
+        network.change([way], "stall")
+        connection.sendall(b"late")
+        connection.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            connection.recv(10)
+    assert echo.heard == [b"tea"]
+    network.change([way], "calm")
+    eventually(lambda: echo.heard == [b"tea", b"late"])
 
 
-def test_a_lost_answer_is_that_of_a_request_that_arrived() -> None:
-    with crossing() as (network, way, echo):
-        network.change([way], "lose")
-        with call(way) as connection:
-            connection.sendall(b"tea")
-            assert connection.recv(10) == b""
-        assert echo.heard == [b"tea"]
+def test_a_lost_answer_is_that_of_a_request_that_arrived(ways: Ways) -> None:
+    network, way, echo = ways
+    network.change([way], "lose")
+    with call(way) as connection:
+        connection.sendall(b"tea")
+        assert connection.recv(10) == b""
+    assert echo.heard == [b"tea"]
 
 
-def test_where_nobody_listens_a_connection_ends_at_once() -> None:
-    with crossing() as (_, way, echo):
-        echo.close()
-        with pytest.raises(OSError, match=r"[Rr]eset"), call(way) as connection:
-            ended(connection)
+def test_where_nobody_listens_a_connection_ends_at_once(ways: Ways) -> None:
+    _, way, echo = ways
+    echo.close()
+    with pytest.raises(OSError, match=r"[Rr]eset"), call(way) as connection:
+        ended(connection)
 
 
 # --- journals ----------------------------------------------------------------------------------------------------

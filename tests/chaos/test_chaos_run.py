@@ -225,5 +225,5 @@ def test_ctrl_c_ends_the_rounds_with_a_verdict_and_twice_without(tmp_path: Path,
         assert (running.returncode, json.loads(out)["modes"][0]["interrupted"]) == (0, True)
     else:
         assert (running.returncode, out) == (1, "")
-        assert "nothing was judged" in err
+        assert "check-back was not judged" in err
     eventually(lambda: not living(directory))

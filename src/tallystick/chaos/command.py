@@ -65,11 +65,12 @@ def chaos(
             results.append(_run(options, one, work, console))
             if results[-1].interrupted:
                 break
+        work.settled = all(result.passed for result in results)
     except KeyboardInterrupt:
-        console.print("stopped; nothing was judged")
+        console.print(f"stopped; {one} was not judged")
         raise typer.Exit(1) from None
     finally:
-        work.leave(results)
+        work.leave()
     if as_json:
         print_json(_as_data(options, results, work))
     if not all(result.passed for result in results):
@@ -84,10 +85,11 @@ class _Place:
         if directory is not None and directory.exists() and any(directory.iterdir()):
             raise InvalidRequest(f"--directory: {directory} is not empty", field="--directory")
         self.directory = directory or Path(tempfile.mkdtemp(prefix="tallystick-chaos-"))
+        self.settled = False  # nobody has reason to look into it
         self.kept = True
 
-    def leave(self, results: list[ModeResult]) -> None:
-        self.kept = self._keep or not results or not all(result.passed for result in results)
+    def leave(self) -> None:
+        self.kept = self._keep or not self.settled
         if self.kept:
             self._console.print(f"databases, journals and logs are kept in {self.directory}", soft_wrap=True)
         else:

@@ -41,6 +41,10 @@ class Names(NamedTuple):
     def enough(self) -> Path:
         return self.directory / "enough"
 
+    @property
+    def hold(self) -> Path:
+        return self.directory / "hold"
+
 
 class Left(NamedTuple):
     """What keeps a run from having settled."""
@@ -78,8 +82,15 @@ class Inspector:
         """How many producers have begun with their work, and how many consumers have begun to listen."""
         return sum(journal.at_work for journal in self.told) + sum(bool(journal.notes) for journal in self.counted)
 
-    def committed(self) -> set[str]:
-        return set().union(*(books.committed for books in self.producers))
+    def committed(self) -> int:
+        return sum(len(books.committed) for books in self.producers)
+
+    def consumed(self) -> int:
+        return sum(len(books.names) for books in self.consumers)
+
+    def without_consumed(self, names: set[str]) -> set[str]:
+        """Those that no consumer has, as far as was looked."""
+        return names.difference(*(books.names for books in self.consumers))
 
     def standing(self) -> Findings:
         """While the load goes on."""
@@ -116,7 +127,7 @@ class Inspector:
 
     def _databases(self) -> Findings:
         return Findings(
-            committed=self.committed(),
+            committed=set().union(*(books.committed for books in self.producers)),
             effects=[effect for books in self.consumers for effect in books.effects],
             ok=set().union(*(journal.told("ok") for journal in self.told)),
             rolled_back=set().union(*(journal.told("rolled_back") for journal in self.told)),

@@ -96,7 +96,7 @@ class JournalReader:
         longest, before = 0.0, None
         stopped = list(pauses)
         for note in self.notes:
-            if note.word == "start":
+            if note.word in ("start", "held"):  # held: it did not try
                 before = note.at
             elif note.word == "ok" and before is not None:
                 longest = max(longest, note.at - before - _within(stopped, before, note.at))

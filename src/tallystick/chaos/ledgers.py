@@ -165,6 +165,7 @@ class ConsumerBooks:
     def __init__(self, path: Path, group: str) -> None:
         self._path, self._group, self._last = path, group, 0
         self.effects: list[Effect] = []
+        self.names: set[str] = set()  # of messages that have had their effect
 
     def look(self) -> None:
         """Effects that came since the last look, each with whether its mark is there: an inbox row, or an offset of the
@@ -173,8 +174,9 @@ class ConsumerBooks:
             rows = connection.execute(_EFFECTS, {"group": self._group, "last": self._last}).fetchall()
         for self._last, name, message_id, marked in rows:
             self.effects.append(Effect(name, message_id, bool(marked)))
+            self.names.add(name)
 
     def look_again(self) -> None:
         """From the beginning: what was marked once may not be any more."""
-        self._last, self.effects = 0, []
+        self._last, self.effects, self.names = 0, [], set()
         self.look()

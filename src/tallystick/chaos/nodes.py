@@ -13,7 +13,8 @@ from tallystick.chaos.evidence import Names
 from tallystick.chaos.ground import Ground
 from tallystick.chaos.journal import Pause
 from tallystick.chaos.ledgers import found_consumer, found_producer
-from tallystick.chaos.network import Crossing, Network, Weather
+from tallystick.chaos.network import Crossing, Network
+from tallystick.chaos.proxy import Weather
 from tallystick.chaos.schedule import ROLES, Role, Sizes, Strike
 from tallystick.chaos.worker import WorkerSettings, as_argument
 from tallystick.local import LocalService, Process, module
@@ -33,7 +34,7 @@ class Nodes:
 
     def __init__(self, names: Names, sizes: Sizes, ground: Ground, settings: WorkerSettings) -> None:
         self._names, self._sizes, self._ground, self._settings = names, sizes, ground, settings
-        self._network = Network()
+        self._network = Network(names.directory / "network.log")
         self._crossings: dict[tuple[Node, Node], Crossing] = {}
         self._weather: defaultdict[Node, Weather] = defaultdict(lambda: "calm")
         self._workers: dict[Node, Process] = {}
@@ -47,16 +48,17 @@ class Nodes:
 
     def start(self) -> None:
         self._ground.start()
-        for number in range(self._sizes.producer):
-            found_producer(self._names.database("producer", number))
-            self._start_worker(Node("producer", number))
-        for number in range(self._sizes.consumer):
-            found_consumer(self._names.database("consumer", number))
-            self._start_worker(Node("consumer", number))
+        workers = [node for node in self._all() if node.role != "broker"]
+        for node in workers:
+            found = found_producer if node.role == "producer" else found_consumer
+            found(self._names.database(*node))
+            for broker in self._brokers():
+                self._crossings[node, broker] = self._network.cross(self._broker(broker).port)
+        self._network.start()
+        for node in workers:
+            self._start_worker(node)
 
     def _start_worker(self, node: Node) -> None:
-        for broker in self._brokers():
-            self._crossings[node, broker] = self._network.cross(self._broker(broker).port)
         settings = msgspec.structs.replace(
             self._settings,
             number=node.number,
@@ -111,11 +113,14 @@ class Nodes:
         return not self._coming
 
     def _change(self, node: Node, weather: Weather) -> None:
+        """A way has the worse weather of its two ends."""
         self._weather[node] = weather
+        ways: defaultdict[Weather, list[Crossing]] = defaultdict(list)
         for ends, crossing in self._crossings.items():
             if node in ends:
-                worst = min((self._weather[end] for end in ends), key=WORST_FIRST.index)
-                self._network.change([crossing], worst)
+                ways[min((self._weather[end] for end in ends), key=WORST_FIRST.index)].append(crossing)
+        for worst, crossings in ways.items():
+            self._network.change(crossings, worst)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

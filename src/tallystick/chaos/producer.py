@@ -57,7 +57,7 @@ def main() -> None:
     earlier.look()
     life = earlier.count("start")
     journal.note("start")
-    numbers = _Numbers(earlier.count("try"), settings)
+    numbers = _Numbers(earlier.count("try"), settings, journal)
     group = f"{PRODUCERS}{settings.number}"
     client = tallystick.Client(
         settings.urls, group=group, database=lambda: connect(settings.database), timeout=ANSWER_SECONDS
@@ -77,8 +77,8 @@ def main() -> None:
 class _Numbers:
     """Numbers the work of all threads, and paces them."""
 
-    def __init__(self, done: int, settings: WorkerSettings) -> None:
-        self._settings, self._next = settings, done
+    def __init__(self, done: int, settings: WorkerSettings, journal: JournalWriter) -> None:
+        self._settings, self._next, self._journal = settings, done, journal
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[int]:
@@ -86,13 +86,17 @@ class _Numbers:
         pause = THREADS / self._settings.rate
         due = time.monotonic()
         while not self._settings.is_enough:
+            if self._settings.is_held:
+                self._journal.note("held")
+                time.sleep(IDLE_SECONDS)
+                continue
             with self._lock:
                 number, self._next = self._next, self._next + 1
             if self._settings.messages and number >= self._settings.messages:
                 return
             yield number
             due = max(due + pause, time.monotonic())
-            time.sleep(due - time.monotonic() if due > time.monotonic() else 0)
+            time.sleep(max(0.0, due - time.monotonic()))
 
 
 def _work(producer: _Producer, numbers: _Numbers, told: threading.Event) -> None:

@@ -23,6 +23,7 @@ from tallystick.demo.verdict import Line, passed
 
 TICK_SECONDS = 0.02
 LOOK_SECONDS = 0.5
+MOST_BEHIND = 1_000  # messages that wait for consumers before producers do
 # A slow machine breaks no promise; one on which nothing moves does.
 STILL_SECONDS = 120.0
 
@@ -101,6 +102,7 @@ class Run:
             messages=options.messages,
             sabotage=options.sabotage,
             enough=str(self._names.enough),
+            hold=str(self._names.hold),
         )
         self._nodes = Nodes(self._names, options.sizes, ground, settings)
         urls = [broker.url for broker in ground.brokers]
@@ -149,9 +151,12 @@ class Run:
             self._round_number += 1
             self._gather_speed()
             self._round(strikes)
-            looks.append(self._look())
-            self._display.round_over(looks[-1].number, looks[-1].lines, looks[-1].late_seconds)
-            if self._interrupted or not passed(looks[-1].lines) or self._all_sent():
+            look = self._look()
+            if self._interrupted:  # the end is near, and says more
+                break
+            looks.append(look)
+            self._display.round_over(look.number, look.lines, look.late_seconds)
+            if not passed(look.lines) or self._all_sent():
                 break
         return looks
 
@@ -187,25 +192,31 @@ class Run:
         up = self._nodes.tend()
         if time.monotonic() - self._shown > LOOK_SECONDS:
             self._inspector.look()
+            self._hold_back()
             self._shown = time.monotonic()
             self._display.show(self._progress(phase))
         return up
+
+    def _hold_back(self) -> None:
+        """On a machine that cannot keep up, what is left to consume must not grow from round to round."""
+        behind = self._inspector.committed() - self._inspector.consumed()
+        if behind > MOST_BEHIND and not self._promise.may_lose:  # what is lost is never caught up with
+            self._names.hold.touch()
+        else:
+            self._names.hold.unlink(missing_ok=True)
 
     def _look(self) -> RoundLook:
         """The inequalities. What is owed now has to come, for as long as anything comes at all."""
         began = time.monotonic()
         found = self._inspector.standing()
-        missing = owed(found, self._promise) - self._consumed()
+        missing = self._inspector.without_consumed(owed(found, self._promise))
         patience = Patience()
-        while missing and not patience.is_over(len(missing)):
+        while missing and not patience.is_over(len(missing)) and not self._interrupted:
             self._tick("looking")
-            missing -= self._consumed()
+            missing = self._inspector.without_consumed(missing)
         lines = standing(found, self._promise, missing)
         number, late = self._round_number, time.monotonic() - began
         return RoundLook(number, lines, len(found.committed), len(found.unconfirmed), late)
-
-    def _consumed(self) -> set[str]:
-        return {effect.name for books in self._inspector.consumers for effect in books.effects}
 
     def _all_sent(self) -> bool:
         return all(journal.done for journal in self._inspector.told)
@@ -217,7 +228,7 @@ class Run:
         self._names.enough.touch()
         patience = Patience()
         left: Left | None = None
-        while left is None or not (left.nothing or patience.is_over((left, len(self._consumed())))):
+        while left is None or not (left.nothing or patience.is_over((left, self._inspector.consumed()))):
             deadline = time.monotonic() + LOOK_SECONDS
             while time.monotonic() < deadline:
                 self._tick("settling")
@@ -230,8 +241,8 @@ class Run:
             phase,
             self._round_number,
             self._options.rounds,
-            len(self._inspector.committed()),
-            sum(len(books.effects) for books in self._inspector.consumers),
+            self._inspector.committed(),
+            self._inspector.consumed(),
             self._nodes.struck,
         )
 
@@ -247,7 +258,7 @@ class Run:
         by_check: Counter[str] = inspector.resolved_by_check() if self._mode == "check-back" else Counter()
         return ModeCounts(
             committed=len(found.committed),
-            consumed=len(self._consumed()),
+            consumed=inspector.consumed(),
             struck=struck,
             resolved_by_check=dict(by_check),
             redriven=sum(books.redriven() for books in inspector.producers),

@@ -26,10 +26,16 @@ class WorkerSettings(msgspec.Struct, kw_only=True):
     sabotage: Sabotage = ""
     enough: str
     """Once this file exists, no new work is begun."""
+    hold: str
+    """While this one exists, the consumers are too far behind, and new work waits."""
     number: int = 0
     urls: list[str] = []
     database: str = ""
     journal: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        return Path(self.hold).exists()
 
     @property
     def is_enough(self) -> bool:
