@@ -17,7 +17,7 @@ from tallystick.demo.verdict import Line
 PLAIN_SECONDS = 5.0
 
 
-class Progress(NamedTuple):
+class RunProgress(NamedTuple):
     """Where a run is."""
 
     mode: Mode
@@ -52,7 +52,7 @@ class ChaosDisplay:
             yield
         self._live = None
 
-    def show(self, now: Progress) -> None:
+    def show(self, now: RunProgress) -> None:
         if self._live is not None:
             self._live.update(Text(str(now), style="dim"))
         elif time.monotonic() - self._printed_at > PLAIN_SECONDS:

@@ -17,9 +17,11 @@ from tallystick.chaos.network import Crossing, Network
 from tallystick.chaos.proxy import Weather
 from tallystick.chaos.schedule import ROLES, Role, Sizes, Strike
 from tallystick.chaos.worker import WorkerSettings, as_argument
+from tallystick.core.errors import TallystickError
 from tallystick.local import LocalService, Process, module
 
 STOP_SECONDS = 10.0
+MOST_CRASHES = 20
 WORST_FIRST: tuple[Weather, ...] = ("cut", "stall", "lose", "calm")
 
 
@@ -106,6 +108,8 @@ class Nodes:
         for node in self._all():
             if node not in self._down and not self._process(node).running:
                 self.crashed[node.role] += 1
+                if self.crashed.total() > MOST_CRASHES:
+                    raise TallystickError(f"{node.role} {node.number} does not stay; see {self._process(node).log}")
                 self._process(node).spawn()
         for node in [node for node in self._coming if self._broker(node).ready]:
             self.slowest_start = max(self.slowest_start, time.monotonic() - self._coming.pop(node))

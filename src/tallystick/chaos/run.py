@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from tallystick.chaos.display import ChaosDisplay, Progress
+from tallystick.chaos.display import ChaosDisplay, RunProgress
 from tallystick.chaos.evidence import Inspector, Left, Names
 from tallystick.chaos.ground import RocksdbGround
 from tallystick.chaos.modes import PROMISES, Mode
@@ -235,8 +235,8 @@ class Run:
             left = self._inspector.left()
         self._inspector.look()
 
-    def _progress(self, phase: str) -> Progress:
-        return Progress(
+    def _progress(self, phase: str) -> RunProgress:
+        return RunProgress(
             self._mode,
             phase,
             self._round_number,
