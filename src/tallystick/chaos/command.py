@@ -84,6 +84,7 @@ class _Place:
         self._keep, self._console = keep, console
         if directory is not None and directory.exists() and any(directory.iterdir()):
             raise InvalidRequest(f"--directory: {directory} is not empty", field="--directory")
+        self._found = directory is not None and directory.exists()
         self.directory = directory or Path(tempfile.mkdtemp(prefix="tallystick-chaos-"))
         self.settled = False  # nobody has reason to look into it
         self.kept = True
@@ -92,8 +93,9 @@ class _Place:
         self.kept = self._keep or not self.settled
         if self.kept:
             self._console.print(f"databases, journals and logs are kept in {self.directory}", soft_wrap=True)
-        else:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            return
+        for one in [*self.directory.iterdir()] if self._found else [self.directory]:
+            shutil.rmtree(one, ignore_errors=True)
 
 
 def _run(options: ChaosOptions, mode: Mode, work: _Place, console: Console) -> ModeResult:
