@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         outgoing_call,
     )
 
+    __version__: str
+
 __all__ = [
     "AlreadyCommitted",
     "AsyncClient",
@@ -61,7 +63,9 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker knows each name from above, and that there is no other
 
     def __getattr__(name: str) -> Any:
-        # Late: the broker and the command line start without the client.
+        # Late: the broker and the command line start without the client, and few ask for the version.
+        if name == "__version__":
+            return import_module("importlib.metadata").version("tallystick")
         if name in __all__:
             return getattr(import_module("tallystick.client"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import tallystick
 from tallystick.extras import ExtraMissing, need
 
 USAGE = 2
@@ -16,6 +17,9 @@ def main() -> int:
         try:
             need("cli")
         except ExtraMissing:
+            if sys.argv[1:] == ["--version"]:
+                sys.stdout.write(f"{tallystick.__version__}\n")
+                return 0
             for command, extra in _NEEDS.items():
                 if command in sys.argv[1:]:
                     need(extra)

@@ -55,7 +55,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "Django's connections": (ConnectionHandler, r'connections\["default"\]'),
     "Tortoise": (bare(SqliteClient), "connection of the driver itself"),
     "cursor": (lambda: sqlite3.Cursor(sqlite3.connect(":memory:")), "give the connection that it was made from"),
-    "address": (lambda: "postgresql://127.0.0.1/service", r"psycopg\.connect\(address\)"),
+    "address": (lambda: "postgresql://127.0.0.1/service", r"^str is a text.*psycopg\.connect\(address\)"),
     "nothing": (lambda: None, "has no `return`"),
     "coroutine": (never_awaited, "nobody has awaited"),
     "function": (lambda: never_awaited, r"give what it returns: `conn = open_connection\(\)"),

@@ -125,8 +125,16 @@ def test_a_taken_port_is_told_in_one_line_and_leaves_no_ready_file(tmp_path: Pat
         done = tallystick("serve", "--store", "memory", "--port", port, "--ready-file", str(ready))
     assert done.code == 1
     assert f"127.0.0.1:{port}" in one_line(done.err)
-    assert "choose another port" in done.err
+    assert "choose another port (--port N)" in done.err
     assert not ready.exists()
+
+
+def test_a_taken_port_for_grpc_is_told_with_the_flags_that_help() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = tallystick("serve", "--store", "memory", "--port", "0", "--grpc", "--grpc-port", port)
+    assert done.code == 1
+    assert "choose another port (--grpc-port N, or --no-grpc to do without)" in one_line(done.err)
 
 
 def test_a_data_directory_in_use_is_told_in_one_line(tmp_path: Path) -> None:

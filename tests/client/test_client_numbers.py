@@ -98,6 +98,8 @@ def test_what_has_seconds_in_it_is_refused_with_advice() -> None:
         outgoing("t", 1, deliver_at=datetime.now())  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidRequest, match="milliseconds"):
         outgoing("t", 1, deliver_at=1e13)
+    with pytest.raises(errors.InvalidRequest, match=r"delay: '5m' is not a time in seconds; .* year 9999$"):
+        outgoing("t", 1, delay="5m")  # type: ignore[arg-type]
 
 
 def test_half_a_character_is_no_value() -> None:

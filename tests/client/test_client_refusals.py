@@ -211,8 +211,9 @@ def test_a_time_is_a_number(name: str) -> None:
 
 def test_a_topic_is_a_text() -> None:
     with Client(group="g") as ts:
-        with pytest.raises(errors.InvalidRequest, match="topic"):
-            ts.send(5, 1)  # type: ignore[arg-type]
+        for wrong in (5, None):
+            with pytest.raises(errors.InvalidRequest, match=rf"topic {wrong} \(not a text\) is not a valid name"):
+                ts.send(wrong, 1)  # type: ignore[arg-type]
         with pytest.raises(errors.InvalidRequest, match="topic"):
 
             @ts.subscribe  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 from uuid import UUID
 
 import attrs
@@ -26,6 +26,14 @@ NUMBER = UUID("11111111-2222-3333-4444-555555555555")
 
 class Colour(enum.Enum):
     RED = "red"
+
+
+class Shade(enum.StrEnum):
+    DARK = "dark"
+
+
+class Size(str, enum.Enum):  # noqa: UP042 - older programs have such
+    LARGE = "large"
 
 
 class Line(msgspec.Struct):
@@ -99,6 +107,10 @@ VALUES: list[tuple[Any, Any]] = [
     ({"a": Line("ink", Decimal(1))}, dict[str, Line]),
     (timedelta(hours=2), timedelta),
     (Colour.RED, Colour),
+    (Shade.DARK, Shade),
+    (Size.LARGE, Size),
+    ([Shade.DARK, Shade.DARK], list[Shade]),
+    ("b", Literal["a", "b"]),
     (customer(), Customer),
     (Team(members=[customer(1), customer(2)]), Team),
     ([customer(1)], list[Customer]),

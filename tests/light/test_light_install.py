@@ -130,6 +130,12 @@ def test_a_command_says_what_to_install(client_only: Environment, words: list[st
     assert client_only.run("python", "-m", "tallystick", *words).stderr == done.stderr
 
 
+def test_the_version_is_told_without_any_extra(client_only: Environment) -> None:
+    told = client_only.run("python", "-c", "import tallystick; print(tallystick.__version__)").stdout
+    assert told.count(".") == 2
+    assert client_only.run("tallystick", "--version").stdout == told
+
+
 @pytest.mark.parametrize("module", ["tallystick.api.server", "tallystick.store.rocksdb"])
 def test_an_import_of_the_broker_says_what_to_install(client_only: Environment, module: str) -> None:
     done = client_only.run("python", "-c", f"import {module}")

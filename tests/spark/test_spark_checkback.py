@@ -214,7 +214,7 @@ def test_an_address_that_is_another_database_elsewhere_is_told_apart(source: str
 def test_settings_that_could_decide_from_the_wrong_database_are_refused(
     spark: SparkSession, broker: BrokerProcess, producer: Producer
 ) -> None:
-    with pytest.raises(ConfigError, match="name the producer groups"):
+    with pytest.raises(ConfigError, match="add --group NAME"):
         run_checkback(spark, settings(broker, producer, groups=()))
     with pytest.raises(ConfigError, match="two of them are the same"):
         run_checkback(spark, settings(broker, producer, producer))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tallystick.barrier import create_tables
 from tallystick.broker.config import load_config
 from tallystick.cli import main
 from tallystick.cli.spark import checkback
@@ -66,6 +69,34 @@ def test_wrong_usage_is_told_before_spark_is_started(
     config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     assert main(["spark", "checkback", "--config", str(config), *arguments]) != 0
+    err = capsys.readouterr().err
+    assert said in err
+    assert "hidden" not in err
+
+
+def test_a_database_that_only_a_group_can_tell_is_refused_before_spark_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        create_tables(shop)
+    assert main(["spark", "checkback", "--master", "nowhere", "--database", f"sqlite://{tmp_path}/shop.db"]) == 2
+    said = f"sqlite:{tmp_path}/shop.db means another database on every machine; add --group NAME"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["replay", "orders"], "say where the replay ends, by a time (until)"),
+        (["replay", "orders", "--until", "2026-11-15T08:30"], "a replay of a live topic takes from_offsets"),
+        (["reconcile", "--producer", "oracle://u:hidden@h/d"], "producer 1: not an address that begins with sqlite://"),
+        (["reconcile", "--consumer", "billing=oracle://u:hidden@h/d"], "consumer billing: not an address"),
+    ],
+)
+def test_so_is_what_the_other_jobs_can_tell(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["spark", *arguments, "--master", "nowhere"]) == 2
     err = capsys.readouterr().err
     assert said in err
     assert "hidden" not in err

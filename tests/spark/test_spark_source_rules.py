@@ -56,7 +56,8 @@ def test_options_are_read_in_any_case_and_sparks_own_are_let_through() -> None:
         ({"url": "http://a,http://b", "topic": "a"}, "'url': 'http://a,http://b' is not one address"),
         ({"url": "kafka://a:9092", "topic": "a"}, "'url': 'kafka://a:9092' is no address such as http"),
         ({**ONE, "startingOffset": "latest"}, "did you mean 'startingOffsets'?"),
-        ({**ONE, "colour": "red"}, "option 'colour': the source has no such option"),
+        ({**ONE, "colour": "red"}, "option 'colour': the source has no such option. It takes: archive, "),
+        ({**ONE, "colour": "red"}, "subscribePattern, table, topic, url"),
         ({**ONE, "kafka.bootstrap.servers": "h:1"}, "option 'url'"),
         ({**ONE, "startingOffsets": "middle"}, "'startingOffsets': 'middle' is not one of 'earliest', 'latest'"),
         ({**ONE, "startingOffsets": '{"orders": {"x": 1}}'}, "queue 'x'"),
@@ -299,7 +300,13 @@ def test_a_users_schema_chooses_columns() -> None:
     assert shape.fit(rows_of_a_broker()).to_pylist() == [{"value": b"v", "offset": 5}]
 
 
-@pytest.mark.parametrize("field", [StructField("colour", StringType()), StructField("offset", StringType())])
-def test_a_column_that_topics_do_not_have_is_refused(field: StructField) -> None:
-    with pytest.raises(InvalidRequest, match=f"no column {field.name} string; it has topic string, queue int"):
-        Shape(StructType([field]))
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("colour", "a topic has no column colour string; it has topic string, queue int"),
+        ("value", r"column value of a topic is binary, not string; .* selectExpr\('cast\(value as string\)'\)"),
+    ],
+)
+def test_a_column_that_topics_do_not_have_is_refused(name: str, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        Shape(StructType([StructField(name, StringType())]))

@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 from urllib.parse import urlsplit
@@ -113,6 +114,16 @@ class TestFailures:
             tallystick_broker.assert_sent("orders", {"item": "coat"}, within=0)
         assert "a message on 'orders' with value={'item': 'coat'} was not sent" in str(failed.value)
         assert "'orders': {\"item\":\"hat\"}, key='alice'" in str(failed.value)
+
+    def test_the_place_that_pytest_shows_is_the_test_s(self, tallystick_broker: MemoryBroker) -> None:
+        for wrong in (
+            lambda: tallystick_broker.assert_sent("orders", within=0),
+            lambda: tallystick_broker.assert_called("http://nowhere"),
+            lambda: tallystick_broker.assert_committed("unknown"),
+        ):
+            with pytest.raises(AssertionError) as failed:
+                wrong()
+            assert failed.traceback.filter(failed)[-1].path == Path(__file__)
 
     def test_it_counts(self, tallystick_broker: MemoryBroker, tallystick_client: tallystick.Client) -> None:
         for _ in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,8 +195,10 @@ def test_two_crashes_at_once_are_refused() -> None:
 
 
 def test_an_unknown_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="'after lunch' is none of the steps"):
+    with pytest.raises(ValueError, match="'after lunch' is none of the steps") as failed:
         crash_at("after lunch")  # type: ignore[arg-type]
+    assert repr(failed.traceback[-1].frame.f_locals["self"]) == "crash_at('after lunch')"
+    assert failed.traceback.filter(failed)[-1].path == Path(__file__)
 
 
 def test_the_fixture_runs_a_test_for_each_step(

@@ -105,6 +105,8 @@ class Broker:
             self.calls.called(written.called)
         for event in written.events:
             self._alerts.tell(event)
+        for topic in written.made:
+            log.info("topic %r was made, with %d queues, by %s", topic.name, topic.queues, topic.by)
         self.metrics.totals.update(written.counted)
 
     def door(self, caller: Caller = ANYBODY) -> BrokerDoor:

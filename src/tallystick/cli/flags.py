@@ -28,7 +28,7 @@ HELP = {
     "max_waiting_bytes": "Bytes of requests that wait for the writer before new ones are refused as busy.",
     "max_long_polls": "Most requests that wait for something to happen.",
     "min_free_bytes": "Free disk space, in bytes, below which new messages are refused.",
-    "auto_create_topics": "Make a topic when the first message for it comes.",
+    "auto_create_topics": "Make a topic when it is first sent to or received from.",
     "default_queues": "Queues of a topic that does not say how many.",
     "retention": "How long messages are kept.",
     "dedup_retention": "How long resolved gids are remembered.",

@@ -6,6 +6,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+import tallystick
+
 DEFAULT_URL = "http://127.0.0.1:7440"
 
 EXIT_CODES = (
@@ -24,9 +26,7 @@ class Globals(NamedTuple):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version  # late: every other command does without it
-
-        typer.echo(version("tallystick"))
+        typer.echo(tallystick.__version__)
         raise typer.Exit
 
 

@@ -50,18 +50,22 @@ def check_name(name: str, field: str) -> str:
     """A topic or group name that came in a path or from the command line."""
     if not isinstance(name, str) or not _NAME.match(name):
         raise InvalidRequest(
-            f"{field} {str(name)[:140]!r} is not a valid name: 1 to 127 letters, digits, '.', '_' or '-', "
+            f"{field} {_shown(name)} is not a valid name: 1 to 127 letters, digits, '.', '_' or '-', "
             "beginning with a letter or digit",
             field=field,
         )
     return name
 
 
+def _shown(given: object) -> str:
+    return repr(given[:140]) if isinstance(given, str) else f"{str(given)[:140]} (not a text)"
+
+
 def check_gid(gid: str, field: str = "gid") -> str:
     """A gid that came in a path or from the command line."""
     if not isinstance(gid, str) or not _GID.match(gid):
         raise InvalidRequest(
-            f"{field} {str(gid)[:140]!r} is not a valid gid: 1 to 128 letters, digits or {{}}._:@-, "
+            f"{field} {_shown(gid)} is not a valid gid: 1 to 128 letters, digits or {{}}._:@-, "
             "beginning with a letter, digit or brace",
             field=field,
         )

@@ -72,7 +72,7 @@ class Given:
         if not found:
             return None
         if not found.isascii() or not found.isdigit() or len(found) > 18 or int(found) < least:
-            raise refused(name, f"{found!r} is not a whole number of at least {least}")
+            raise refused(name, f"{found!r} is not a whole number of at least {least}, with at most 18 digits")
         return int(found)
 
     def seconds(self, name: str, default: str) -> float:

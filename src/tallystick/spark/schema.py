@@ -51,7 +51,14 @@ class Shape:
     def __init__(self, schema: StructType, columns: StructType = _COLUMNS, of: str = "a topic") -> None:
         known = {field.name: field for field in columns}
         for field in schema:
-            if field.name not in known or field.dataType != known[field.name].dataType:
+            if field.name in known and field.dataType != known[field.name].dataType:
+                right, wrong = known[field.name].dataType.simpleString(), field.dataType.simpleString()
+                raise InvalidRequest(
+                    f"schema: column {field.name} of {of} is {right}, not {wrong}; read it as it is, then cast it: "
+                    f"selectExpr('cast({field.name} as {wrong})')",
+                    field="schema",
+                )
+            if field.name not in known:
                 raise InvalidRequest(
                     f"schema: {of} has no column {field.name} {field.dataType.simpleString()}; it has "
                     + ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in columns),

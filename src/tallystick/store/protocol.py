@@ -346,6 +346,14 @@ class Counts(Struct):
 Result = OpResult | Claimed | ClaimedCalls | Received | Progress | TopicView | None
 
 
+class MadeTopic(Struct):
+    """A topic that nobody had asked to be made: it came with a message, or with somebody who waits for one."""
+
+    name: str
+    queues: int
+    by: str
+
+
 class Written(Struct):
     """What one unit has made, to be told now that it is durable."""
 
@@ -354,6 +362,7 @@ class Written(Struct):
     called: set[int]  # channels in which calls have come in line
     events: list[Event]
     counted: Counter[str]  # prepared, committed, rolled_back, and the events by kind
+    made: list[MadeTopic] = []
 
 
 # --- the store -------------------------------------------------------------------------------------------------

@@ -137,6 +137,7 @@ class MemoryBroker:
         must have, among others. With `times` there are exactly so many; otherwise one or more. What is not there yet is
         waited for, for `within` seconds: another thread or process may be sending it.
         """
+        __tracebackhide__ = True  # of pytest's, here and below: the test's own line is what is shown
         if times is not None and times < 1:
             raise ValueError("times: at least 1; use assert_nothing_sent")
         expected = Expected(topic, value, key, headers, tag)
@@ -153,6 +154,7 @@ class MemoryBroker:
     def assert_nothing_sent(self, topic: str | None = None) -> None:
         """No message is visible, waits for its outcome or its time, or is on its way; on one topic, or on all of them,
         and then no call either."""
+        __tracebackhide__ = True
         situation = self._situation()
         if topic is None:
             nothing = not (situation.messages or situation.calls or situation.waiting)
@@ -169,6 +171,7 @@ class MemoryBroker:
     def assert_called(self, url: str, body: Any = ANYTHING, *, times: int | None = None) -> RecordedCall:
         """A committed transaction has asked for a call of this URL; returns the first one. (Whether it is made:
         `MemoryBroker(calls=...)`.)"""
+        __tracebackhide__ = True
         found = expectations.calls_to(self.calls(), url, body)
         if not found or (times is not None and len(found) != times):
             wanted = "" if body is ANYTHING else f" with {body!r}"
@@ -211,17 +214,21 @@ class MemoryBroker:
 
     def assert_committed(self, gid: str) -> None:
         """The transaction has the outcome `committed`, so its messages are visible and its calls are to be made."""
+        __tracebackhide__ = True
         self._assert_state(gid, "committed")
 
     def assert_rolled_back(self, gid: str) -> None:
         """The transaction has the outcome `rolled_back`: nothing of it will ever be visible."""
+        __tracebackhide__ = True
         self._assert_state(gid, "rolled_back")
 
     def assert_pending(self, gid: str) -> None:
         """The transaction is prepared and has no outcome: the broker would ask for it."""
+        __tracebackhide__ = True
         self._assert_state(gid, "prepared", "parked")
 
     def _assert_state(self, gid: str, *wanted: str) -> None:
+        __tracebackhide__ = True
         found = self._transaction(gid)
         if found is None:
             raise AssertionError(f"transaction {gid} was never prepared here.\n{self._situation()}")

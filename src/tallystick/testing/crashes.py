@@ -46,9 +46,10 @@ class CrashAt:
     """
 
     def __init__(self, step: Step) -> None:
+        __tracebackhide__ = True  # of pytest's; here and in `__exit__`: what counts is the line of the test
+        self.step: Step = step
         if step not in STEPS:
             raise ValueError(f"{step!r} is none of the steps {', '.join(map(repr, STEPS))}")
-        self.step: Step = step
         self.happened = False
         self._crash = SimulatedCrash(f"the process died here: {step}")
         self._dead: Adapter | None = None
@@ -62,6 +63,7 @@ class CrashAt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        __tracebackhide__ = True
         watch_scripts(None)
         _installing.release()
         if error is None and not self.happened:

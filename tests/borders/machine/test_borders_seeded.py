@@ -135,6 +135,7 @@ BUGS = {
 }
 
 
+@pytest.mark.timeout(1_200)  # the second hunt waits longer at each step
 @pytest.mark.parametrize(
     "name", [QUICKEST, *(pytest.param(name, marks=pytest.mark.full) for name in BUGS if name != QUICKEST)]
 )

@@ -19,7 +19,7 @@ from tallystick.core.errors import InvalidRequest, TooLarge
 MOST_METADATA = 64 * 1024  # bytes of one message; a schema with all our columns has one or two thousand
 MOST_FIELDS = 32
 MOST_REMARKS = 64
-MOST_MESSAGES = 10_000
+MOST_BATCHES = 10_000
 _SCHEMA, _BATCH = 1, 3  # kinds of messages
 _CONTINUES = 0xFFFFFFFF
 _BUFFER = Packer("<qq")
@@ -61,15 +61,18 @@ def _messages(body: bytes) -> Iterator[tuple[bytes, int]]:
 class _Frame:
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
-        self._messages = self._rows = self._fields = self._remarks = 0
+        self._schemas = self._batches = self._rows = self._fields = self._remarks = 0
 
     def check(self, message: _Table, size: int) -> None:
         kind, content = message.number(1, "<B"), message.table(2)
         if kind not in (_SCHEMA, _BATCH) or content is None:
             raise InvalidRequest("the Arrow stream holds something else than a schema and plain record batches")
-        self._messages += 1
-        if self._messages > MOST_MESSAGES:
-            raise TooLarge(f"more than {MOST_MESSAGES} record batches in one request; send larger ones")
+        self._batches += kind == _BATCH
+        self._schemas += kind == _SCHEMA
+        if self._batches > MOST_BATCHES:
+            raise TooLarge(f"more than {MOST_BATCHES} record batches in one request; send larger ones")
+        if self._schemas > 1:
+            raise InvalidRequest("the Arrow stream has more than one schema")
         self._remarks = message.count(4)
         if kind == _SCHEMA:
             self._check_schema(content)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from tallystick.core.errors import InvalidRequest, TooLarge
+from tallystick.core.errors import Busy, InvalidRequest, TooLarge
 
 T = TypeVar("T")
 Scope = MutableMapping[str, Any]
@@ -39,20 +39,52 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+class UnfinishedBodies:
+    """What has come of requests whose rest is still to come: bounded for all of them together. Small ones do not count,
+    so that nobody who sends much keeps others from saying a word."""
+
+    SMALL_BYTES = 64 * 1024
+    MAX_BYTES = 256 * 1024 * 1024
+
+    def __init__(self) -> None:
+        self._total = 0
+
+    def grow(self, held: int, size: int) -> int:
+        """Of a request of which `held` bytes are counted, `size` bytes are here: how many are counted now."""
+        if size <= self.SMALL_BYTES:
+            return held
+        if self._total + size - held > self.MAX_BYTES:
+            raise Busy("large requests of others are on their way to this broker; try again a little later")
+        self._total += size - held
+        return size
+
+    def end(self, held: int) -> None:
+        self._total -= held
+
+
+_unfinished = UnfinishedBodies()
+
+
 async def read_raw(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
     """The body within a limit; its declared size is judged before a single byte is read."""
     _check_size(_declared_size(headers.get(b"content-length")), limit)
     body, more = await _piece(receive)
     _check_size(len(body), limit)
-    if not more:
-        return body
-    pieces, size = [body], len(body)
-    while more:
-        piece, more = await _piece(receive)
-        size += len(piece)
-        _check_size(size, limit)
-        pieces.append(piece)
-    return b"".join(pieces)
+    return body if not more else await _gathered(receive, body, limit)
+
+
+async def _gathered(receive: Receive, first: bytes, limit: int) -> bytes:
+    pieces, size, held, more = [first], len(first), 0, True
+    try:
+        while more:
+            held = _unfinished.grow(held, size)
+            piece, more = await _piece(receive)
+            size += len(piece)
+            _check_size(size, limit)
+            pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        _unfinished.end(held)
 
 
 async def _piece(receive: Receive) -> tuple[bytes, bool]:

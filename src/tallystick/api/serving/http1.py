@@ -194,13 +194,16 @@ class Http1Connection(asyncio.Protocol):
             exchange.lose()
 
     def _close_if_idle(self) -> None:
-        """Or if its client reads nothing. One timer a connection that looks again later, not one a request that is
-        nearly always cancelled."""
+        """Or if its client reads nothing, or has stopped in the middle of a request. One timer a connection that looks
+        again later, not one a request that is nearly always cancelled."""
         now = self._loop.time()
         _unread.look_at(self._transport, now)
         left = self._heard_at + self._idle_seconds - now
         if left <= 0 and not self._line and self.full is None:
             self._transport.close()
+        elif left <= 0 and self._parsed is not None and not self._paused:
+            log.warning("a client is cut off: the rest of its request has not come")
+            self._transport.abort()
         else:
             self._timer = self._loop.call_later(max(left, _LOOK_SECONDS), self._close_if_idle)
 

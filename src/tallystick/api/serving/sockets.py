@@ -9,6 +9,7 @@ import socket
 from tallystick.core.errors import TallystickError
 
 _ELSEWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - names of "every address", not a choice to bind them
+_FLAGS = {"port": " (--port N)", "grpc_port": " (--grpc-port N, or --no-grpc to do without)"}
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -73,5 +74,5 @@ def _bound(family: int, place: tuple[str, int]) -> socket.socket:
 def cannot_listen(place: str, error: OSError | None, setting: str = "port") -> TallystickError:
     reason = os.strerror(error.errno) if error is not None and error.errno else "the name has no address"
     taken = error is not None and error.errno == errno.EADDRINUSE
-    hint = "; stop the program that uses it, or choose another port" if taken else ""
+    hint = f"; stop the program that uses it, or choose another port{_FLAGS.get(setting, '')}" if taken else ""
     return TallystickError(f"{setting}: cannot listen on {place}: {reason}{hint}", field=setting)

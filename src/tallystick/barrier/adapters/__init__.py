@@ -12,7 +12,7 @@ from typing import Any
 
 from tallystick.barrier.adapters import inherited_connections  # noqa: F401 (before any fork: it notes what is open)
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
-from tallystick.barrier.adapters.not_connections import mistaken
+from tallystick.barrier.adapters.not_connections import mistaken, name_of
 from tallystick.barrier.adapters.pools import keeps_no_track, past_pool
 from tallystick.barrier.errors import UnsupportedConnection
 
@@ -71,9 +71,10 @@ def _maker(connection: Any) -> Callable[[Any], Adapter]:
     mistake = mistaken(connection, kinds)
     if mistake is not None:
         raise mistake
-    given = f"{type(connection).__module__}.{type(connection).__qualname__}"
     known = ", ".join(f"{package}.{name}" for package, name in _KINDS)
-    raise UnsupportedConnection(f"{given} is not a supported database connection; supported are {known}")
+    raise UnsupportedConnection(
+        f"{name_of(type(connection))} is not a supported database connection; supported are {known}"
+    )
 
 
 def adapt_sync(connection: Any) -> SyncAdapter:

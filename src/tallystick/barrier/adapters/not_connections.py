@@ -87,6 +87,10 @@ def mistaken(given: Any, kinds: Iterable[tuple[str, str]]) -> UnsupportedConnect
             sentence, code = _MISTAKES[kind]
             if inspect.iscoroutine(given):
                 given.close()  # it will never be awaited, and this is all that is to be said about it
-            named = type(given)
-            return UnsupportedConnection(f"{named.__module__}.{named.__qualname__} is {sentence.format(code=code)}")
+            return UnsupportedConnection(f"{name_of(type(given))} is {sentence.format(code=code)}")
     return None
+
+
+def name_of(kind: type) -> str:
+    """As its users know it: with its module, unless it is Python's own."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -10,7 +10,7 @@ from tallystick.core.errors import TallystickError
 from tallystick.spark.java import find_java
 from tallystick.spark.jdbc import JARS_VARIABLE, found_drivers
 
-_TITLES = {"postgresql": "PostgreSQL", "mysql": "MySQL and MariaDB", "sqlite": "SQLite"}
+_TITLES = {"postgresql": "PostgreSQL", "mysql": "MySQL and MariaDB"}  # the jobs read SQLite without a driver
 
 
 def look_at_spark() -> Iterator[Finding]:
@@ -32,7 +32,7 @@ def _java() -> Finding:
 
 def _drivers() -> Finding:
     """One line for all of them: few have every database."""
-    drivers = list(found_drivers())
+    drivers = [driver for driver in found_drivers() if driver.engine in _TITLES]
     missing = [driver for driver in drivers if driver.jar is None]
     text = "; ".join(f"{_TITLES[driver.engine]}: {driver.jar or 'not found'}" for driver in drivers)
     if not missing:

@@ -82,7 +82,7 @@ def checkback(
 ) -> None:
     known = load_config(config)
     with progress() as say:
-        from tallystick.spark.jobs.checkback import CheckbackSettings, run_checkback
+        from tallystick.spark.jobs.checkback import CheckbackSettings, known_databases, run_checkback
         from tallystick.spark.session import job_session
 
         settings = CheckbackSettings(
@@ -97,7 +97,8 @@ def checkback(
             connections=connections,
             dry_run=dry_run,
         )
-        settings.check()
+        settings.check()  # this and the next before Spark is started for nothing
+        known_databases(settings)
         with job_session("checkback", master or None, jars) as spark:
             summary = run_checkback(spark, settings, say)
     _show(summary, as_json)

@@ -75,6 +75,7 @@ def replay(
             marked=marks,
             id=replay_id,
         )
+        settings.check()  # before Spark is started for nothing
         with job_session("replay", master or None, jars) as spark:
             summary = run_replay(spark, settings, say)
     _show(summary, as_json)

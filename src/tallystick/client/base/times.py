@@ -14,8 +14,8 @@ def milliseconds(seconds: float, field: str) -> int:
         found = -1
     if not 0 <= found <= LATEST_MS:
         raise InvalidRequest(
-            f"{field}: {str(seconds)[:40]} is not a time in seconds; it must be a number, not negative, and no later "
-            f"than the year 9999 ({_advice(seconds)})",
+            f"{field}: {_shown(seconds)} is not a time in seconds; it must be a number, not negative, and no later "
+            f"than the year 9999{_advice(seconds)}",
             field=field,
         )
     return found
@@ -24,8 +24,12 @@ def milliseconds(seconds: float, field: str) -> int:
 def _advice(given: object) -> str:
     for method in ("total_seconds", "timestamp"):  # of a timedelta, of a datetime
         if hasattr(given, method):
-            return f"give its {method}()"
-    return "are these milliseconds?"
+            return f" (give its {method}())"
+    return " (are these milliseconds?)" if isinstance(given, int | float) else ""
+
+
+def _shown(given: object) -> str:
+    return repr(given[:40]) if isinstance(given, str) else str(given)[:40]
 
 
 def milliseconds_or_none(seconds: float | None, field: str) -> int | None:

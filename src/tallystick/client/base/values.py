@@ -6,10 +6,11 @@ in a value they are; it is never imported for anybody else.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -76,7 +77,8 @@ _encode = msgspec.json.Encoder(enc_hook=_encode_other).encode
 
 @lru_cache(maxsize=4096)
 def decoder_of(kind: Any) -> Decode:
-    """Decodes values to one type: bytes as they are, text from UTF-8, anything else from JSON.
+    """Decodes values to one type: bytes as they are, text (and enums and literals of it) from UTF-8, anything else
+    from JSON.
 
     The decoder raises `ValueError`, whose text says where a value is wrong.
     """
@@ -84,6 +86,8 @@ def decoder_of(kind: Any) -> Decode:
         return bytes
     if kind is str:
         return lambda value: value.decode()
+    if _is_text(kind):
+        return _decoder_of_text(kind)
     if _is_pydantic(kind):
         return lambda value: _validated(kind, value)
     try:
@@ -98,6 +102,23 @@ def decoder_of(kind: Any) -> Decode:
             field="type",
         )
     return decoder.decode
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether its values are text, and so are sent as that: enums whose members are strings, literals of strings."""
+    if get_origin(kind) is Literal:
+        return all(isinstance(one, str) for one in get_args(kind))
+    return isinstance(kind, type) and issubclass(kind, str) and issubclass(kind, enum.Enum)
+
+
+def _decoder_of_text(kind: Any) -> Decode:
+    from_json = msgspec.json.Decoder(kind).decode
+
+    def decode(value: bytes) -> Any:
+        # Others than this library may have sent it as JSON.
+        return from_json(value) if value.startswith(b'"') else msgspec.convert(value.decode(), kind)
+
+    return decode
 
 
 def name_of(kind: Any) -> str:

@@ -60,6 +60,32 @@ class ReplaySettings(Struct, frozen=True, kw_only=True):
     step_offsets: int = 250_000
     patience_seconds: float = 120.0
 
+    def check(self) -> None:
+        """Refuse what is no closed range, before anything is asked."""
+        check_name(self.topic, "topic")
+        check_name(self.to or self.topic, "to")
+        if self.id:
+            check_app(self.id, "id")
+        if len(self.id) > LONGEST_ID:
+            raise InvalidRequest(f"id: {len(self.id)} characters; at most {LONGEST_ID}", field="id")
+        if self.step_offsets < 1:
+            raise InvalidRequest("step_offsets: must be at least 1", field="step_offsets")
+        if bool(self.to_offsets) == (self.until_ms is not None):
+            raise InvalidRequest(
+                "say where the replay ends, by a time (until) or by offsets (to_offsets), and not both: only a closed "
+                "range can be run again without sending anything twice",
+                field="until",
+            )
+        if self.from_offsets and self.since_ms is not None:
+            raise InvalidRequest("say where the replay begins by a time or by offsets, not both", field="since")
+        if self.archive:
+            return
+        if self.since_ms is not None or self.until_ms is not None or not self.from_offsets:
+            raise InvalidRequest(
+                "a replay of a live topic takes from_offsets and to_offsets; times are for the archive",
+                field="from_offsets",
+            )
+
 
 class ReplaySummary(Struct):
     app: str
@@ -80,7 +106,7 @@ class ReplayFailed(TallystickError):
 
 def run_replay(spark: SparkSession, settings: ReplaySettings, report: Report = quiet) -> ReplaySummary:
     began = time.monotonic()
-    _check(settings)
+    settings.check()
     to = settings.to or settings.topic
     with Link(settings.url, patience=settings.patience_seconds) as link:
         ranges, identity = _resolved(link, settings)
@@ -108,25 +134,6 @@ def run_replay(spark: SparkSession, settings: ReplaySettings, report: Report = q
 
 
 # --- what is replayed ------------------------------------------------------------------------------------------------
-
-
-def _check(settings: ReplaySettings) -> None:
-    check_name(settings.topic, "topic")
-    check_name(settings.to or settings.topic, "to")
-    if settings.id:
-        check_app(settings.id, "id")
-    if len(settings.id) > LONGEST_ID:
-        raise InvalidRequest(f"id: {len(settings.id)} characters; at most {LONGEST_ID}", field="id")
-    if settings.step_offsets < 1:
-        raise InvalidRequest("step_offsets: must be at least 1", field="step_offsets")
-    if bool(settings.to_offsets) == (settings.until_ms is not None):
-        raise InvalidRequest(
-            "say where the replay ends, by a time or by offsets, and not both: only a closed range can be run again "
-            "without sending anything twice",
-            field="until",
-        )
-    if settings.from_offsets and settings.since_ms is not None:
-        raise InvalidRequest("say where the replay begins by a time or by offsets, not both", field="since")
 
 
 def application(settings: ReplaySettings, identity: Identity) -> str:
@@ -193,11 +200,6 @@ def _shown(milliseconds: int | None) -> str:
 
 
 def _from_log(link: Link, settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], Identity]:
-    if settings.since_ms is not None or settings.until_ms is not None or not settings.from_offsets:
-        raise InvalidRequest(
-            "a replay of a live topic takes from_offsets and to_offsets; times are for the archive",
-            field="from_offsets",
-        )
     view = topic_view(link, settings.topic)
     ranges = {queue: (settings.from_offsets.get(queue, end), end) for queue, end in sorted(settings.to_offsets.items())}
     for queue, (start, end) in ranges.items():

@@ -33,6 +33,7 @@ OPTIONS = (
     "failOnDataLoss",
     "includeHeaders",
     "archive",
+    "table",
     "pollWait",
     "retryTimeout",
 )

@@ -15,7 +15,7 @@ from tallystick.store.kv.appender import Appender
 from tallystick.store.kv.call_records import CallsRecord, CallsState, decode_calls, decode_state
 from tallystick.store.kv.catalog import Catalog, QueueId, Topic
 from tallystick.store.kv.engine import AREAS, Area, Changes, Engine
-from tallystick.store.protocol import Event, StoreSettings
+from tallystick.store.protocol import Event, MadeTopic, StoreSettings
 
 Tombstone = tuple[Outcome, str, int, int, str, int, int, int]  # the fields of `Resolved`
 
@@ -40,6 +40,7 @@ class Batch:
         self.touched: set[int] = set()  # topics that were made or changed, or have other ends or starts, by id
         self.trimmed: dict[QueueId, int] = {}  # queues that now begin further on
         self.deleted: list[Topic] = []
+        self.made: list[MadeTopic] = []
         self.outcomes: list[tuple[str, str, str]] = []  # gid, outcome, by
         self._tombstones: dict[Tombstone, bytes] = {}
         self._ahead: dict[Area, dict[bytes, bytes | None]] = {area: {} for area in AREAS}

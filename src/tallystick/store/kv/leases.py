@@ -49,7 +49,7 @@ class _Receiving:
     def __init__(self, batch: Batch, op: Receive, reader: QueueReader) -> None:
         self.batch, self.op, self.reader = batch, op, reader
         places.check_group(batch, op.group)
-        topics.require(batch, [op.topic])
+        topics.require(batch, [op.topic], f"a receive of group {op.group!r}")
         self.topic = batch.catalog.topics[op.topic]
         self.gt = keys.group_topic(places.group_id(batch, op.group), self.topic.id)
         self.deliveries: list[Delivery] = []

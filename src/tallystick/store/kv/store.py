@@ -45,7 +45,7 @@ class KvStore(Looks):
             self._load(self._engine)
             raise
         self._visible.follow(self._catalog, batch.touched, batch.deleted)
-        return Written(results, batch.appended(), batch.called, batch.events, batch.counted())
+        return Written(results, batch.appended(), batch.called, batch.events, batch.counted(), batch.made)
 
     def _carry_out(self, batch: Batch, op: StoreOp) -> Result:
         try:

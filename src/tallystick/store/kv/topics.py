@@ -1,4 +1,4 @@
-"""Topics: made by request or by their first message, trimmed by age, deleted whole (and what then: lives.py)."""
+"""Topics: made by request or by their first use, trimmed by age, deleted whole (and what then: lives.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tallystick.store.kv.batch import Batch, encode
 from tallystick.store.kv.catalog import Catalog, Topic, unknown_topic
 from tallystick.store.kv.reader import decode_head
 from tallystick.store.kv.visible import show
-from tallystick.store.protocol import DeleteTopic, Progress, PutTopic, TrimTo, TrimTopics
+from tallystick.store.protocol import DeleteTopic, MadeTopic, Progress, PutTopic, TrimTo, TrimTopics
+
+_MESSAGE = "a message"
 
 
 def known(catalog: Catalog, name: str) -> Topic:
@@ -33,26 +35,31 @@ def outside(topic: Topic, queue: int, offset: int, start: int, end: int) -> Offs
     return OffsetOutOfRange(told, field="offset")
 
 
-def require(batch: Batch, names: Iterable[str]) -> None:
-    """Make sure of the topics that messages go to: made now if the broker may do that. All of them, or none is made."""
+def require(batch: Batch, names: Iterable[str], by: str = _MESSAGE) -> None:
+    """Make sure of the topics that messages go to: made now if the broker may do that. All of them, or none is made.
+    `by` is what needs them, as the broker's log says it."""
     known = batch.catalog.topics
     missing = [name for name in names if name not in known]
     if missing:
-        _make(batch, dict.fromkeys(missing))
+        _make(batch, dict.fromkeys(missing), by)
 
 
-def _make(batch: Batch, missing: dict[str, None]) -> None:
+def _make(batch: Batch, missing: dict[str, None], by: str) -> None:
     if not batch.settings.auto_create_topics:
         name = next(iter(missing))
         raise NotFound(f"there is no topic {name!r}, and this broker does not create topics by itself", field="topic")
     _check_room(batch, *missing)
     for name in missing:
-        ensure(batch, name)
+        ensure(batch, name, by)
 
 
-def ensure(batch: Batch, name: str) -> Topic:
+def ensure(batch: Batch, name: str, by: str = _MESSAGE) -> Topic:
     """The topic of messages that can no longer be refused: made (again) whatever the settings and limits say."""
-    return batch.catalog.topics.get(name) or _create(batch, PutTopic(name))
+    topic = batch.catalog.topics.get(name)
+    if topic is None:
+        topic = _create(batch, PutTopic(name))
+        batch.made.append(MadeTopic(name, topic.queues, by))
+    return topic
 
 
 def _check_room(batch: Batch, *new: str) -> None:

@@ -5,8 +5,16 @@ What has a barrier row has its outcome; for what has none the same rule is appli
 once, beside producers and the online check.
 """
 
-from tallystick.spark.jobs.checkback.job import run_checkback
+from tallystick.spark.jobs.checkback.job import known_databases, run_checkback
 from tallystick.spark.jobs.checkback.producers import ProducerDatabase
 from tallystick.spark.jobs.checkback.settings import CheckbackSettings, CheckbackSummary, Decided, Foreign
 
-__all__ = ["CheckbackSettings", "CheckbackSummary", "Decided", "Foreign", "ProducerDatabase", "run_checkback"]
+__all__ = [
+    "CheckbackSettings",
+    "CheckbackSummary",
+    "Decided",
+    "Foreign",
+    "ProducerDatabase",
+    "known_databases",
+    "run_checkback",
+]

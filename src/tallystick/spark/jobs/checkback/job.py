@@ -29,8 +29,7 @@ def run_checkback(spark: SparkSession, settings: CheckbackSettings, report: Repo
     """Decide what is pending and can be decided from the given databases; safe to repeat, and to run twice at once."""
     began = time.monotonic()
     settings.check()
-    databases = tuple(look_at(given, settings.table) for given in settings.databases)
-    check_apart(databases, settings.groups)
+    databases = known_databases(settings)
     with Link(settings.url, patience=settings.retry) as link:
         work = PieceWork(settings, databases, int(link.get("info")["now_ms"]))
         found = link.get("tables", "transactions", "splits", n=_pieces(spark, work), state=settings.state)
@@ -42,6 +41,13 @@ def run_checkback(spark: SparkSession, settings: CheckbackSettings, report: Repo
     summary.dry_run = settings.dry_run
     summary.seconds = round(time.monotonic() - began, 3)
     return summary
+
+
+def known_databases(settings: CheckbackSettings) -> tuple[KnownDatabase, ...]:
+    """The given databases, each asked once who it is; those that could be taken for others are refused."""
+    databases = tuple(look_at(given, settings.table) for given in settings.databases)
+    check_apart(databases, settings.groups)
+    return databases
 
 
 def _pieces(spark: SparkSession, work: PieceWork) -> int:

@@ -97,8 +97,8 @@ def check_apart(databases: Sequence[KnownDatabase], groups: Sequence[str]) -> No
             seen[source] = database
             if not groups and is_local(source):
                 raise ConfigError(
-                    f"--group: {source} is another database on every machine; name the producer groups "
-                    "that mean this one by it",
+                    f"--group: {source.partition('#')[0]} means another database on every machine; add --group NAME "
+                    "for the producer groups whose database this is (`tallystick tx list` shows the groups)",
                     field="group",
                 )
     names = [database.name for database in databases if database.name]

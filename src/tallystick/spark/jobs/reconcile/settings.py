@@ -7,6 +7,7 @@ from msgspec import Struct
 from tallystick.barrier.names import BARRIER_TABLE, DIGEST_TABLE, INBOX_TABLE, OFFSET_TABLE, OUTBOX_TABLE, checked_table
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
+from tallystick.spark.jdbc import Database
 
 DAY_MS = 86_400_000
 MOST_CONSUMERS = 30  # each adds columns to every row
@@ -77,6 +78,7 @@ class ReconcileSettings(Struct, frozen=True, kw_only=True):
         for table in (self.barrier_table, self.outbox_table):
             checked_table(table)
         self._check_consumers()
+        self._check_addresses()
         self._check_output()
 
     def _check_consumers(self) -> None:
@@ -89,6 +91,12 @@ class ReconcileSettings(Struct, frozen=True, kw_only=True):
         for group in groups:
             if groups.count(group) > 1:
                 raise InvalidRequest(f"consumer: group {group!r} is given twice", field="consumer")
+
+    def _check_addresses(self) -> None:
+        for number, url in enumerate(self.producers, 1):
+            Database.parse(url, f"producer {number}")
+        for consumer in self.consumers:
+            Database.parse(consumer.database, f"consumer {consumer.group}")
 
     def _check_output(self) -> None:
         if self.output and not self.output.endswith((".parquet", ".csv")):

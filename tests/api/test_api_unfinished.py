@@ -1,0 +1,86 @@
+"""Requests whose end does not come: they have a share of the broker's memory together, and each has a time."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+
+import pytest
+
+from brokers import BrokerProcess, running_broker
+from eventually import eventually
+from raw_client import RawClient
+from tallystick.api.serving.asgi import UnfinishedBodies
+from tallystick.core.errors import Busy
+
+ROOM = """
+import tallystick.api.serving.asgi as asgi
+
+asgi.UnfinishedBodies.MAX_BYTES = 1_000_000
+"""
+SHORT = """
+import tallystick.api.server as server
+import tallystick.api.serving.http1 as http1
+
+settings, http1._LOOK_SECONDS = server._settings, 0.1
+
+
+def impatient(*given):
+    made = settings(*given)
+    made.timeout_keep_alive = 1
+    return made
+
+
+server._settings = impatient
+"""
+HEAD = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2000000\r\n\r\n"
+
+
+def begun(broker: BrokerProcess, size: int) -> socket.socket:
+    """A request of which only so many bytes are sent."""
+    host, port = broker.url.removeprefix("http://").split(":")
+    made = socket.create_connection((host, int(port)), timeout=30)
+    made.sendall(HEAD + b" " * size)
+    return made
+
+
+def large(client: RawClient) -> int:
+    """The status of a request that is not small, and has no messages."""
+    return client.request("POST", "/v1/messages", b"{" + b" " * 500_000, {"Content-Type": "application/json"}).status
+
+
+def test_unfinished_requests_have_room_for_so_much_and_give_it_back() -> None:
+    bodies = UnfinishedBodies()
+    most, small = bodies.MAX_BYTES, bodies.SMALL_BYTES
+    assert bodies.grow(0, small) == 0
+    held = bodies.grow(0, most - small - 1)
+    assert bodies.grow(0, small) == 0  # never counted
+    with pytest.raises(Busy):
+        bodies.grow(0, small + 2)
+    other = bodies.grow(0, small + 1)
+    bodies.end(held)
+    bodies.end(other)
+    assert bodies.grow(0, most) == most
+
+
+def test_many_that_are_never_finished_are_refused_and_others_are_heard() -> None:
+    with running_broker(prelude=ROOM) as broker, RawClient(broker.url) as client, ExitStack() as stack:
+        assert large(client) == 400  # it is read, and is no JSON
+        held = [stack.enter_context(begun(broker, 400_000)) for _ in range(2)]
+        eventually(lambda: large(client) == 429, "there is no room for another large one")
+        refused = stack.enter_context(begun(broker, 400_000))
+        assert refused.recv(1_000).startswith(b"HTTP/1.1 429 ")
+        small = {"messages": [{"topic": "heard", "value": "1"}]}
+        assert client.json("POST", "/v1/messages", small).status == 201
+        for one in held:
+            one.close()
+        eventually(lambda: large(client) == 400, "the room is given back")
+
+
+def test_one_that_stops_in_the_middle_is_cut_off() -> None:
+    with running_broker(prelude=SHORT) as broker, begun(broker, 10) as stopped:
+        assert stopped.recv(1) == b""
+        assert "the rest of its request has not come" in broker.log_text()
+        with RawClient(broker.url) as client:
+            asked = {"topic": "quiet", "wait_ms": 3_000}
+            assert client.json("POST", "/v1/groups/g/receive", asked).status == 200  # who waits is not cut off
