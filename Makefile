@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST_FLAGS ?= --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-full check bench bench-spark fmt lock clean
+.PHONY: help setup demo chaos serve test test-full check bench bench-spark fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,10 @@ setup: ## install everything that demo, test and bench need
 demo: ## transfers between two banks while processes are killed, then the proof
 	@scripts/setup demo
 	@$(BIN)/tallystick demo $(ARGS)
+
+chaos: ## producers, brokers and consumers killed, paused and cut off, then the sets compared
+	@scripts/setup demo
+	@$(BIN)/tallystick chaos $(ARGS)
 
 serve: ## run a broker on 127.0.0.1:7440
 	@scripts/setup demo

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 # Whatever starts Spark, also by a command in a process of its own, starts it with the settings of the tests.
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark" / "conf")
 
-BEGIN = ("spark", "faults", "borders", "machine", "demo", "examples", "clients", "docs")
+BEGIN = ("spark", "faults", "borders", "machine", "demo", "chaos", "examples", "clients", "docs")
 USES_SESSION = "spark: SparkSession"
 
 

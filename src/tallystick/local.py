@@ -40,6 +40,9 @@ class Running(Protocol):
 class Process:
     """One place among the processes: whoever fills it now."""
 
+    process_group: int | None = None
+    """0 for one of its own, so that a terminal's Ctrl-C is told to us alone."""
+
     def __init__(self, role: str, command: list[str], log: Path, settings: Mapping[str, object] | None = None) -> None:
         self.role, self.command, self.log = role, command, log
         self.settings = dict(settings or {})
@@ -78,6 +81,7 @@ class Process:
                 stdout=log,
                 stderr=log,
                 env=environment,
+                process_group=self.process_group,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
 
@@ -86,6 +90,13 @@ class Process:
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
+
+    def pause(self) -> None:
+        """Let it stand still in the middle of whatever it does."""
+        self._started().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._started().send_signal(signal.SIGCONT)
 
     def terminate(self) -> None:
         """Ask it to end, and return at once."""
@@ -141,6 +152,11 @@ class LocalService(Process):
         """Start it and wait until it takes work; an error with its log if it does not get there."""
         self.spawn()
         self.wait_ready()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes work now."""
+        return self._ready()
 
     def wait_ready(self, seconds: float = START_SECONDS) -> None:
         deadline = time.monotonic() + seconds

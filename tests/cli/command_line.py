@@ -64,7 +64,7 @@ def run_forked(case: dict[str, Any]) -> None:
 
 @functools.cache
 def _fork_server() -> ForkServer:
-    commands = [module for name, module in COMMANDS.items() if name not in ("spark", "demo", "bench")]
+    commands = [module for name, module in COMMANDS.items() if name not in ("spark", "demo", "chaos", "bench")]
     return lasting_fork_server("command_line", *commands)
 
 

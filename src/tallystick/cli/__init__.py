@@ -27,6 +27,7 @@ COMMANDS = {
     "bench": "tallystick.cli.bench",
     "spark": "tallystick.cli.spark",
     "demo": "tallystick.demo.command",
+    "chaos": "tallystick.chaos.command",
     "doctor": "tallystick.cli.doctor",
 }
 

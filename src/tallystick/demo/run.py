@@ -14,7 +14,8 @@ from rich.console import Console
 from tallystick.core.errors import TallystickError
 from tallystick.demo import banks
 from tallystick.demo.display import Display, Snapshot, show_verdict
-from tallystick.demo.evidence import CheckBacks, gather, pending, unsettled
+from tallystick.demo.evidence import CheckBacks, gather, unsettled
+from tallystick.demo.looks import pending
 from tallystick.demo.monkey import Monkey
 from tallystick.demo.processes import Crew
 from tallystick.demo.spark_judge import NOT_WANTED, reconcile

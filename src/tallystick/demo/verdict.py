@@ -58,10 +58,10 @@ def judge(evidence: Evidence, judgement: Judgement) -> list[Line]:
 def _business(evidence: Evidence) -> list[Line]:
     debited = _ids(evidence.debited)
     return [
-        _none("every transfer was tried", evidence.wished - debited - evidence.refused, "never tried"),
-        _none("each was debited or refused, not both", debited & evidence.refused, "both"),
-        _none("each was debited at most once", _doubled(evidence.debited), "debited twice"),
-        _none("each was credited with its own amount", _wrong_amounts(evidence), "with another amount"),
+        none_of("every transfer was tried", evidence.wished - debited - evidence.refused, "never tried"),
+        none_of("each was debited or refused, not both", debited & evidence.refused, "both"),
+        none_of("each was debited at most once", _doubled(evidence.debited), "debited twice"),
+        none_of("each was credited with its own amount", _wrong_amounts(evidence), "with another amount"),
         _money(evidence),
     ]
 
@@ -82,13 +82,13 @@ def _reconciled(found: dict[str, tuple[int, list[str]]]) -> list[Line]:
 def _sets(evidence: Evidence) -> list[Line]:
     debited, credited, logged = (_ids(one) for one in (evidence.debited, evidence.credited, evidence.logged))
     return [
-        _none("every committed transfer is in the log", debited - logged, "missing in the log"),
-        _none("the log has no other", logged - debited, "in the log, never debited"),
-        _none("the log has none twice", _doubled(evidence.logged), "twice in the log"),
-        _none("every committed transfer was credited", debited - credited, "lost"),
-        _none("no other was credited", credited - debited, "credited, never debited"),
-        _none("none was credited twice", _doubled(evidence.credited), "credited twice"),
-        _none(
+        none_of("every committed transfer is in the log", debited - logged, "missing in the log"),
+        none_of("the log has no other", logged - debited, "in the log, never debited"),
+        none_of("the log has none twice", _doubled(evidence.logged), "twice in the log"),
+        none_of("every committed transfer was credited", debited - credited, "lost"),
+        none_of("no other was credited", credited - debited, "credited, never debited"),
+        none_of("none was credited twice", _doubled(evidence.credited), "credited twice"),
+        none_of(
             "the broker's outcomes are bank A's own",
             evidence.debited_gids ^ evidence.committed_gids,
             "transactions with another outcome",
@@ -137,7 +137,8 @@ def _volume(evidence: Evidence) -> str:
     return f"{len(_ids(evidence.debited)):,} committed, {len(evidence.refused):,} refused"
 
 
-def _none(claim: str, wrong: set[int] | set[str], word: str) -> Line:
+def none_of(claim: str, wrong: set[int] | set[str], word: str) -> Line:
+    """It holds if nothing is wrong; else some of what is wrong is named."""
     return _named(claim, len(wrong), [str(one) for one in sorted(wrong)], word)
 
 

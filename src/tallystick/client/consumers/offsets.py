@@ -26,7 +26,7 @@ from tallystick.client.consumers.lanes import lane_for
 from tallystick.client.consumers.marks import GroupQueue, OffsetRow
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions.producer import Producer
-from tallystick.core.errors import NotFound, OffsetMoved, OffsetOutOfRange
+from tallystick.core.errors import BrokerUnavailable, NotFound, OffsetMoved, OffsetOutOfRange
 from tallystick.core.ops import CommitOffsets
 
 log = logging.getLogger("tallystick.client")
@@ -100,7 +100,9 @@ class OffsetConsumer:
                 failures = 1 if reader.progress else failures + 1
                 wait = RETRY.wait_ms(failures) / 1000
                 what = f"{self._subscription.name}: queue {queue} of {broker.address}"
-                log.warning("%s stopped, again in %.1f s", what, wait, exc_info=failure)
+                # Where it was raised is of interest only if it may be the handler's doing.
+                away = isinstance(failure, BrokerUnavailable)
+                log.warning("%s stopped, again in %.1f s: %s", what, wait, failure, exc_info=None if away else failure)
                 await self.pause(wait)
 
     async def pause(self, seconds: float) -> None:
