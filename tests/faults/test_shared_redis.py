@@ -166,20 +166,22 @@ def test_an_owner_that_was_superseded_leaves_no_trace(redis: Redis) -> None:
 
 @pytest.mark.full
 def test_of_two_who_believe_to_own_a_store_one_writes_at_a_time(redis: Redis) -> None:
-    """A thousand claims while both write. Each unit counts one further than what its owner has read: one of the other
-    in between would not be counted."""
+    """A thousand rounds, in which each writes, whoever owns the store, or claims it first. A unit counts one further
+    than what its owner has read: one of the other in between would not be counted."""
     number = new_number()
 
     def believe(me: int) -> list[bytes]:
         told: list[bytes] = []
+        chance = random.Random(me)
         with closing(RedisServer(redis.url, number)) as server:
+            engine = None
             for turn in range(500):
                 with suppress(Superseded):
-                    engine = SharedEngine(server, server.claim(f"broker-{me}").epoch)
-                    for step in range(3):
-                        name = b"%d %d %d" % (me, turn, step)
-                        engine.write(_counting(engine, name))
-                        told.append(name)
+                    if engine is None or chance.random() < 0.2:
+                        engine = SharedEngine(server, server.claim(f"broker-{me}").epoch)
+                    name = b"%d %d" % (me, turn)
+                    engine.write(_counting(engine, name))
+                    told.append(name)
         return told
 
     with ThreadPoolExecutor(2) as both:
@@ -188,7 +190,7 @@ def test_of_two_who_believe_to_own_a_store_one_writes_at_a_time(redis: Redis) ->
         engine = SharedEngine(server, server.claim("broker-3").epoch)
         assert sorted(told) == [key for key, _ in engine.scan("tx", b"", b"~")]
         assert engine.get("index", b"count") == b"%d" % len(told)
-    assert len(told) > 100
+    assert told
 
 
 def _counting(engine: SharedEngine, name: bytes) -> Changes:
