@@ -166,8 +166,8 @@ def test_an_owner_that_was_superseded_leaves_no_trace(redis: Redis) -> None:
 
 @pytest.mark.full
 def test_of_two_who_believe_to_own_a_store_one_writes_at_a_time(redis: Redis) -> None:
-    """A thousand rounds, in which each writes, whoever owns the store, or claims it first. A unit counts one further than
-    what its owner has read: one of the other in between would not be counted."""
+    """A thousand rounds, in which each writes, whoever owns the store, or claims it first. A unit counts one further
+    than what its owner has read: one of the other in between would not be counted."""
     number = new_number()
 
     def believe(me: int) -> list[bytes]:
