@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
-from tallystick.core.errors import StorageFailed
-
 Area = Literal["tx", "log", "index", "body"]
 AREAS: tuple[Area, ...] = ("tx", "log", "index", "body")
 Wanted = Mapping[Area, Collection[bytes]]
@@ -26,9 +24,9 @@ class Changes:
         return not self.ranges and not any(self.keys.values())
 
 
-class EngineFailed(StorageFailed):
-    """The engine could not write, or one that is far away could not be asked. `may_pass` if it may work again by
-    itself: there is room on the disk again, the server is back."""
+class EngineFailed(Exception):
+    """The engine could not write. `may_pass` if that may mend itself: there is room on the disk again, the server is
+    back."""
 
     def __init__(self, reason: str, may_pass: bool) -> None:
         super().__init__(reason)
@@ -45,7 +43,8 @@ class Superseded(EngineFailed):
 
 class Engine(Protocol):
     """Sorted bytes in four areas. Values of "body" are large, are written once, and carry a checksum of their own that
-    whoever reads them verifies: an engine may keep them where it likes, and need not look at them."""
+    whoever reads them verifies: an engine may keep them where it likes, and need not look at them. One that is far away
+    raises `StorageFailed` if a look gets no answer."""
 
     @property
     def remote(self) -> bool:
