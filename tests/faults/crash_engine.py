@@ -16,6 +16,8 @@ class CrashingEngine:
     """An engine whose process dies at its n-th write (each of them counted since the beginning, over restarts):
     just before it, or just after it and before the answer."""
 
+    remote = False
+
     def __init__(self, *crash_at: int, after: bool, forgets: int = 0) -> None:
         self.kept = MemoryEngine()
         self.crash_at, self.after, self.forgets = set(crash_at), after, forgets

@@ -33,6 +33,8 @@ NOW = 1_700_000_000_000
 class CountingEngine:
     """Counts the keys that are read, one by one or in a scan."""
 
+    remote = False
+
     def __init__(self) -> None:
         self._kept = MemoryEngine()
         self.read = 0

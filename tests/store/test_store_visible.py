@@ -22,6 +22,8 @@ from tallystick.store.rocksdb import RocksEngine
 class HeldEngine:
     """An engine whose writes can be seen, as before an fsync, while `after` makes up its mind about them."""
 
+    remote = False
+
     def __init__(self, open_engine: Callable[[], Engine]) -> None:
         self._open = open_engine
         self.kept = open_engine()

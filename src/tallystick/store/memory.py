@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from sortedcontainers import SortedDict
 
 from tallystick.core.ids import new_store_id
-from tallystick.store.kv.engine import AREAS, Area, Changes
+from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.kv.store import KvStore
 from tallystick.store.protocol import StoreSettings
 
 
 class MemoryEngine:
+    remote = False
+
     def __init__(self) -> None:
         self._areas: dict[Area, SortedDict] = {area: SortedDict() for area in AREAS}
 
@@ -22,6 +24,9 @@ class MemoryEngine:
 
     def get_many(self, area: Area, keys: Sequence[bytes]) -> Iterator[bytes | None]:
         return map(self._areas[area].get, keys)
+
+    def look_up(self, wanted: Wanted) -> Found:
+        return {area: {key: self._areas[area].get(key) for key in asked} for area, asked in wanted.items()}
 
     def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         known = self._areas[area]

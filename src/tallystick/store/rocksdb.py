@@ -12,7 +12,7 @@ from pathlib import Path
 from tallystick.core.errors import DataDirectoryError
 from tallystick.extras import need
 from tallystick.store.directory import DataDirectory
-from tallystick.store.kv.engine import AREAS, Area, Changes, EngineFailed
+from tallystick.store.kv.engine import AREAS, Area, Changes, EngineFailed, Found, Wanted
 from tallystick.store.kv.store import KvStore
 from tallystick.store.protocol import StoreSettings
 from tallystick.store.segments import Place, Segments
@@ -41,6 +41,8 @@ _HELD = "held"  # which bodies a segment holds: <segment> <key of the body>
 
 class RocksEngine:
     """Of a body the tree knows only where it lies; see segments.py."""
+
+    remote = False
 
     def __init__(self, path: Path) -> None:
         self._cache = Cache(64 * MIB)
@@ -126,6 +128,9 @@ class RocksEngine:
             if here is None:
                 iterator.status()
             yield self._seen(area, key, iterator.value()) if here == key else None
+
+    def look_up(self, wanted: Wanted) -> Found:
+        return {area: {key: self.get(area, key) for key in asked} for area, asked in wanted.items()}
 
     def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         bounds = ReadOptions()

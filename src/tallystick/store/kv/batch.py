@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -14,7 +14,7 @@ from tallystick.store.kv import keys
 from tallystick.store.kv.appender import Appender
 from tallystick.store.kv.call_records import CallsRecord, CallsState, decode_calls, decode_state
 from tallystick.store.kv.catalog import Catalog, QueueId, Topic
-from tallystick.store.kv.engine import AREAS, Area, Changes, Engine
+from tallystick.store.kv.engine import AREAS, Area, Changes, Engine, Wanted
 from tallystick.store.protocol import Event, StoreSettings
 
 Tombstone = tuple[Outcome, str, int, int, str, int, int, int]  # the fields of `Resolved`
@@ -64,10 +64,24 @@ class Batch:
         return [overlay[key] if key in overlay else found[key] for key in wanted]
 
     def read_ahead(self, area: Area, wanted: Sequence[bytes]) -> None:
-        """Read what is about to be asked for by `get`, together. What was read ahead before is forgotten."""
+        """Read what is about to be asked for by `get`, together."""
         overlay = self.changes.keys[area]
         missing = sorted(key for key in wanted if key not in overlay)
-        self._ahead[area] = dict(zip(missing, self.engine.get_many(area, missing), strict=True))
+        self._ahead[area].update(zip(missing, self.engine.get_many(area, missing), strict=True))
+
+    def foresee(self, wanted: Wanted) -> None:
+        """Have an engine that is far away fetch what is about to be asked for, in one round trip; one that is near is
+        asked when it comes to that."""
+        if not self.engine.remote:
+            return
+        missing = {area: self._unknown(area, asked) for area, asked in wanted.items()}
+        if any(missing.values()):
+            for area, found in self.engine.look_up(missing).items():
+                self._ahead[area].update(found)
+
+    def _unknown(self, area: Area, asked: Iterable[bytes]) -> list[bytes]:
+        overlay, ahead = self.changes.keys[area], self._ahead[area]
+        return sorted({key for key in asked if key not in overlay and key not in ahead})
 
     def put(self, area: Area, key: bytes, value: bytes) -> None:
         self.changes.keys[area][key] = value

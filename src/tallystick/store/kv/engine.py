@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
+
+from tallystick.core.errors import StorageFailed
 
 Area = Literal["tx", "log", "index", "body"]
 AREAS: tuple[Area, ...] = ("tx", "log", "index", "body")
+Wanted = Mapping[Area, Collection[bytes]]
+Found = dict[Area, dict[bytes, bytes | None]]
 
 
 class Changes:
@@ -22,8 +26,9 @@ class Changes:
         return not self.ranges and not any(self.keys.values())
 
 
-class EngineFailed(Exception):
-    """The engine could not write. `may_pass` if more room on the disk would mend it."""
+class EngineFailed(StorageFailed):
+    """The engine could not write, or one that is far away could not be asked. `may_pass` if it may work again by
+    itself: there is room on the disk again, the server is back."""
 
     def __init__(self, reason: str, may_pass: bool) -> None:
         super().__init__(reason)
@@ -31,14 +36,28 @@ class EngineFailed(Exception):
         self.may_pass = may_pass
 
 
+class Superseded(EngineFailed):
+    """The store has another owner now: the engine refused a write of an older epoch. That never passes."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, may_pass=False)
+
+
 class Engine(Protocol):
     """Sorted bytes in four areas. Values of "body" are large, are written once, and carry a checksum of their own that
     whoever reads them verifies: an engine may keep them where it likes, and need not look at them."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether every look is a round trip, so that it pays to foresee them."""
 
     def get(self, area: Area, key: bytes) -> bytes | None: ...
 
     def get_many(self, area: Area, keys: Sequence[bytes]) -> Iterator[bytes | None]:
         """The values of keys that are in order, one by one. Keys that lie close together cost less than by `get`."""
+
+    def look_up(self, wanted: Wanted) -> Found:
+        """The values of keys of several areas, in one round trip."""
 
     def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys in [start, end), in order."""

@@ -200,6 +200,16 @@ class _Held(Struct):
     lease: Lease
 
 
+def named(batch: Batch, group: str, receipts: list[str]) -> Iterator[tuple[bytes, int, int]]:
+    """Group and topic, queue and offset of the messages that these receipts are for, of topics that are known."""
+    gid = batch.catalog.groups.get(group)
+    for receipt in receipts:
+        topic_name, queue, offset, _ = _parse(receipt)
+        topic = batch.catalog.topics.get(topic_name)
+        if topic is not None and gid is not None:
+            yield keys.group_topic(gid, topic.id), queue, offset
+
+
 def _held(batch: Batch, group: str, receipts: list[str]) -> tuple[list[_Held], list[str]]:
     """The leases that these receipts still hold, and the receipts that hold nothing any more."""
     held: list[_Held] = []

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from tallystick.core.errors import StorageFailed, TallystickError
 from tallystick.core.ops import OpResult
 from tallystick.store.kv.batch import Batch
-from tallystick.store.kv.engine import Engine, EngineFailed
+from tallystick.store.kv.engine import Engine, EngineFailed, Superseded
+from tallystick.store.kv.foresight import foreseen
 from tallystick.store.kv.handlers import handlers
 from tallystick.store.kv.looks import Looks
 from tallystick.store.kv.visible import Visible
@@ -32,6 +33,8 @@ class KvStore(Looks):
             raise StorageFailed(self._failure.reason)
         batch = Batch(self._engine, self._catalog, self.settings, now)
         try:
+            if self._engine.remote:
+                batch.foresee(foreseen(batch, ops))
             results = [self._carry_out(batch, op) for op in ops]
             changes = batch.finish()
             if not changes.empty():
@@ -42,14 +45,22 @@ class KvStore(Looks):
             raise StorageFailed(error.reason) from error
         except BaseException:
             # Nothing was written, but the catalog may be ahead of the engine: read it again.
-            self._load(self._engine)
+            self._reload()
             raise
         self._visible.follow(self._catalog, batch.touched, batch.deleted)
         return Written(results, batch.appended(), batch.called, batch.events, batch.counted())
 
+    def _reload(self) -> None:
+        try:
+            self._load(self._engine)
+        except EngineFailed as error:  # what is at hand is not to be trusted until it was read
+            self._failure = error
+
     def _carry_out(self, batch: Batch, op: StoreOp) -> Result:
         try:
             return self._handlers[type(op)](batch, op)
+        except EngineFailed:
+            raise  # no fault of this operation's: it ends the unit
         except TallystickError as error:
             if error.code == "outcome_conflict":
                 batch.event("conflict", getattr(op, "gid", ""), error.detail)
@@ -64,6 +75,9 @@ class KvStore(Looks):
             try:
                 self._engine.close()
                 self._load(self._open_engine())
+            except Superseded as error:
+                self._failure = error
+                return None
             except Exception as error:  # whatever an engine raises: it does not work yet
                 self._failure = EngineFailed(f"still failing: {error}", may_pass=True)
                 return None

@@ -1,0 +1,123 @@
+"""Which keys an operation will look at, so that an engine that is far away brings those of a whole group commit in one
+round trip.
+
+Nothing depends on it but the number of round trips: what was not foreseen is asked for when it is needed. That is so
+for what only a look can tell (the chunk of a message that ends in the dead-letter topic, the parts of a commit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from tallystick.core import ops
+from tallystick.core.errors import InvalidRequest
+from tallystick.store import protocol
+from tallystick.store.kv import keys, leases
+from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.engine import AREAS, Area
+from tallystick.store.protocol import StoreOp
+
+Look = tuple[Area, bytes]
+
+
+def foreseen(batch: Batch, wanted: Sequence[StoreOp]) -> dict[Area, set[bytes]]:
+    """What these operations will look at first, by area."""
+    found: dict[Area, set[bytes]] = {area: set() for area in AREAS}
+    for op in wanted:
+        looks = _LOOKS.get(type(op))
+        if looks is not None:
+            for area, key in looks(batch, op):
+                found[area].add(key)
+    return found
+
+
+def _prepare(batch: Batch, op: ops.Prepare) -> Iterator[Look]:
+    yield from _transaction(batch, op.gid, resolving=False)
+    yield from _new_topics(batch, (message.topic for message in op.messages))
+
+
+def _resolving(batch: Batch, op: ops.Commit | ops.Rollback | protocol.OperatorResolve) -> Iterator[Look]:
+    return _transaction(batch, op.gid, resolving=True)
+
+
+def _send(batch: Batch, op: ops.Send) -> Iterator[Look]:
+    if op.gid is not None:
+        yield from _transaction(batch, op.gid, resolving=False)
+    yield from _new_topics(batch, (message.topic for message in op.messages))
+
+
+def _part(batch: Batch, op: ops.PreparePart) -> Iterator[Look]:
+    yield "tx", keys.PART.key(op.part, op.index)
+    yield from _new_topics(batch, (message.topic for message in op.messages))
+
+
+def _columns(batch: Batch, op: ops.PrepareColumns) -> Iterator[Look]:
+    yield "tx", keys.PART.key(op.part, op.index)
+    yield from _new_topics(batch, op.topics)
+
+
+def _batch(batch: Batch, op: ops.CommitBatch) -> Iterator[Look]:
+    yield "index", keys.APP.key(op.app)
+    yield "tx", keys.TRANSACTION.key(op.gid)
+
+
+def _receipts(batch: Batch, op: ops.Ack | ops.Nack | ops.Renew) -> Iterator[Look]:
+    try:
+        for gt, queue, offset in leases.named(batch, op.group, op.receipts):
+            yield "index", keys.LEASE.key(gt, queue, offset)
+            yield "index", keys.CURSOR.key(gt, queue)
+    except InvalidRequest:
+        return  # the operation will be refused
+
+
+def _stored_offsets(batch: Batch, op: ops.CommitOffsets) -> Iterator[Look]:
+    topic, group = batch.catalog.topics.get(op.topic), batch.catalog.groups.get(op.group)
+    if topic is not None and group is not None and op.expected is not None:
+        for queue in op.offsets:
+            if 0 <= queue < topic.queues:
+                yield "index", keys.STORED.key(keys.group_topic(group, topic.id), queue)
+
+
+def _unanswered(batch: Batch, op: protocol.FailChecks) -> Iterator[Look]:
+    for gid in op.errors:
+        yield from _transaction(batch, gid, resolving=True)
+
+
+def _called(batch: Batch, op: protocol.FinishCalls) -> Iterator[Look]:
+    for result in op.results:
+        yield "index", keys.CALLS_STATE.key(result.gid)
+
+
+def _transaction(batch: Batch, gid: str, resolving: bool) -> Iterator[Look]:
+    """Its record; and its check state, if it may have one and has to be taken out of line."""
+    recent = batch.catalog.recent.get(gid)
+    if recent is None:
+        yield "tx", keys.TRANSACTION.key(gid)
+    if resolving and (recent is None or batch.maybe_claimed(recent)):
+        yield "index", keys.CHECK.key(gid)
+
+
+def _new_topics(batch: Batch, names: Iterable[str]) -> Iterator[Look]:
+    known = batch.catalog.topics
+    for name in names:
+        if name not in known:
+            yield "index", keys.ENDED.key(name)
+
+
+_LOOKS: dict[type, Callable[[Batch, Any], Iterator[Look]]] = {
+    ops.Prepare: _prepare,
+    ops.Commit: _resolving,
+    ops.Rollback: _resolving,
+    ops.Send: _send,
+    ops.PreparePart: _part,
+    ops.PrepareColumns: _columns,
+    ops.CommitBatch: _batch,
+    ops.Ack: _receipts,
+    ops.Nack: _receipts,
+    ops.Renew: _receipts,
+    ops.CommitOffsets: _stored_offsets,
+    protocol.OperatorResolve: _resolving,
+    protocol.FailChecks: _unanswered,
+    protocol.FinishCalls: _called,
+}

@@ -1,0 +1,129 @@
+"""The engine over any shared server: scans in pages, looks that try again, writes whose fate is always found out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from tallystick.store.kv import keys as key_space
+from tallystick.store.kv.engine import Area, Changes, EngineFailed, Found, Superseded, Wanted
+from tallystick.store.shared.server import Fence, ServerAway, SharedServer
+
+TRIES = 3  # of a look or a write: the first may meet a connection that died long ago, the second a server's restart
+FIRST_PAGE, LARGEST_PAGE, GROWTH = 64, 4_096, 4
+PAGE_BYTES = 4 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+class SharedEngine:
+    """A store on a server, for the owner who claimed it with `epoch`."""
+
+    remote = True
+
+    def __init__(self, server: SharedServer, epoch: int) -> None:
+        self._server, self._epoch = server, epoch
+        self._unit = self._begin()
+
+    @property
+    def trips(self) -> int:
+        return self._server.trips
+
+    def _begin(self) -> int:
+        """The number of the first unit that is ours to write.
+
+        An empty one is written first. A unit that was given up without knowing its fate may still be on its way; it
+        has the number that is now used up, and can no longer come in behind what is about to be read."""
+        unit = self._ask(self._own_fence).unit
+        if not self._ask(lambda: self._server.apply(self._epoch, unit, Changes())):
+            unit = self._ask(self._own_fence).unit - 1  # that one came in at last, or the answer to ours was lost
+        return unit + 1
+
+    def _own_fence(self) -> Fence:
+        fence = self._server.fence()
+        if fence is None:
+            raise EngineFailed("the store is not there any more", may_pass=True)
+        if fence.epoch != self._epoch:
+            raise Superseded(f"the store has another owner since: {fence.owner}, with epoch {fence.epoch}")
+        return fence
+
+    # --- looks -----------------------------------------------------------------------------------------------
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        """The answer to what may be asked again."""
+        for _ in range(TRIES - 1):
+            try:
+                return question()
+            except ServerAway:
+                self._server.cut()
+        try:
+            return question()
+        except ServerAway as error:
+            raise _failed(error) from error
+
+    def get(self, area: Area, key: bytes) -> bytes | None:
+        return self.look_up({area: (key,)})[area][key]
+
+    def get_many(self, area: Area, keys: Sequence[bytes]) -> Iterator[bytes | None]:
+        if not keys:
+            return iter(())
+        return map(self.look_up({area: keys})[area].__getitem__, keys)
+
+    def look_up(self, wanted: Wanted) -> Found:
+        return self._ask(lambda: self._server.look_up(wanted))
+
+    def scan(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for found in self._pages(area, start, end, backwards=False):
+            yield from found
+
+    def scan_back(self, area: Area, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for found in self._pages(area, start, end, backwards=True):
+            yield from found
+
+    def _pages(self, area: Area, start: bytes, end: bytes, backwards: bool) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The first is small: most scans want few. Each shows what is durable when it is read."""
+        limit = FIRST_PAGE
+        while start < end:
+            found = self._page(area, start, end, limit, backwards)
+            yield found
+            if len(found) < limit and sum(len(value) for _, value in found) < PAGE_BYTES:
+                return
+            last = found[-1][0]
+            start, end = (start, last) if backwards else (key_space.behind(last), end)
+            limit = min(limit * GROWTH, LARGEST_PAGE)
+
+    def _page(self, area: Area, start: bytes, end: bytes, limit: int, backwards: bool) -> list[tuple[bytes, bytes]]:
+        return self._ask(lambda: self._server.page(area, start, end, limit, PAGE_BYTES, backwards))
+
+    # --- writes ----------------------------------------------------------------------------------------------
+
+    def write(self, changes: Changes) -> None:
+        """Returns when the unit is there, raises when it is not or nobody can tell: then `recover` finds out."""
+        uncertain: ServerAway | None = None
+        for _ in range(TRIES):
+            try:
+                if uncertain is not None and self._is_there():
+                    break
+                if self._server.apply(self._epoch, self._unit, changes):
+                    break
+                if self._is_there() and uncertain is not None:
+                    break  # the try before was carried out while we asked for it
+                raise EngineFailed("the store is not where its owner left it", may_pass=True)
+            except ServerAway as error:
+                uncertain = error
+                self._server.cut()
+        else:
+            raise _failed(uncertain) from uncertain
+        self._unit += 1
+
+    def _is_there(self) -> bool:
+        """Whether the unit that is to be written has been."""
+        return self._own_fence().unit == self._unit + 1
+
+    def close(self) -> None:
+        """May be opened again: the next question connects anew."""
+        self._server.cut()
+
+
+def _failed(error: ServerAway | None) -> EngineFailed:
+    return EngineFailed(f"the shared store cannot be reached: {error}", may_pass=True)

@@ -1,0 +1,88 @@
+"""Opening a store on a shared server: `postgresql://...`, by its number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from urllib.parse import urlsplit
+
+from tallystick.core.errors import ConfigError
+from tallystick.core.ids import new_member_id, new_store_id
+from tallystick.store.kv import keys
+from tallystick.store.kv.engine import Changes, EngineFailed
+from tallystick.store.kv.store import KvStore
+from tallystick.store.protocol import StoreSettings
+from tallystick.store.shared.engine import SharedEngine
+from tallystick.store.shared.server import ServerAway, SharedServer
+
+# What connects to a server and gives one of its stores; imported when it is asked for, each needs a driver of its own.
+SERVERS = {
+    "postgresql": ("tallystick.store.shared.postgresql", "PostgresqlServer"),
+    "mysql": ("tallystick.store.shared.mysql", "MysqlServer"),
+    "redis": ("tallystick.store.shared.redis", "RedisServer"),
+}
+
+
+class SharedStore(KvStore):
+    """A store on a server, owned under one epoch. Superseded, it has failed for good: claim it again by opening it
+    again."""
+
+    def __init__(self, server: SharedServer, epoch: int, settings: StoreSettings) -> None:
+        self.server, self.epoch = server, epoch
+        super().__init__("", lambda: SharedEngine(server, epoch), settings)
+        self.id = self._stored_id() or self._name()
+
+    def _stored_id(self) -> str:
+        return (self._engine.get("index", keys.STORE_ID) or b"").decode()
+
+    def _name(self) -> str:
+        """A store that was just made gets an id for its whole life."""
+        changes = Changes()
+        changes.keys["index"][keys.STORE_ID] = (made := new_store_id()).encode()
+        self._engine.write(changes)
+        return made
+
+    def close(self) -> None:
+        super().close()
+        self.server.close()
+
+
+def server_at(url: str, store: int) -> SharedServer:
+    scheme = urlsplit(url).scheme
+    if scheme not in SERVERS:
+        raise ConfigError(f"store: {scheme!r} is none of {', '.join(SERVERS)}", field="store")
+    module, name = SERVERS[scheme]
+    make: Callable[[str, int], SharedServer] = getattr(import_module(module), name)
+    return make(url, store)
+
+
+def open_shared(
+    url: str,
+    store: int,
+    settings: StoreSettings | None = None,
+    *,
+    owner: str | None = None,
+    allow_weak_durability: bool = False,
+) -> SharedStore:
+    """Claim a store, whoever owned it before, and open it. Leases and members, which tell when that may be done, stand
+    on this."""
+    server = server_at(url, store)
+    try:
+        if not allow_weak_durability:
+            _refuse_weakness(server)
+        server.create()
+        fence = server.claim(owner or new_member_id())
+        return SharedStore(server, fence.epoch, settings or StoreSettings())
+    except ServerAway as error:
+        server.close()
+        raise EngineFailed(f"the shared store cannot be reached: {error}", may_pass=True) from error
+    except BaseException:
+        server.close()
+        raise
+
+
+def _refuse_weakness(server: SharedServer) -> None:
+    found = server.weaknesses()
+    if found:
+        told = "; ".join(found)
+        raise ConfigError(f"store: the server may lose what it has acknowledged: {told}", field="store")
