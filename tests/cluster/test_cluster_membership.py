@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tallystick.broker.cluster.membership import LEASE_MS, TICK_MS, Membership, Todo
 from tallystick.core.errors import ConfigError
-from tallystick.store.shared.memory import MemoryRegistry
+from tallystick.store.shared.memory import MemoryCluster
 from tallystick.store.shared.registry import Member
 
 STORES = 7
@@ -21,7 +21,7 @@ STORES = 7
 class Party:
     """A member with its own clock, which does at once all that a look tells it to do."""
 
-    def __init__(self, name: str, registry: MemoryRegistry) -> None:
+    def __init__(self, name: str, registry: MemoryCluster) -> None:
         self.membership = Membership(Member(name, name, f"http://{name}"))
         self.registry = registry
         self.monotonic = sum(map(ord, name)) * 1_000  # nobody's clock has begun when another's has
@@ -50,8 +50,7 @@ class Party:
 
 class Parties:
     def __init__(self, *names: str, stores: int = STORES) -> None:
-        self.registry = MemoryRegistry()
-        self.registry.make(stores)
+        self.registry = MemoryCluster(stores)
         self.parties = {name: Party(name, self.registry) for name in names}
 
     def __getitem__(self, name: str) -> Party:
@@ -155,8 +154,7 @@ def test_a_claim_whose_answer_was_lost_is_given_up_by_one_who_leaves() -> None:
 
 
 def test_a_cluster_has_as_many_stores_as_it_was_made_with() -> None:
-    registry = MemoryRegistry()
-    registry.make(3)
+    registry = MemoryCluster(3)
     registry.make(3)
     with pytest.raises(ConfigError, match="made with 3 stores"):
         registry.make(4)

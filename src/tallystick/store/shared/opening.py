@@ -27,20 +27,21 @@ class SharedStore(KvStore):
     """A store on a server, owned under one epoch. Superseded, it has failed for good: claim it again by opening it
     again."""
 
-    def __init__(self, server: SharedServer, epoch: int, settings: StoreSettings) -> None:
+    def __init__(self, server: SharedServer, epoch: int, settings: StoreSettings, named: str = "") -> None:
+        """`named` is what a cluster calls the store; it is drawn here if there is none."""
         self.server, self.epoch = server, epoch
         super().__init__("", lambda: SharedEngine(server, epoch), settings)
-        self.id = self._stored_id() or self._name()
+        self.id = self._stored_id() or self._name(named or new_store_id())
 
     def _stored_id(self) -> str:
         return (self._engine.get("index", keys.STORE_ID) or b"").decode()
 
-    def _name(self) -> str:
+    def _name(self, store_id: str) -> str:
         """A store that was just made gets an id for its whole life."""
         changes = Changes()
-        changes.keys["index"][keys.STORE_ID] = (made := new_store_id()).encode()
+        changes.keys["index"][keys.STORE_ID] = store_id.encode()
         self._engine.write(changes)
-        return made
+        return store_id
 
     def close(self) -> None:
         super().close()
