@@ -1,5 +1,5 @@
-"""`make bench`: the benchmarks of the package, with a real PostgreSQL server of their own; web services, the flash
-sale and the weight of the client, which need more than the package does."""
+"""`make bench`: the benchmarks of the package, with a real PostgreSQL server of their own; the engines of stores,
+web services, the flash sale and the weight of the client, which need more than the package does."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.servers import postgres_server
 
 from benchmarks import flash_sale
 from benchmarks.command import main
+from benchmarks.engines import engines
 from benchmarks.light import light
 from benchmarks.report import Figure
 from benchmarks.run import Bench
@@ -36,4 +37,5 @@ def flash_sales(bench: Bench) -> None:
 if __name__ == "__main__":
     with postgres_server() as server:
         dsn = make_conninfo(**server.parameters())
-        sys.exit(main(["--postgresql", dsn, *sys.argv[1:]], {"web": web, "flash-sale": flash_sales, "light": light}))
+        more = {"engines": engines, "web": web, "flash-sale": flash_sales, "light": light}
+        sys.exit(main(["--postgresql", dsn, *sys.argv[1:]], more))

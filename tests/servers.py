@@ -50,6 +50,18 @@ class Server:
     user: str = USER
     password: str = PASSWORD
     databases: int = field(default=0, repr=False)
+    launch: Callable[[], subprocess.Popen[bytes]] | None = field(default=None, repr=False)
+
+    def kill(self) -> None:
+        """kill -9 of all its processes, and wait until it is gone."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(_STOP_SECONDS)
+
+    def start(self) -> None:
+        """Once more, on what it had written."""
+        assert self.launch is not None
+        self.process = self.launch()
+        _wait_until_ready(self, DATABASE)
 
     @property
     def database(self) -> str:
@@ -137,8 +149,12 @@ def postgres_server(**settings: str) -> Iterator[Server]:
         small = {"shared_buffers": "16MB", "max_connections": "100", "logging_collector": "off", **settings}
         options = [part for name, value in small.items() for part in ("-c", f"{name}={value}")]
         command = [program / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", directory]
-        with _running(user, [*command, *options], directory, signal.SIGQUIT) as process:
-            server = Server("postgresql", "127.0.0.1", port, directory, process, psycopg.connect)
+        with contextlib.ExitStack() as runs:
+
+            def launch() -> subprocess.Popen[bytes]:
+                return runs.enter_context(_running(user, [*command, *options], directory, signal.SIGQUIT))
+
+            server = Server("postgresql", "127.0.0.1", port, directory, launch(), psycopg.connect, launch=launch)
             _wait_until_ready(server, "postgres")
             server.execute(f"create database {DATABASE}", "postgres")
             yield server

@@ -16,6 +16,7 @@ EXTRAS = {
     ),
     "cli": ("the command line", ("rich", "typer")),
     "spark": ("Spark", ("jinja2", "pyarrow", "pyspark", "xxhash")),
+    "postgresql": ("the driver for PostgreSQL", ("psycopg",)),
     "django": ("Django", ("django",)),
     "fastapi": ("FastAPI", ("fastapi",)),
     "flask": ("Flask", ("flask",)),

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+import shared_stores
+from shared_stores import SHARED, SHARED_FULL
 from tallystick.core.message import Chunk, OutgoingMessage, StoredMessage, messages_of
 from tallystick.core.ops import OpResult, Prepare
 from tallystick.core.wire import Delivery, TransactionView
@@ -18,8 +20,8 @@ from tallystick.store.memory import MemoryEngine, open_memory
 from tallystick.store.protocol import Claimed, Progress, Receive, Received, Result, StoreOp, StoreSettings, Written
 from tallystick.store.rocksdb import open_rocksdb
 
-ENGINES = ("memory", "rocksdb")
-DURABLE_FIRST = ("rocksdb", pytest.param("memory", marks=pytest.mark.full))
+ENGINES = ("memory", "rocksdb", *SHARED_FULL)
+DURABLE_FIRST = ("rocksdb", pytest.param("memory", marks=pytest.mark.full), *SHARED_FULL)
 START = 1_700_000_000_000
 
 _decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
@@ -141,6 +143,8 @@ def open_place(engine: str, directory: Path, settings: StoreSettings) -> Place:
     if engine == "memory":
         kept = MemoryEngine()
         return Place(lambda known: open_memory(known, kept), settings)
+    if engine in shared_stores.FIXTURES:
+        return Place(shared_stores.opener(shared_stores.url_at(engine)), settings)
     return Place(lambda known: open_rocksdb(directory / "data", known), settings)
 
 
@@ -150,6 +154,17 @@ MakePlace = Callable[..., Place]
 @pytest.fixture(params=ENGINES)
 def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakePlace]:
     """Makes one place with settings of the test's choice."""
+    yield from _making(request, tmp_path)
+
+
+@pytest.fixture(params=("memory", "rocksdb", *SHARED))
+def make_place_shared_too(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakePlace]:
+    """In the short run as well on a server that brokers share."""
+    yield from _making(request, tmp_path)
+
+
+def _making(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakePlace]:
+    shared_stores.start(request.param, request)
     made: list[Place] = []
 
     def make(**settings: Any) -> Place:

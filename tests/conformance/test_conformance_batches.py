@@ -12,6 +12,7 @@ from engines import DURABLE_FIRST, Place, message, open_place, prepare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import shared_stores
 from tallystick.core.backoff import Backoff
 from tallystick.core.ops import (
     Ack,
@@ -141,7 +142,9 @@ def play(engine: str, history: list[tuple[list[StoreOp], int]], together: bool) 
 
 
 @pytest.mark.parametrize("engine", DURABLE_FIRST)
-def test_one_unit_is_worth_its_operations_one_by_one(engine: str) -> None:
+def test_one_unit_is_worth_its_operations_one_by_one(engine: str, request: pytest.FixtureRequest) -> None:
+    shared_stores.start(engine, request)
+
     @settings(max_examples=400 if engine == "memory" else 60, derandomize=True, deadline=None)
     @given(histories)
     def compare(history: list[tuple[list[StoreOp], int]]) -> None:

@@ -12,7 +12,7 @@ from tallystick.core.ops import Ack, CommitOffsets, Nack, OpResult, Renew, Send
 from tallystick.core.wire import Delivery
 from tallystick.store.protocol import PutTopic, Receive, Received, TrimTopics
 
-make_place = engines.make_place
+make_place = engines.make_place_shared_too
 place = engines.place
 
 

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from engines import DURABLE_FIRST, ENGINES
+from engines import DURABLE_FIRST
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from machine import StoreMachine, outgoing
 
+import shared_stores
+from shared_stores import SHARED_FULL
 from tallystick.core.calls import CallResult
 from tallystick.core.ops import Commit, OpResult, Rollback
 from tallystick.core.transaction import CheckState, Prepared, Resolved
@@ -18,7 +20,7 @@ from tallystick.store.kv import calls, checks, keys, leases, lives, parts, tombs
 from tallystick.store.kv.batch import Batch
 from tallystick.store.protocol import FinishCalls, Progress
 
-EXAMPLES = {"memory": 300, "rocksdb": 100}
+EXAMPLES = {"memory": 300, "rocksdb": 100, "postgresql": 40}
 BOUNDED = settings(
     stateful_step_count=40,
     derandomize=True,
@@ -29,16 +31,14 @@ BOUNDED = settings(
 HUNT = settings(BOUNDED, max_examples=400, phases=[Phase.generate])
 
 
-class RocksMachine(StoreMachine):
-    engine = "rocksdb"
-
-
-MACHINES = dict(zip(ENGINES, (StoreMachine, RocksMachine), strict=True))
+def machine(engine: str) -> type[StoreMachine]:
+    return type(f"{engine.title()}Machine", (StoreMachine,), {"engine": engine})
 
 
 @pytest.mark.parametrize("engine", DURABLE_FIRST)
-def test_an_engine_does_what_the_model_does(engine: str) -> None:
-    run_state_machine_as_test(MACHINES[engine], settings=settings(BOUNDED, max_examples=EXAMPLES[engine]))
+def test_an_engine_does_what_the_model_does(engine: str, request: pytest.FixtureRequest) -> None:
+    shared_stores.start(engine, request)
+    run_state_machine_as_test(machine(engine), settings=settings(BOUNDED, max_examples=EXAMPLES[engine]))
 
 
 transactions_rollback, transactions_commit = transactions.rollback, transactions.commit
@@ -163,11 +163,15 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 IN_SHORT = "a topic made again begins at 0"
 
 
+@pytest.mark.parametrize("engine", ["memory", *SHARED_FULL])
 @pytest.mark.parametrize("bug", [pytest.param(bug, marks=[pytest.mark.full] * (bug != IN_SHORT)) for bug in BUGS])
-def test_the_machine_finds_a_seeded_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_finds_a_seeded_bug(
+    bug: str, engine: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    shared_stores.start(engine, request)
     where, name, wrong = BUGS[bug]
     monkeypatch.setattr(where, name, wrong)
     with pytest.raises((AssertionError, ExceptionGroup)) as found:
-        run_state_machine_as_test(StoreMachine, settings=HUNT)
+        run_state_machine_as_test(machine(engine), settings=HUNT)
     if isinstance(found.value, ExceptionGroup):
         assert found.group_contains(AssertionError)

@@ -11,7 +11,7 @@ from engines import MakePlace, Place, message, prepare
 from tallystick.core.ops import Check, Commit, Prepare, Rollback, Send
 from tallystick.store.protocol import DeleteTopic, ExpireTombstones, OperatorResolve, PutTopic
 
-make_place = engines.make_place
+make_place = engines.make_place_shared_too
 place = engines.place
 
 DAY = 24 * 3600 * 1000

@@ -16,10 +16,11 @@ keys = st.binary(min_size=1, max_size=3)
 areas = st.sampled_from(AREAS)
 ranges = st.tuples(areas, keys, keys)
 puts = st.tuples(areas, keys, st.none() | st.binary(max_size=5))
+Unit = tuple[list[tuple[Area, bytes, bytes]], list[tuple[Area, bytes, bytes | None]]]
 units = st.lists(st.tuples(st.lists(ranges, max_size=2), st.lists(puts, max_size=8)), max_size=8)
 
 
-def changes_of(unit: tuple[list[tuple[Area, bytes, bytes]], list[tuple[Area, bytes, bytes | None]]]) -> Changes:
+def changes_of(unit: Unit) -> Changes:
     changes = Changes()
     changes.ranges = [(area, min(one, other), max(one, other)) for area, one, other in unit[0]]
     for area, key, value in unit[1]:
@@ -39,10 +40,7 @@ def seen(engine: Engine, area: Area, start: bytes, end: bytes) -> tuple[list[tup
 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(units, st.lists(ranges, min_size=1, max_size=5))
-def test_both_engines_hold_the_same(
-    history: list[tuple[list[tuple[Area, bytes, bytes]], list[tuple[Area, bytes, bytes | None]]]],
-    looks: list[tuple[Area, bytes, bytes]],
-) -> None:
+def test_both_engines_hold_the_same(history: list[Unit], looks: list[tuple[Area, bytes, bytes]]) -> None:
     with tempfile.TemporaryDirectory(prefix="tallystick-") as directory:
         memory, rocks = MemoryEngine(), RocksEngine(Path(directory) / "db")
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -17,12 +18,24 @@ from tallystick.store.kv.catalog import Catalog, QueueId, Topic
 from tallystick.store.kv.engine import AREAS, Area, Changes, Engine, Wanted
 from tallystick.store.protocol import Event, StoreSettings
 
+Entries = Iterator[tuple[bytes, bytes]]
+Look = tuple[Area, bytes]
+# As many at a time as an answer of checks reads: each may be a transaction of a megabyte.
+FORESEEN_AT_ONCE = 128
+
 Tombstone = tuple[Outcome, str, int, int, str, int, int, int]  # the fields of `Resolved`
 
 encode = msgspec.msgpack.Encoder().encode
 decode_record = msgspec.msgpack.Decoder(Record).decode
 decode_pending = msgspec.msgpack.Decoder(Undecided | Resolved).decode
 _decode_check = msgspec.msgpack.Decoder(CheckState).decode
+
+
+def by_area(looks: Iterable[Look]) -> dict[Area, list[bytes]]:
+    found: dict[Area, list[bytes]] = {area: [] for area in AREAS}
+    for area, key in looks:
+        found[area].append(key)
+    return found
 
 
 class Batch:
@@ -79,6 +92,15 @@ class Batch:
             for area, found in self.engine.look_up(missing).items():
                 self._ahead[area].update(found)
 
+    def foreseeing(self, found: Entries, looks: Callable[[bytes], Iterable[Look]]) -> Entries:
+        """What a scan finds, and what each of its keys leads to is foreseen, some of them at a time."""
+        return self._in_pieces(found, looks) if self.engine.remote else found
+
+    def _in_pieces(self, found: Entries, looks: Callable[[bytes], Iterable[Look]]) -> Entries:
+        while piece := list(islice(found, FORESEEN_AT_ONCE)):
+            self.foresee(by_area(look for key, _ in piece for look in looks(key)))
+            yield from piece
+
     def _unknown(self, area: Area, asked: Iterable[bytes]) -> list[bytes]:
         overlay, ahead = self.changes.keys[area], self._ahead[area]
         return sorted({key for key in asked if key not in overlay and key not in ahead})
@@ -122,6 +144,14 @@ class Batch:
             return recent
         stored = self.get("tx", keys.TRANSACTION.key(gid))
         return None if stored is None else decode_record(stored)
+
+    def looks_at(self, gid: str, checked: bool) -> Iterator[Look]:
+        """What `transaction` will look at; and `check_state`, if that is to be known as well."""
+        recent = self.catalog.recent.get(gid)
+        if recent is None:
+            yield "tx", keys.TRANSACTION.key(gid)
+        if checked and (recent is None or self.maybe_claimed(recent)):
+            yield "index", keys.CHECK.key(gid)
 
     def bury(self, gid: str, tombstone: Tombstone) -> None:
         """Put a tombstone in the place of a transaction. Many of one unit are the same, and are encoded once."""

@@ -6,6 +6,7 @@ A call has a key in exactly one place: in its host's line (`D`), among those und
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 
 import msgspec
@@ -15,7 +16,7 @@ from tallystick.core.calls import CallResult, CallSpec
 from tallystick.core.errors import Conflict, NotFound
 from tallystick.core.ops import OpResult, Outcome
 from tallystick.store.kv import keys
-from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.batch import Batch, Look, encode
 from tallystick.store.kv.call_records import CallProgress, CallsRecord, CallsState
 from tallystick.store.kv.channels import channel_for
 from tallystick.store.protocol import (
@@ -110,7 +111,14 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimCalls, claims: list[Call
     mark = batch.catalog.mark(channel)
     next_due: int | None = None
     taken = 0
-    for examined, (key, why) in enumerate(batch.scan("index", *keys.DUE_CALL.since(channel, mark.low))):
+    line = batch.scan("index", *keys.DUE_CALL.since(channel, mark.low))
+
+    def looks(key: bytes) -> Iterable[Look]:
+        gid, _ = keys.DUE_CALL.call(key)
+        due = op.early or keys.DUE_CALL.at(key) <= batch.now
+        return (("index", keys.CALLS_STATE.key(gid)), ("tx", keys.CALLS.key(gid))) if due else ()
+
+    for examined, (key, why) in enumerate(batch.foreseeing(line, looks)):
         at = keys.DUE_CALL.at(key)
         full = taken >= op.limit or room <= 0 or examined > EARLY_EXAMINED * op.limit
         if full or (at > batch.now and not op.early):
@@ -148,7 +156,11 @@ def requeue(batch: Batch, op: RequeueCalls) -> Progress:
         return Progress(0)
     done = 0
     batch.catalog.first_lease_end = NEVER
-    for key, _ in islice(batch.scan("index", *keys.LEASED_CALL.all), op.limit + 1):
+    leased = batch.foreseeing(
+        batch.scan("index", *keys.LEASED_CALL.all),
+        lambda key: [("index", keys.CALLS_STATE.key(keys.LEASED_CALL.call(key)[0]))],
+    )
+    for key, _ in islice(leased, op.limit + 1):
         until = keys.LEASED_CALL.at(key)
         if done >= op.limit or (until > batch.now and not op.all):
             batch.catalog.first_lease_end = until

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from tallystick.core.errors import Conflict, NotFound
@@ -11,7 +11,7 @@ from tallystick.core.ops import Answer, AnswerChecks, OpResult, Outcome
 from tallystick.core.transaction import CheckState, Prepared, Resolved, Undecided, after_unanswered
 from tallystick.core.wire import CheckRequest
 from tallystick.store.kv import keys
-from tallystick.store.kv.batch import Batch, decode_pending, decode_record, encode
+from tallystick.store.kv.batch import Batch, Entries, Look, decode_pending, decode_record, encode
 from tallystick.store.kv.transactions import Decided, is_plain, resolve, resolve_plain
 from tallystick.store.protocol import Claim, ClaimChecks, Claimed, FailChecks, ParkOld, Progress, Resume
 
@@ -30,7 +30,7 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cla
     """Claim what is due in one channel; tells when the next one is due."""
     mark = batch.catalog.mark(channel)
     # One entry past the limit is read as well: it tells when to come back.
-    found = islice(batch.scan("index", *keys.DUE.since(channel, mark.low)), op.limit + 1)
+    found = islice(_line(batch, batch.scan("index", *keys.DUE.since(channel, mark.low)), batch.now), op.limit + 1)
     next_due: int | None = None
     before = len(claims)
     for taken, (key, _) in enumerate(found):
@@ -50,12 +50,22 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cla
     return next_due
 
 
+def _line(batch: Batch, found: Entries, until: int | None = None) -> Entries:
+    """Due entries whose transactions are about to be read; those that are due later are not."""
+
+    def looks(key: bytes) -> Iterable[Look]:
+        due = until is None or keys.DUE.at(key) <= until
+        return batch.looks_at(keys.DUE.name(key), checked=True) if due else ()
+
+    return batch.foreseeing(found, looks)
+
+
 def _claim_stranded(batch: Batch, channel: int, op: ClaimChecks, claims: list[Claim], room: int) -> None:
     """Claim what is in line for a time further ahead than any check is put: it dates from before the clock was set
     back, and would wait until the clock has come round again."""
     longest = max(batch.catalog.mark(channel).longest, batch.settings.checks.backoff.cap_ms, op.lease_ms)
     found = batch.scan("index", *keys.DUE.since(channel, batch.now + longest + 1))
-    for key, _ in list(islice(found, max(0, room))):
+    for key, _ in list(islice(_line(batch, found), max(0, room))):
         at, gid = keys.DUE.at(key), keys.DUE.name(key)
         record = batch.transaction(gid)
         if isinstance(record, Prepared):
@@ -195,7 +205,7 @@ def park_old(batch: Batch, op: ParkOld) -> Progress:
     done = 0
     for channel in op.channels:
         due = keys.DUE.between(channel, batch.catalog.mark(channel).low, max(0, oldest))
-        for key, _ in list(islice(batch.scan("index", *due), op.limit)):
+        for key, _ in list(islice(_line(batch, batch.scan("index", *due)), op.limit)):
             gid = keys.DUE.name(key)
             record = batch.transaction(gid)
             if isinstance(record, Prepared):

@@ -40,7 +40,7 @@ class EngineFailed(StorageFailed):
         return StorageFailed(self.reason)
 
 
-class Superseded(EngineFailed):
+class Superseded(EngineFailed, Moved):
     """The store has another owner now: the engine refused a write of an older epoch. That never passes."""
 
     def __init__(self, reason: str) -> None:

@@ -14,36 +14,28 @@ from tallystick.core import ops
 from tallystick.core.errors import InvalidRequest
 from tallystick.store import protocol
 from tallystick.store.kv import keys, leases
-from tallystick.store.kv.batch import Batch
-from tallystick.store.kv.engine import AREAS, Area
+from tallystick.store.kv.batch import Batch, Look, by_area
+from tallystick.store.kv.engine import Wanted
 from tallystick.store.protocol import StoreOp
 
-Look = tuple[Area, bytes]
 
-
-def foreseen(batch: Batch, wanted: Sequence[StoreOp]) -> dict[Area, set[bytes]]:
+def foreseen(batch: Batch, wanted: Sequence[StoreOp]) -> Wanted:
     """What these operations will look at first, by area."""
-    found: dict[Area, set[bytes]] = {area: set() for area in AREAS}
-    for op in wanted:
-        looks = _LOOKS.get(type(op))
-        if looks is not None:
-            for area, key in looks(batch, op):
-                found[area].add(key)
-    return found
+    return by_area(look for op in wanted if type(op) in _LOOKS for look in _LOOKS[type(op)](batch, op))
 
 
 def _prepare(batch: Batch, op: ops.Prepare) -> Iterator[Look]:
-    yield from _transaction(batch, op.gid, resolving=False)
+    yield from batch.looks_at(op.gid, checked=False)
     yield from _new_topics(batch, (message.topic for message in op.messages))
 
 
 def _resolving(batch: Batch, op: ops.Commit | ops.Rollback | protocol.OperatorResolve) -> Iterator[Look]:
-    return _transaction(batch, op.gid, resolving=True)
+    return batch.looks_at(op.gid, checked=True)
 
 
 def _send(batch: Batch, op: ops.Send) -> Iterator[Look]:
     if op.gid is not None:
-        yield from _transaction(batch, op.gid, resolving=False)
+        yield from batch.looks_at(op.gid, checked=False)
     yield from _new_topics(batch, (message.topic for message in op.messages))
 
 
@@ -81,21 +73,12 @@ def _stored_offsets(batch: Batch, op: ops.CommitOffsets) -> Iterator[Look]:
 
 def _unanswered(batch: Batch, op: protocol.FailChecks) -> Iterator[Look]:
     for gid in op.errors:
-        yield from _transaction(batch, gid, resolving=True)
+        yield from batch.looks_at(gid, checked=True)
 
 
 def _called(batch: Batch, op: protocol.FinishCalls) -> Iterator[Look]:
     for result in op.results:
         yield "index", keys.CALLS_STATE.key(result.gid)
-
-
-def _transaction(batch: Batch, gid: str, resolving: bool) -> Iterator[Look]:
-    """Its record; and its check state, if it may have one and has to be taken out of line."""
-    recent = batch.catalog.recent.get(gid)
-    if recent is None:
-        yield "tx", keys.TRANSACTION.key(gid)
-    if resolving and (recent is None or batch.maybe_claimed(recent)):
-        yield "index", keys.CHECK.key(gid)
 
 
 def _new_topics(batch: Batch, names: Iterable[str]) -> Iterator[Look]:

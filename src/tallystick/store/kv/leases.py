@@ -18,7 +18,7 @@ from tallystick.core.names import dead_letter_topic
 from tallystick.core.ops import Ack, Nack, OpResult, Renew
 from tallystick.core.wire import Delivery
 from tallystick.store.kv import keys, places, topics
-from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.batch import Batch, Look, encode
 from tallystick.store.kv.catalog import Topic
 from tallystick.store.kv.places import Cursor, store_cursor
 from tallystick.store.kv.reader import QueueReader
@@ -70,7 +70,7 @@ class _Receiving:
 
     def take_visible(self) -> None:
         low = self.batch.catalog.visible_low.get(self.gt, 0)
-        found = self.batch.scan("index", *keys.VISIBLE.since(self.gt, low))
+        found = self.batch.foreseeing(self.batch.scan("index", *keys.VISIBLE.since(self.gt, low)), self.looks)
         reached = self.batch.now
         for taken, (key, _) in enumerate(found):
             at, queue, offset = keys.VISIBLE.read(key)
@@ -85,6 +85,12 @@ class _Receiving:
                 self.damage = error
                 reached = min(reached, at)
         self.batch.catalog.visible_low[self.gt] = reached
+
+    def looks(self, entry: bytes) -> Iterator[Look]:
+        at, queue, offset = keys.VISIBLE.read(entry)
+        if at <= self.batch.now:
+            yield "index", keys.LEASE.key(self.gt, queue, offset)
+            yield "index", keys.CURSOR.key(self.gt, queue)
 
     def take_again(self, entry: bytes, queue: int, offset: int) -> None:
         stored = self.batch.get("index", keys.LEASE.key(self.gt, queue, offset))

@@ -197,7 +197,11 @@ def _forget(batch: Batch, key: bytes, record: PartRecord) -> None:
 
 def expire(batch: Batch, op: ExpireParts) -> Progress:
     done = 0
-    for entry, _ in batch.scan("index", *keys.PART_EXPIRY.all):
+    expiring = batch.foreseeing(
+        batch.scan("index", *keys.PART_EXPIRY.all),
+        lambda entry: [("tx", keys.PART_EXPIRY.part(entry))] if keys.PART_EXPIRY.at(entry) <= batch.now else [],
+    )
+    for entry, _ in expiring:
         at = keys.PART_EXPIRY.at(entry)
         if at > batch.now:
             return Progress(done, next_at=at)

@@ -25,6 +25,7 @@ def expire(batch: Batch, op: ExpireTombstones) -> Progress:
             return Progress(done, next_at=resolved_at + batch.settings.dedup_retention_ms)
         if done and done + len(gids) > op.limit:
             return Progress(done, more=True)
+        batch.foresee({"index": [keys.CALLS_STATE.key(gid) for gid, _, _ in gids]})
         for gid, _, _ in gids:
             _forget(batch, gid)
         batch.delete("index", key)

@@ -10,8 +10,10 @@ from tallystick.store.kv.engine import Area, Changes, EngineFailed, Found, Super
 from tallystick.store.shared.server import Fence, ServerAway, SharedServer
 
 TRIES = 3  # of a look or a write: the first may meet a connection that died long ago, the second a server's restart
-FIRST_PAGE, LARGEST_PAGE, GROWTH = 64, 4_096, 4
-PAGE_BYTES = 4 * 1024 * 1024
+# Of a scan: most want few rows, or one chunk of a queue; those that want more get larger and larger pages.
+FIRST_ROWS, MOST_ROWS = 64, 4_096
+FIRST_BYTES, MOST_BYTES = 256 * 1024, 4 * 1024 * 1024
+GROWTH = 4
 
 T = TypeVar("T")
 
@@ -81,19 +83,21 @@ class SharedEngine:
             yield from found
 
     def _pages(self, area: Area, start: bytes, end: bytes, backwards: bool) -> Iterator[list[tuple[bytes, bytes]]]:
-        """The first is small: most scans want few. Each shows what is durable when it is read."""
-        limit = FIRST_PAGE
+        """Each shows what is durable when it is read."""
+        rows, size = FIRST_ROWS, FIRST_BYTES
         while start < end:
-            found = self._page(area, start, end, limit, backwards)
+            found = self._page(area, start, end, rows, size, backwards)
             yield found
-            if len(found) < limit and sum(len(value) for _, value in found) < PAGE_BYTES:
+            if len(found) < rows and sum(len(value) for _, value in found) < size:
                 return
             last = found[-1][0]
             start, end = (start, last) if backwards else (key_space.behind(last), end)
-            limit = min(limit * GROWTH, LARGEST_PAGE)
+            rows, size = min(rows * GROWTH, MOST_ROWS), min(size * GROWTH, MOST_BYTES)
 
-    def _page(self, area: Area, start: bytes, end: bytes, limit: int, backwards: bool) -> list[tuple[bytes, bytes]]:
-        return self._ask(lambda: self._server.page(area, start, end, limit, PAGE_BYTES, backwards))
+    def _page(
+        self, area: Area, start: bytes, end: bytes, rows: int, size: int, backwards: bool
+    ) -> list[tuple[bytes, bytes]]:
+        return self._ask(lambda: self._server.page(area, start, end, rows, size, backwards))
 
     # --- writes ----------------------------------------------------------------------------------------------
 

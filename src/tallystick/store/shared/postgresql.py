@@ -1,0 +1,257 @@
+"""A store on PostgreSQL: four tables of bytes in order, and a row that fences them. Every method is one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from struct import Struct as Packer
+from typing import Any
+
+from tallystick.extras import need
+from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
+from tallystick.store.shared.connections import Connections
+from tallystick.store.shared.definitions import table_statements
+from tallystick.store.shared.server import Fence, ServerAway
+
+need("postgresql")
+
+import psycopg  # noqa: E402 - where it is missing, the line above has said what to install
+from psycopg.adapt import Dumper  # noqa: E402
+from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
+from psycopg.pq import Format  # noqa: E402
+from psycopg.types.numeric import Int4, Int8  # noqa: E402
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+# A dead server is noticed within seconds, and after a failover the one that takes writes is looked for. What the
+# operator's URL says goes before.
+_CONNECTING = {
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+    "target_session_attrs": "read-write",
+}
+# Rows are found through the index, whatever the planner thinks of a table that has just grown. A writer that cannot get
+# the fence's row for so long is told, instead of waiting for ever.
+_SESSION = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "lock_timeout": "10s",
+    "default_transaction_isolation": "read committed",
+}
+_CREATING = 0x7461_6C6C_7973  # the number of the lock that those who make the tables take
+
+_FENCE = "select epoch, unit, owner from tallystick_store_fence where store = %b for update"
+_CLAIM = """
+    insert into tallystick_store_fence as known (store, epoch, unit, owner) values (%b, 1, 0, %b)
+    on conflict (store) do update set epoch = known.epoch + 1, owner = excluded.owner
+    returning epoch, unit, owner
+"""
+_SETTINGS = """
+    select name, setting from pg_settings
+    where name in ('fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names')
+"""
+
+
+class PostgresqlServer:
+    def __init__(self, url: str, store: int) -> None:
+        self._conninfo = make_conninfo("", **{**_CONNECTING, **conninfo_to_dict(url)})
+        self._store = Int4(store)
+        self._connections: Connections[Connection] = Connections(self._connect)
+        self.trips = 0
+
+    def _connect(self) -> Connection:
+        # Each statement is prepared at its first use: there are few, and planning one costs more than running it.
+        connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=0)
+        connection.adapters.register_dumper(_Keys, _KeysDumper)
+        chosen = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
+        connection.execute(f"select {chosen}")
+        return connection
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        try:
+            with self._connections.one() as connection:
+                yield connection
+        except psycopg.Error as error:
+            raise ServerAway(str(error).strip() or type(error).__name__) from error
+
+    def _rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with self._connected() as connection:
+            self.trips += 1
+            return connection.execute(statement, parameters, binary=True).fetchall()
+
+    # --- tables and the fence ------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        if self._rows("select to_regclass('tallystick_store_body')")[0][0] is not None:
+            return
+        with self._connected() as connection, connection.transaction():
+            connection.execute("select pg_advisory_xact_lock(%s)", (_CREATING,))
+            for statement in table_statements("postgresql"):
+                connection.execute(statement, prepare=False)
+
+    def fence(self) -> Fence | None:
+        found = self._rows(_FENCE, self._store)
+        return Fence(*found[0]) if found else None
+
+    def claim(self, owner: str) -> Fence:
+        return Fence(*self._rows(_CLAIM, self._store, owner)[0])
+
+    # --- looks -----------------------------------------------------------------------------------------------
+
+    def look_up(self, wanted: Wanted) -> Found:
+        asked = {area: keys for area, keys in wanted.items() if keys}
+        found: Found = {area: dict.fromkeys(keys) for area, keys in wanted.items()}
+        if asked:
+            parameters = [part for keys in asked.values() for part in (_Keys(keys), self._store)]
+            for area, key, value in self._rows(_look_up(tuple(asked)), *parameters):
+                found[AREAS[area]][key] = value
+        return found
+
+    def page(
+        self, area: Area, start: bytes, end: bytes, limit: int, max_bytes: int, backwards: bool
+    ) -> list[tuple[bytes, bytes]]:
+        found = self._rows(_page(area, backwards), self._store, start, end, Int8(limit), Int8(max_bytes))
+        return [(key, value) for key, value in found]
+
+    # --- writes ----------------------------------------------------------------------------------------------
+
+    def apply(self, epoch: int, unit: int, changes: Changes) -> bool:
+        parts, parameters = _parts(changes)
+        hit = self._rows(_unit(parts), self._store, Int8(epoch), Int8(unit), *parameters)
+        return bool(hit)
+
+    def weaknesses(self) -> list[str]:
+        settings = dict(self._rows(_SETTINGS))
+        found = [
+            f"{name} is off: a crash of the machine can damage the whole database"
+            for name in ("fsync", "full_page_writes")
+            if settings[name] == "off"
+        ]
+        if settings["synchronous_commit"] == "off":
+            found.append("synchronous_commit is off: a crash loses what was committed in the last moments")
+        if settings["synchronous_commit"] == "local" and settings["synchronous_standby_names"]:
+            found.append("synchronous_commit is local: a standby that takes over may lack what was committed last")
+        return found
+
+    def cut(self) -> None:
+        self._connections.cut()
+
+    def close(self) -> None:
+        self._connections.cut()
+
+
+# --- statements ----------------------------------------------------------------------------------------------------
+
+Part = tuple[str, Area]  # what is done to an area: "ranges", "deletes" or "sets"
+
+
+def _parts(changes: Changes) -> tuple[tuple[Part, ...], list[Any]]:
+    """What a unit does to which areas, and the parameters of that."""
+    parts: list[Part] = []
+    parameters: list[Any] = []
+    for area in AREAS:
+        changed = changes.keys[area]
+        sets = {key: value for key, value in changed.items() if value is not None}
+        ranges = [(start, end) for where, start, end in changes.ranges if where == area]
+        if ranges:
+            parts.append(("ranges", area))
+            parameters += [_Keys(start for start, _ in ranges), _Keys(end for _, end in ranges), _Keys(sets)]
+        if len(sets) < len(changed):
+            parts.append(("deletes", area))
+            parameters.append(_Keys(key for key, value in changed.items() if value is None))
+        if sets:
+            parts.append(("sets", area))
+            parameters += [_Keys(sets), _Keys(sets.values())]
+    return tuple(parts), parameters
+
+
+# All parts of a statement see the rows as they were before it. A key in a deleted range that is set by the same unit is
+# therefore left to the part that sets it. Without the fence's row the store is null, and no row has that number.
+# Keys are looked for one by one: `offset 0` keeps the planner from making a join of it, or from reading all of a store
+# to filter out a thousand keys, as it did with a table of which it knew too little.
+_PARTS = {
+    "ranges": """(
+        delete from tallystick_store_{area} where ctid = any(array(
+            select found.place from unnest(%b, %b) as gone (first, behind), lateral (
+                select known.ctid as place from tallystick_store_{area} as known
+                where known.store = (select store from fenced)
+                    and known.key >= gone.first and known.key < gone.behind and not known.key = any(%b)
+                offset 0) as found)))""",
+    "deletes": """(
+        delete from tallystick_store_{area} where ctid = any(array(
+            select found.place from unnest(%b) as gone (key), lateral (
+                select known.ctid as place from tallystick_store_{area} as known
+                where known.store = (select store from fenced) and known.key = gone.key
+                offset 0) as found)))""",
+    "sets": """(
+        insert into tallystick_store_{area} (store, key, value)
+        select fenced.store, new.key, new.value from fenced, unnest(%b, %b) as new (key, value)
+        on conflict (store, key) do update set value = excluded.value)""",
+}
+
+
+@cache
+def _unit(parts: tuple[Part, ...]) -> str:
+    """One statement: the fence, and all changes on condition that it was hit. Being one, it is on its own a transaction
+    that no lost connection can leave open, with the fence's row locked."""
+    fenced = """with fenced as (
+        update tallystick_store_fence set unit = unit + 1 where store = %b and epoch = %b and unit = %b
+        returning store)"""
+    changed = [f"{what}_{area} as {_PARTS[what].format(area=area)}" for what, area in parts]
+    return ",\n".join([fenced, *changed]) + "\nselect store from fenced"
+
+
+@cache
+def _look_up(areas: tuple[Area, ...]) -> str:
+    return "\nunion all ".join(
+        f"""select {AREAS.index(area)}::int2, found.key, found.value from unnest(%b) as asked (key), lateral (
+            select key, value from tallystick_store_{area} as known where store = %b and known.key = asked.key
+            offset 0) as found"""
+        for area in areas
+    )
+
+
+@cache
+def _page(area: Area, backwards: bool) -> str:
+    """Rows up to a number and a size. The size of a large value is known without reading it."""
+    order = "desc" if backwards else "asc"
+    return f"""
+        select key, value from (
+            select key, value, sum(octet_length(value)) over (order by key {order}) - octet_length(value) as before
+            from (
+                select key, value from tallystick_store_{area} where store = %b and key >= %b and key < %b
+                order by key {order} limit %b
+            ) as found
+        ) as sized
+        where before < %b order by key {order}"""
+
+
+class _Keys(list[bytes]):
+    """An array of bytea."""
+
+
+class _KeysDumper(Dumper):
+    """In the form in which PostgreSQL sends and takes it. A unit may have thousands of keys; psycopg's own way looks at
+    each."""
+
+    format = Format.BINARY
+    oid = 1001  # bytea[]
+    _HEAD, _LENGTH = Packer("!iiIii"), Packer("!i")
+    _EMPTY = Packer("!iiI").pack(0, 0, 17)
+
+    def dump(self, obj: Iterable[bytes]) -> bytes:
+        items = list(obj)
+        if not items:
+            return self._EMPTY
+        pack = self._LENGTH.pack
+        return self._HEAD.pack(1, 0, 17, len(items), 1) + b"".join(
+            [part for item in items for part in (pack(len(item)), item)]
+        )

@@ -1,0 +1,231 @@
+"""A store on PostgreSQL while the server dies, connections are cut, and others believe that they own it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from shared_stream import NOW, Stream, stored
+
+from cutting_proxy import Cut, CuttingProxy, cutting_proxy
+from eventually import eventually
+from servers import Server, postgres_server
+from shared_stores import new_number, opener, url_of
+from tallystick.core.errors import StorageFailed
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Commit, Prepare, Send
+from tallystick.store.kv.engine import Changes, EngineFailed, Superseded
+from tallystick.store.protocol import StoreSettings
+from tallystick.store.shared.engine import SharedEngine
+from tallystick.store.shared.opening import open_shared, server_at
+from tallystick.store.shared.postgresql import PostgresqlServer
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.fault]
+
+
+@pytest.fixture(scope="module")
+def database(postgres: Server) -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+def proxy(postgres: Server) -> Iterator[CuttingProxy]:
+    with cutting_proxy(postgres.port) as made:
+        yield made
+
+
+# --- the connection --------------------------------------------------------------------------------------------------
+
+
+class CutOnce:
+    """Cuts around the n-th piece that a client sends, whichever connection it is on."""
+
+    def __init__(self, number: int, how: Cut) -> None:
+        self.left, self.how = number, how
+
+    def __call__(self, _: bytes) -> Cut:
+        self.left -= 1
+        return self.how if self.left == -1 else "no"
+
+
+@pytest.mark.parametrize("weight", [100, pytest.param(60_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_a_connection_cut_at_any_statement_or_in_its_commit(
+    postgres: Server, database: str, proxy: CuttingProxy, how: Cut, weight: int
+) -> None:
+    """Each statement is a transaction: its answer is that of its commit. Cut before it, the server has not seen it; cut
+    after it, it is committed and nobody was told."""
+    url, number = url_of(postgres, database, proxy.port), new_number()
+    stream = Stream(opener(url, number)(StoreSettings()))
+    for piece in range(40):
+        cut = CutOnce(piece, how)
+        proxy._choose = cut
+        stream.unit(f"cut-{piece}", weight=weight)
+        if cut.left > 0:
+            break  # the unit was through before it came to that
+    else:
+        assert weight > 100, "a unit has few statements"
+    proxy.calm()
+    assert proxy.cut >= 3
+    stream.check(stream.store)
+    stream.store.close()
+    again = opener(url_of(postgres, database), number)(StoreSettings())
+    stream.check(again)
+    assert set(stored(again)) == stream.asked
+    again.close()
+
+
+def test_a_server_that_cannot_be_reached_is_told_of_and_nothing_is_acknowledged(
+    postgres: Server, database: str, proxy: CuttingProxy
+) -> None:
+    store = opener(url_of(postgres, database, proxy.port))(StoreSettings())
+    proxy.arm("before")
+    with pytest.raises(StorageFailed, match="cannot be reached"):
+        store.write([Send([OutgoingMessage("orders", b"x")], "g")], NOW)
+    assert store.recover() is None
+    proxy.calm()
+    assert store.recover() is not None
+    assert store.transaction("g") is None
+    store.close()
+
+
+# --- the server ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_the_server_is_killed_and_started_again_under_a_stream_of_units() -> None:
+    with postgres_server() as server, ThreadPoolExecutor(1) as killer:
+        number = new_number()
+        store = open_shared(url_of(server, server.database), number)
+        stream = Stream(store, between=lambda: time.sleep(0.01))
+        written = 0
+        for kill in range(4):
+            moment = random.Random(kill).uniform(0.0, 0.2)
+            done = killer.submit(_kill_and_start, server, moment)
+            while not done.done() or written % 10:
+                stream.unit(f"u{written}")
+                written += 1
+            done.result()
+        assert stream.failures, "no unit met the server's end"
+        stream.check(store)
+        store.close()
+        again = open_shared(url_of(server, server.database), number)
+        stream.check(again)
+        assert set(stored(again)) == stream.told == stream.asked
+        again.close()
+
+
+def _kill_and_start(server: Server, after: float) -> None:
+    time.sleep(after)
+    server.kill()
+    server.start()
+
+
+# --- other owners ----------------------------------------------------------------------------------------------------
+
+
+class SlowServer(PostgresqlServer):
+    """Sleeps before it writes, for as long as somebody else takes to do something."""
+
+    def __init__(self, url: str, store: int) -> None:
+        super().__init__(url, store)
+        self.meanwhile = lambda: None
+
+    def apply(self, epoch: int, unit: int, changes: Changes) -> bool:
+        self.meanwhile()
+        return super().apply(epoch, unit, changes)
+
+
+def test_an_owner_that_slept_through_a_takeover_in_the_middle_of_a_unit_stores_nothing(
+    postgres: Server, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tallystick.store.shared.postgresql.PostgresqlServer", SlowServer)
+    url, number = url_of(postgres, database), new_number()
+    first = opener(url, number)(StoreSettings())
+    first.write([Prepare("t", "shop", [OutgoingMessage("orders", b"x")])], NOW)
+    second = None
+
+    def take_over() -> None:
+        nonlocal second
+        second = second or opener(url, number)(StoreSettings())
+
+    assert isinstance(first.server, SlowServer)
+    first.server.meanwhile = take_over
+    with pytest.raises(StorageFailed, match="another owner") as refused:
+        first.write([Commit("t"), Send([OutgoingMessage("orders", b"y")], "y")], NOW)
+    assert isinstance(refused.value.__cause__, Superseded)
+    assert first.recover() is None
+    assert second is not None
+    assert stored(second) == []
+    assert second.transaction("y") is None
+    assert second.write([Commit("t")], NOW).results == [None]
+    assert stored(second) == ["t"]
+    first.close()
+    second.close()
+
+
+def test_a_unit_that_waits_on_the_server_while_the_store_is_claimed_stores_nothing(
+    postgres: Server, database: str
+) -> None:
+    """The statement has its snapshot from before the claim, and waits for the fence's row."""
+    url, number = url_of(postgres, database), new_number()
+    store = opener(url, number)(StoreSettings())
+    with postgres.connect(database) as claiming, ThreadPoolExecutor(1) as writer:
+        claiming.execute("update tallystick_store_fence set epoch = epoch + 1 where store = %s", (number,))
+        unit = writer.submit(store.write, [Send([OutgoingMessage("orders", b"x")], "g")], NOW)
+        waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%with fenced%'"
+        eventually(lambda: postgres.execute(waiting, database), "the unit waits for the fence")
+        claiming.commit()
+        with pytest.raises(StorageFailed, match="another owner"):
+            unit.result()
+    store.close()
+    again = opener(url, number)(StoreSettings())
+    assert again.transaction("g") is None
+    again.close()
+
+
+@pytest.mark.full
+def test_two_owners_that_both_believe(postgres: Server, database: str) -> None:
+    """A thousand rounds: both write at the same time, and one of them may claim the store at the same time. What was
+    told as written is there, what was refused is not, and each unit is that of the fence's owner."""
+    url, number = url_of(postgres, database), new_number()
+    opener(url, number)(StoreSettings()).close()
+    servers = [server_at(url, number) for _ in range(2)]
+    engines = [SharedEngine(server, server.claim(str(who)).epoch) for who, server in enumerate(servers)]
+    chance = random.Random(13)
+    told: list[bytes] = []
+    refused: list[bytes] = []
+    both = threading.Barrier(2)
+
+    def write(who: int, turn: int, claims: bool) -> None:
+        both.wait()
+        try:
+            if claims:
+                engines[who] = SharedEngine(servers[who], servers[who].claim(str(who)).epoch)
+            changes = Changes()
+            changes.keys["index"] = {f"{turn:04d}-{who}".encode(): str(who).encode(), b"last": f"{turn}-{who}".encode()}
+            engines[who].write(changes)
+            told.append(f"{turn:04d}-{who}".encode())
+        except (Superseded, EngineFailed):
+            refused.append(f"{turn:04d}-{who}".encode())
+
+    with ThreadPoolExecutor(2) as threads:
+        for turn in range(1_000):
+            claims = chance.choice([None, 0, 1])
+            for done in [threads.submit(write, who, turn, claims == who) for who in range(2)]:
+                done.result()
+    fence = servers[0].fence()
+    assert fence is not None
+    owner = engines[int(fence.owner)]
+    there = {key for key, _ in owner.scan("index", b"0", b"2")}
+    assert there == set(told)
+    assert not there & set(refused)
+    assert len(told) + len(refused) == 2_000
+    assert len(told) >= 900
+    for server in servers:
+        server.close()

@@ -1,0 +1,117 @@
+"""What an operation costs on an engine that is far away, in round trips: whatever the number of what it finds."""
+
+from __future__ import annotations
+
+import pytest
+from fenced_memory import FencedMemory
+
+from tallystick.core.backoff import Backoff
+from tallystick.core.calls import CallResult, OutgoingCall
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Check, Commit, Prepare, PreparePart, Rollback, Send
+from tallystick.store.protocol import (
+    ClaimCalls,
+    ClaimChecks,
+    Claimed,
+    ClaimedCalls,
+    ExpireParts,
+    ExpireTombstones,
+    FailChecks,
+    FinishCalls,
+    ParkOld,
+    Receive,
+    Received,
+    StoreOp,
+    StoreSettings,
+)
+from tallystick.store.shared.opening import SharedStore
+
+NOW = 1_700_000_000_000
+COUNT = 500
+# Two for each piece that is foreseen together, the pages of the scan, and the write.
+MOST = 2 * (COUNT // 128 + 1) + 6
+
+
+class Trips:
+    def __init__(self) -> None:
+        self.server = FencedMemory()
+        self.now = NOW
+        self._open()
+
+    def _open(self) -> None:
+        settings = StoreSettings(redelivery=Backoff(1_000, 1_000, jitter=0.0), part_ttl_ms=1_000)
+        self.store = SharedStore(self.server, self.server.claim("test").epoch, settings)
+
+    def take_over(self) -> None:
+        """By a broker that knows nothing but what is stored."""
+        self._open()
+
+    def of(self, *ops: StoreOp) -> tuple[int, object]:
+        """Round trips of one unit, and its last result."""
+        before = self.server.trips
+        result = self.store.write(ops, self.now).results[-1]
+        return self.server.trips - before, result
+
+    def channel(self, via: str) -> int:
+        (found,) = [one.id for one in self.store.channels() if one.via == via]
+        return found
+
+
+@pytest.fixture
+def trips() -> Trips:
+    return Trips()
+
+
+def test_a_round_of_checks(trips: Trips) -> None:
+    body = [OutgoingMessage("orders", b"x")]
+    trips.of(*(Prepare(f"t{number}", "shop", body, Check(after_ms=10)) for number in range(COUNT)))
+    for _ in range(2):
+        trips.take_over()
+        trips.now += 60_000
+        spent, claimed = trips.of(ClaimChecks([trips.channel("group")], COUNT, 10_000))
+        assert isinstance(claimed, Claimed)
+        assert len(claimed.claims) == COUNT
+        assert spent <= MOST
+        gids = [claim.request.gid for claim in claimed.claims]
+        trips.take_over()
+        assert trips.of(FailChecks(dict.fromkeys(gids, "no answer")))[0] <= 3
+    trips.take_over()
+    trips.now += 10**11
+    assert trips.of(ParkOld([trips.channel("group")], COUNT))[0] <= MOST
+
+
+def test_a_round_of_calls(trips: Trips) -> None:
+    calls = [OutgoingCall("http://a:1/x", b"body")]
+    trips.of(*(Send([], f"t{number}", calls) for number in range(COUNT)))
+    for _ in range(2):
+        trips.take_over()
+        spent, claimed = trips.of(ClaimCalls([trips.channel("call")], COUNT, 10**9, 1_000))
+        assert isinstance(claimed, ClaimedCalls)
+        assert len(claimed.claims) == COUNT
+        assert spent <= MOST + 5  # and those whose lease is over are taken back first
+        trips.now += 60_000
+        trips.take_over()
+    done = [CallResult(claim.gid, claim.index, "success") for claim in claimed.claims]
+    assert trips.of(FinishCalls(done))[0] <= 3
+
+
+def test_messages_that_are_lent_again(trips: Trips) -> None:
+    trips.of(*(Send([OutgoingMessage("orders", b"x", key=str(number))]) for number in range(COUNT)))
+    trips.of(Receive("g", "orders", COUNT, 1_000))
+    trips.now += 60_000
+    trips.take_over()
+    spent, received = trips.of(Receive("g", "orders", COUNT, 1_000))
+    assert isinstance(received, Received)
+    assert len(received.deliveries) == COUNT
+    queues = 4  # whose chunks are read, and their cursors
+    assert spent <= MOST + 2 * queues
+
+
+def test_the_end_of_tombstones_and_parts(trips: Trips) -> None:
+    trips.of(*(Rollback(f"t{number}") for number in range(COUNT)))
+    trips.of(*(PreparePart(f"p{number}", [OutgoingMessage("orders", b"x")]) for number in range(COUNT)))
+    trips.now += 10**10
+    trips.take_over()
+    assert trips.of(ExpireTombstones(COUNT))[0] <= 6
+    assert trips.of(ExpireParts(COUNT))[0] <= MOST
+    assert trips.of(Commit("t1"))[0] <= 2
