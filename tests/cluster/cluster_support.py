@@ -1,10 +1,10 @@
-"""Nodes in the test's own event loop, over a cluster in memory."""
+"""Nodes in the test's own event loop, over a cluster in memory or on a server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from eventually import eventually_async
 from tallystick.broker.broker import Broker
@@ -14,10 +14,12 @@ from tallystick.broker.config import load_config
 from tallystick.store.shared.memory import MemoryCluster
 from tallystick.store.shared.opening import SharedStore
 from tallystick.store.shared.registry import Holding, Member, Registry, Seen
-from tallystick.store.shared.server import ServerAway
+from tallystick.store.shared.server import ServerAway, SharedServer
 
 TICK_MS = 20
 LEASE_MS = 1_500  # long beside a tick, so that a busy machine kills nobody
+
+ServerOf = Callable[[int], SharedServer]
 
 
 class Switch:
@@ -50,21 +52,23 @@ class Switch:
     def forget(self, member_id: str) -> None:
         self._through().forget(member_id)
 
+    def close(self) -> None:
+        """The registry is everybody's."""
+
 
 class Site:
     """A node, what it runs on, and its main task."""
 
-    def __init__(self, name: str, cluster: MemoryCluster) -> None:
-        self.name, self.cluster = name, cluster
-        self.way = Switch(cluster)
+    def __init__(self, name: str, registry: Registry, server_of: ServerOf) -> None:
+        self.name, self.server_of = name, server_of
+        self.way = Switch(registry)
         self.config = load_config(flags={"store": "memory"}, environ={})
         member = Member(name, name, f"http://{name}.example")
         self.node = Node(Membership(member, LEASE_MS), self.way, self.open_store, self.make_broker, tick_ms=TICK_MS)
         self.task = asyncio.create_task(self.node.run())
 
     def open_store(self, holding: Holding, epoch: int) -> SharedStore:
-        server = self.cluster.server(holding.number)
-        return SharedStore(server, epoch, self.config.store_settings(), holding.id)
+        return SharedStore(self.server_of(holding.number), epoch, self.config.store_settings(), holding.id)
 
     def make_broker(self, store: object, clock: object) -> Broker:
         return Broker(self.config, store, clock)  # type: ignore[arg-type]
@@ -89,14 +93,20 @@ class Site:
 
 
 class Cluster:
-    def __init__(self, stores: int) -> None:
-        self.memory = MemoryCluster(stores)
-        self.ids = {shard.id for shard in self.memory.shards}
+    def __init__(self, registry: Registry, server_of: ServerOf) -> None:
+        self.registry, self.server_of = registry, server_of
         self.sites: dict[str, Site] = {}
+        self.ids = {holding.id for holding in self.seen().holdings}
+
+    def seen(self) -> Seen:
+        """By somebody who comes and goes unseen."""
+        seen = self.registry.look(Member("looker", "", "", leaving=True))
+        self.registry.forget("looker")
+        return seen
 
     def start(self, *names: str) -> list[Site]:
         for name in names:
-            self.sites[name] = Site(name, self.memory)
+            self.sites[name] = Site(name, self.registry, self.server_of)
         return [self.sites[name] for name in names]
 
     async def until_spread(self, *names: str) -> None:
@@ -112,11 +122,16 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def cluster_of(stores: int, *names: str) -> AsyncIterator[Cluster]:
-    cluster = Cluster(stores)
+async def running(cluster: Cluster, *names: str) -> AsyncIterator[Cluster]:
     cluster.start(*names)
     try:
         await cluster.until_spread(*names)
         yield cluster
     finally:
         await asyncio.gather(*(site.close() for site in cluster.sites.values()))
+
+
+def cluster_of(stores: int, *names: str) -> contextlib.AbstractAsyncContextManager[Cluster]:
+    """In memory."""
+    memory = MemoryCluster(stores)
+    return running(Cluster(memory, memory.server), *names)

@@ -13,9 +13,9 @@ from sim_bugs import BUGS
 from sim_clients import Broken
 from sim_schedule import Schedule
 
-PIECE = 40
-QUICK = 160  # a few seconds
-FULL = 3_000  # two minutes
+PIECE = 40  # in one test
+QUICK = 160  # in all, a few seconds
+FULL = 3_200  # two minutes
 MOST_TO_FIND_A_BUG = 1_000
 
 
@@ -30,9 +30,9 @@ def test_the_promises_are_kept_in_every_schedule(first: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("first", range(QUICK, QUICK + FULL, 500))
+@pytest.mark.parametrize("first", range(QUICK, QUICK + FULL, 2 * PIECE))
 def test_the_promises_are_kept_in_many_more_schedules(first: int) -> None:
-    play(first, 500)
+    play(first, 2 * PIECE)
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -48,7 +48,7 @@ def test_a_bug_on_purpose_is_found(bug: str) -> None:
     assert found is not None
 
 
-def test_a_seed_says_all(tmp_path: Path) -> None:
+def test_a_seed_says_all() -> None:
     """In another process, with other hashes, the same happens at the same moments."""
     command = [sys.executable, str(Path(__file__).with_name("sim_schedule.py")), "7"]
     told = {
@@ -61,9 +61,9 @@ def test_a_seed_says_all(tmp_path: Path) -> None:
 
 def test_schedules_are_full_of_takeovers() -> None:
     """Otherwise they would show nothing."""
-    epochs = 0
+    takeovers = 0
     for seed in range(10):
         schedule = Schedule(seed)
         schedule.run()
-        epochs += sum(shard.fence.epoch - 1 for shard in schedule.cluster.shards)  # the last claim is the judge's
-    assert epochs > 40
+        takeovers += sum(shard.fence.epoch - 2 for shard in schedule.cluster.shards)  # the last claim is the judge's
+    assert takeovers >= 10

@@ -47,7 +47,7 @@ class Superseded(EngineFailed, Moved):
         super().__init__(reason, may_pass=False)
 
     def told(self) -> StorageFailed:
-        return Moved()
+        return Moved(self.reason)
 
 
 class Engine(Protocol):

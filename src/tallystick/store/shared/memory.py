@@ -69,6 +69,9 @@ class MemoryCluster:
         with self.lock:
             self._members.pop(member_id, None)
 
+    def close(self) -> None:
+        """The data stays."""
+
 
 class MemoryServer:
     """One store of a cluster in memory."""

@@ -13,6 +13,7 @@ from tallystick.store.kv.engine import Changes, EngineFailed
 from tallystick.store.kv.store import KvStore
 from tallystick.store.protocol import StoreSettings
 from tallystick.store.shared.engine import SharedEngine
+from tallystick.store.shared.registry import Registry
 from tallystick.store.shared.server import ServerAway, SharedServer
 
 # What connects to a server and gives one of its stores; imported when it is asked for, each needs a driver of its own.
@@ -21,6 +22,7 @@ SERVERS = {
     "mysql": ("tallystick.store.shared.mysql", "MysqlServer"),
     "redis": ("tallystick.store.shared.redis", "RedisServer"),
 }
+REGISTRIES = {"postgresql": ("tallystick.store.shared.postgresql_registry", "PostgresqlRegistry")}
 
 
 class SharedStore(KvStore):
@@ -55,6 +57,16 @@ def server_at(url: str, store: int) -> SharedServer:
     module, name = SERVERS[scheme]
     make: Callable[[str, int], SharedServer] = getattr(import_module(module), name)
     return make(url, store)
+
+
+def registry_at(url: str) -> Registry:
+    """Where the brokers that share the stores of a server find each other."""
+    scheme = urlsplit(url).scheme
+    if scheme not in REGISTRIES:
+        raise ConfigError(f"store: there are no clusters on {scheme!r} yet", field="store")
+    module, name = REGISTRIES[scheme]
+    make: Callable[[str], Registry] = getattr(import_module(module), name)
+    return make(url)
 
 
 def open_shared(

@@ -57,6 +57,8 @@ class Registry(Protocol):
     def forget(self, member_id: str) -> None:
         """Drop the row of somebody who is gone."""
 
+    def close(self) -> None: ...
+
 
 def wrong_count(made: int, wanted: int) -> ConfigError:
     return ConfigError(f"stores: the cluster was made with {made} stores, and cannot have {wanted}", field="stores")
