@@ -14,7 +14,7 @@ from tallystick.broker.cluster.membership import TICK_MS, Membership, Todo
 from tallystick.core.clock import Clock
 from tallystick.core.errors import Moved, StorageFailed
 from tallystick.core.ops import OpResult
-from tallystick.store.kv.engine import Changes
+from tallystick.store.kv.engine import Changes, EngineFailed
 from tallystick.store.kv.store import KvStore
 from tallystick.store.protocol import Result, StoreOp, StoreSettings
 from tallystick.store.shared.engine import SharedEngine
@@ -137,7 +137,7 @@ class SimTenure:
                 store = KvStore(self.holding.id, lambda: build.engine(server, self.epoch), SETTINGS)  # type: ignore[arg-type]
                 build.opened(store, self.node.clock.now_ms())
                 self.store = store
-            except StorageFailed:
+            except (EngineFailed, StorageFailed):
                 self.node.world.sleep(self.process, TICK_MS)
 
     def _commit(self, works: list[tuple[StoreOp, Told]]) -> None:

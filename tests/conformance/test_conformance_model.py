@@ -35,6 +35,7 @@ def machine(engine: str) -> type[StoreMachine]:
     return type(f"{engine.title()}Machine", (StoreMachine,), {"engine": engine})
 
 
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("engine", DURABLE_FIRST)
 def test_an_engine_does_what_the_model_does(engine: str, request: pytest.FixtureRequest) -> None:
     shared_stores.start(engine, request)
@@ -163,6 +164,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 IN_SHORT = "a topic made again begins at 0"
 
 
+@pytest.mark.timeout(1_800)  # hundreds of stores on a server take their time
 @pytest.mark.parametrize("engine", ["memory", *SHARED_FULL])
 @pytest.mark.parametrize("bug", [pytest.param(bug, marks=[pytest.mark.full] * (bug != IN_SHORT)) for bug in BUGS])
 def test_the_machine_finds_a_seeded_bug(

@@ -13,8 +13,7 @@ def family(root: type[TallystickError]) -> list[type[TallystickError]]:
     return [root, *(one for child in root.__subclasses__() for one in family(child))]
 
 
-# What an engine raises is told as what it is: a store that failed, or one that moved.
-ALL = [kind for kind in family(TallystickError) if not kind.__module__.startswith("tallystick.store")]
+ALL = family(TallystickError)
 SENT = [kind for kind in ALL if kind.__module__ == errors.__name__]
 
 

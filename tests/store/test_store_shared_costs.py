@@ -9,6 +9,7 @@ from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, OutgoingCall
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Check, Commit, Prepare, PreparePart, Rollback, Send
+from tallystick.store.kv.batch import FORESEEN_AT_ONCE
 from tallystick.store.protocol import (
     ClaimCalls,
     ClaimChecks,
@@ -28,8 +29,8 @@ from tallystick.store.shared.opening import SharedStore
 
 NOW = 1_700_000_000_000
 COUNT = 500
-# Two for each piece that is foreseen together, the pages of the scan, and the write.
-MOST = 2 * (COUNT // 128 + 1) + 6
+# One for each piece that is foreseen together, the pages of the scan, and the write.
+MOST = COUNT // FORESEEN_AT_ONCE + 1 + 6
 
 
 class Trips:
@@ -88,7 +89,7 @@ def test_a_round_of_calls(trips: Trips) -> None:
         spent, claimed = trips.of(ClaimCalls([trips.channel("call")], COUNT, 10**9, 1_000))
         assert isinstance(claimed, ClaimedCalls)
         assert len(claimed.claims) == COUNT
-        assert spent <= MOST + 5  # and those whose lease is over are taken back first
+        assert spent <= 2 * MOST  # those whose lease is over are taken back first
         trips.now += 60_000
         trips.take_over()
     done = [CallResult(claim.gid, claim.index, "success") for claim in claimed.claims]

@@ -83,7 +83,7 @@ def test_a_unit_that_was_given_up_cannot_come_in_behind_what_was_read_anew() -> 
 def test_while_the_server_is_away_nothing_is_told_and_it_recovers_by_itself() -> None:
     server = FencedMemory()
     store = opened(server)
-    server.faults.extend(["lost"] * 8)
+    server.faults.extend(["lost"] * 9)
     for _ in range(2):
         with pytest.raises(StorageFailed, match="cut before"):
             store.write([prepare("t")], NOW)
@@ -142,7 +142,7 @@ def test_an_owner_that_was_superseded_while_its_answer_was_lost_learns_it_before
 def test_a_store_that_is_superseded_while_it_recovers_stays_stopped() -> None:
     server = FencedMemory()
     first = opened(server, "one")
-    server.faults.extend(["lost"] * 3)
+    server.faults.extend([None, "lost", "lost", "lost"])
     with pytest.raises(StorageFailed):
         first.write([prepare("t")], NOW)
     opened(server, "two")

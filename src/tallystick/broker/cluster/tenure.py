@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tallystick.broker.broker import Broker
 from tallystick.broker.threads import on_a_thread
 from tallystick.core.errors import Moved, StorageFailed
-from tallystick.store.kv.engine import Superseded
+from tallystick.store.kv.engine import EngineFailed, Superseded
 from tallystick.store.protocol import Store
 from tallystick.store.shared.registry import Holding
 
@@ -71,7 +71,7 @@ class Tenure:
             except Superseded:
                 log.info("store %s went to somebody else before it was open", self.holding.id)
                 await self._end.wait()
-            except StorageFailed as error:
+            except (EngineFailed, StorageFailed) as error:
                 log.warning("store %s cannot be opened yet: %s", self.holding.id, error)
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
         if store is not None and self.ending:

@@ -20,8 +20,8 @@ from tallystick.store.protocol import Event, StoreSettings
 
 Entries = Iterator[tuple[bytes, bytes]]
 Look = tuple[Area, bytes]
-# As many at a time as an answer of checks reads: each may be a transaction of a megabyte.
-FORESEEN_AT_ONCE = 128
+# Of what a scan leads to. Each may be a transaction of a megabyte, and the one who scans may soon have enough.
+FORESEEN_AT_ONCE = 64
 
 Tombstone = tuple[Outcome, str, int, int, str, int, int, int]  # the fields of `Resolved`
 

@@ -157,10 +157,10 @@ def requeue(batch: Batch, op: RequeueCalls) -> Progress:
     done = 0
     batch.catalog.first_lease_end = NEVER
     leased = batch.foreseeing(
-        batch.scan("index", *keys.LEASED_CALL.all),
+        islice(batch.scan("index", *keys.LEASED_CALL.all), op.limit + 1),
         lambda key: [("index", keys.CALLS_STATE.key(keys.LEASED_CALL.call(key)[0]))],
     )
-    for key, _ in islice(leased, op.limit + 1):
+    for key, _ in leased:
         until = keys.LEASED_CALL.at(key)
         if done >= op.limit or (until > batch.now and not op.all):
             batch.catalog.first_lease_end = until

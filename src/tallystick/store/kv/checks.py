@@ -30,7 +30,8 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cla
     """Claim what is due in one channel; tells when the next one is due."""
     mark = batch.catalog.mark(channel)
     # One entry past the limit is read as well: it tells when to come back.
-    found = islice(_line(batch, batch.scan("index", *keys.DUE.since(channel, mark.low)), batch.now), op.limit + 1)
+    line = islice(batch.scan("index", *keys.DUE.since(channel, mark.low)), op.limit + 1)
+    found = _foreseen(batch, line, batch.now)
     next_due: int | None = None
     before = len(claims)
     for taken, (key, _) in enumerate(found):
@@ -50,8 +51,8 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cla
     return next_due
 
 
-def _line(batch: Batch, found: Entries, until: int | None = None) -> Entries:
-    """Due entries whose transactions are about to be read; those that are due later are not."""
+def _foreseen(batch: Batch, found: Entries, until: int | None = None) -> Entries:
+    """Entries of the line whose transactions are about to be read; those that are due later are not."""
 
     def looks(key: bytes) -> Iterable[Look]:
         due = until is None or keys.DUE.at(key) <= until
@@ -65,7 +66,7 @@ def _claim_stranded(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cl
     back, and would wait until the clock has come round again."""
     longest = max(batch.catalog.mark(channel).longest, batch.settings.checks.backoff.cap_ms, op.lease_ms)
     found = batch.scan("index", *keys.DUE.since(channel, batch.now + longest + 1))
-    for key, _ in list(islice(_line(batch, found), max(0, room))):
+    for key, _ in list(_foreseen(batch, islice(found, max(0, room)))):
         at, gid = keys.DUE.at(key), keys.DUE.name(key)
         record = batch.transaction(gid)
         if isinstance(record, Prepared):
@@ -205,7 +206,7 @@ def park_old(batch: Batch, op: ParkOld) -> Progress:
     done = 0
     for channel in op.channels:
         due = keys.DUE.between(channel, batch.catalog.mark(channel).low, max(0, oldest))
-        for key, _ in list(islice(_line(batch, batch.scan("index", *due)), op.limit)):
+        for key, _ in list(_foreseen(batch, islice(batch.scan("index", *due), op.limit))):
             gid = keys.DUE.name(key)
             record = batch.transaction(gid)
             if isinstance(record, Prepared):

@@ -26,9 +26,9 @@ class Changes:
         return not self.ranges and not any(self.keys.values())
 
 
-class EngineFailed(StorageFailed):
-    """The engine could not write, or one that is far away could not be asked. `may_pass` if it may work again by
-    itself: there is room on the disk again, the server is back."""
+class EngineFailed(Exception):
+    """The engine could not write. `may_pass` if that may mend itself: there is room on the disk again, the server is
+    back."""
 
     def __init__(self, reason: str, may_pass: bool) -> None:
         super().__init__(reason)
@@ -40,7 +40,7 @@ class EngineFailed(StorageFailed):
         return StorageFailed(self.reason)
 
 
-class Superseded(EngineFailed, Moved):
+class Superseded(EngineFailed):
     """The store has another owner now: the engine refused a write of an older epoch. That never passes."""
 
     def __init__(self, reason: str) -> None:
@@ -52,7 +52,8 @@ class Superseded(EngineFailed, Moved):
 
 class Engine(Protocol):
     """Sorted bytes in four areas. Values of "body" are large, are written once, and carry a checksum of their own that
-    whoever reads them verifies: an engine may keep them where it likes, and need not look at them."""
+    whoever reads them verifies: an engine may keep them where it likes, and need not look at them. One that is far away
+    raises `StorageFailed` if a look gets no answer."""
 
     @property
     def remote(self) -> bool:

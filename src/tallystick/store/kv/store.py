@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tallystick.core.errors import TallystickError
+from tallystick.core.errors import StorageFailed, TallystickError
 from tallystick.core.ops import OpResult
 from tallystick.store.kv.batch import Batch
 from tallystick.store.kv.engine import Engine, EngineFailed, Superseded
@@ -53,13 +53,13 @@ class KvStore(Looks):
     def _reload(self) -> None:
         try:
             self._load(self._engine)
-        except EngineFailed as error:  # what is at hand is not to be trusted until it was read
-            self._failure = error
+        except StorageFailed as error:  # what is at hand is not to be trusted until it was read
+            self._failure = EngineFailed(error.detail, may_pass=True)
 
     def _carry_out(self, batch: Batch, op: StoreOp) -> Result:
         try:
             return self._handlers[type(op)](batch, op)
-        except EngineFailed:
+        except StorageFailed:
             raise  # no fault of this operation's: it ends the unit
         except TallystickError as error:
             if error.code == "outcome_conflict":

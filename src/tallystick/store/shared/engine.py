@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from tallystick.core.errors import StorageFailed
 from tallystick.store.kv import keys as key_space
 from tallystick.store.kv.engine import Area, Changes, EngineFailed, Found, Superseded, Wanted
 from tallystick.store.shared.server import Fence, ServerAway, SharedServer
@@ -61,7 +62,7 @@ class SharedEngine:
         try:
             return question()
         except ServerAway as error:
-            raise _failed(error) from error
+            raise StorageFailed(away(error)) from error
 
     def get(self, area: Area, key: bytes) -> bytes | None:
         return self.look_up({area: (key,)})[area][key]
@@ -117,7 +118,7 @@ class SharedEngine:
                 uncertain = error
                 self._server.cut()
         else:
-            raise _failed(uncertain) from uncertain
+            raise EngineFailed(away(uncertain), may_pass=True) from uncertain
         self._unit += 1
 
     def _is_there(self) -> bool:
@@ -129,5 +130,6 @@ class SharedEngine:
         self._server.cut()
 
 
-def _failed(error: ServerAway | None) -> EngineFailed:
-    return EngineFailed(f"the shared store cannot be reached: {error}", may_pass=True)
+def away(error: ServerAway | None) -> str:
+    """What is told of a server that does not answer."""
+    return f"the shared store cannot be reached: {error}"

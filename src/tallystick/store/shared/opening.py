@@ -6,13 +6,13 @@ from collections.abc import Callable
 from importlib import import_module
 from urllib.parse import urlsplit
 
-from tallystick.core.errors import ConfigError
+from tallystick.core.errors import ConfigError, StorageFailed
 from tallystick.core.ids import new_member_id, new_store_id
 from tallystick.store.kv import keys
-from tallystick.store.kv.engine import Changes, EngineFailed
+from tallystick.store.kv.engine import Changes
 from tallystick.store.kv.store import KvStore
 from tallystick.store.protocol import StoreSettings
-from tallystick.store.shared.engine import SharedEngine
+from tallystick.store.shared.engine import SharedEngine, away
 from tallystick.store.shared.registry import Registry
 from tallystick.store.shared.server import ServerAway, SharedServer
 
@@ -88,7 +88,7 @@ def open_shared(
         return SharedStore(server, fence.epoch, settings or StoreSettings())
     except ServerAway as error:
         server.close()
-        raise EngineFailed(f"the shared store cannot be reached: {error}", may_pass=True) from error
+        raise StorageFailed(away(error)) from error
     except BaseException:
         server.close()
         raise
