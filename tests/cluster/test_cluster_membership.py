@@ -153,6 +153,17 @@ def test_a_claim_whose_answer_was_lost_is_given_up_by_one_who_leaves() -> None:
     assert set(world.owners().values()) == {""}
 
 
+def test_what_is_ours_by_name_only_is_not_taken_to_be_given_away() -> None:
+    world = Parties("a", "b")
+    world["a"].tick(loses_answers=True)
+    world["b"].tick()
+    todo = world["a"].tick()
+    assert todo.give
+    assert not set(todo.give) & set(todo.take)
+    world.settle()
+    world.assert_even()
+
+
 def test_a_cluster_has_as_many_stores_as_it_was_made_with() -> None:
     registry = MemoryCluster(3)
     registry.make(3)

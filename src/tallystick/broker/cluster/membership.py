@@ -57,10 +57,9 @@ class Membership:
             holding.number for holding in seen.holdings if holding.epoch > self.held.get(holding.number, holding.epoch)
         }
         wanted = spread(self.me.id, seen.holdings, alive, leaving)
-        ours_unknown = () if self.me.leaving else self._ours_unknown(seen)
         return Todo(
             tuple(sorted(lost)),
-            (*wanted.take, *ours_unknown),
+            (*wanted.take, *(holding for holding in self._ours_unknown(seen) if holding not in wanted.give)),
             tuple(holding for holding in wanted.give if self._may_give(holding)),
             tuple(self._watch.long_dead()),
         )
