@@ -54,6 +54,7 @@ def test_only_what_may_succeed_later_says_so() -> None:
     assert {kind.code for kind in SENT if kind.retryable} == {
         "busy",
         "draining",
+        "moved",
         "storage_failed",
         "storage_full",
         "unavailable",

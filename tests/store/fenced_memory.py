@@ -4,31 +4,42 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import Literal
 
 from tallystick.store.kv.engine import Area, Changes, Found, Wanted
 from tallystick.store.memory import MemoryEngine
+from tallystick.store.shared.memory import MemoryCluster, MemoryServer
 from tallystick.store.shared.server import Fence, ServerAway
 
 Fault = Literal["lost", "lost answer", "late"]
 """`lost`: the question never arrives; `lost answer`: it does; `late`: it will, when the test says `arrive`."""
 
 
-class FencedMemory:
+class FencedMemory(MemoryServer):
     def __init__(self) -> None:
-        self.kept = MemoryEngine()
-        self.state: Fence | None = None
-        self.trips = 0
+        super().__init__(MemoryCluster(), 0)
         self.cuts = 0
         self.applied: list[tuple[int, int]] = []  # epoch and unit of what was carried out
         self.faults: deque[Fault | None] = deque()  # of the next questions, one each
         self.under_way: list[Callable[[], bool]] = []
         self.pages: list[int] = []  # the rows of each page
 
+    @property
+    def kept(self) -> MemoryEngine:
+        return self._shard.kept
+
+    @property
+    def state(self) -> Fence | None:
+        return self._shard.fence if self._shard.fence.epoch else None
+
+    @state.setter
+    def state(self, state: Fence | None) -> None:
+        self._shard.fence = state or Fence(0, 0, "")
+
     def _meets(self) -> Fault | None:
-        self.trips += 1
         fault = self.faults.popleft() if self.faults else None
+        if fault in ("lost", "late"):
+            self.trips += 1
         if fault == "lost":
             raise ServerAway("the connection was cut before")
         return fault
@@ -38,33 +49,23 @@ class FencedMemory:
         late, self.under_way = self.under_way, []
         return [one() for one in late]
 
-    def create(self) -> None:
-        """Nothing to make."""
-
     def fence(self) -> Fence | None:
         self._meets()
-        return self.state
+        return super().fence()
 
     def claim(self, owner: str) -> Fence:
         self._meets()
-        known = self.state or Fence(0, 0, "")
-        self.state = Fence(known.epoch + 1, known.unit, owner)
-        return self.state
+        return super().claim(owner)
 
     def look_up(self, wanted: Wanted) -> Found:
         self._meets()
-        return self.kept.look_up(wanted)
+        return super().look_up(wanted)
 
     def page(
         self, area: Area, start: bytes, end: bytes, limit: int, max_bytes: int, backwards: bool
     ) -> list[tuple[bytes, bytes]]:
         self._meets()
-        found, size = [], 0
-        for key, value in islice((self.kept.scan_back if backwards else self.kept.scan)(area, start, end), limit):
-            if size >= max_bytes:
-                break
-            found.append((key, value))
-            size += len(value)
+        found = super().page(area, start, end, limit, max_bytes, backwards)
         self.pages.append(len(found))
         return found
 
@@ -79,15 +80,10 @@ class FencedMemory:
         return hit
 
     def _carry_out(self, epoch: int, unit: int, changes: Changes) -> bool:
-        if self.state is None or (self.state.epoch, self.state.unit) != (epoch, unit):
-            return False
-        self.kept.write(changes)
-        self.applied.append((epoch, unit))
-        self.state = Fence(epoch, unit + 1, self.state.owner)
-        return True
-
-    def weaknesses(self) -> list[str]:
-        return []
+        hit = super().apply(epoch, unit, changes)
+        if hit:
+            self.applied.append((epoch, unit))
+        return hit
 
     def cut(self) -> None:
         self.cuts += 1

@@ -8,7 +8,7 @@ from tallystick.broker.checkback.databases import BarrierDatabases
 from tallystick.broker.config import Config
 from tallystick.broker.outbound.allow_list import AllowedUrls
 from tallystick.core.calls import OutgoingCall
-from tallystick.core.errors import Draining, InvalidRequest, NotAllowed
+from tallystick.core.errors import InvalidRequest, NotAllowed, TallystickError
 from tallystick.core.headers import check_headers
 from tallystick.core.limits import Limits
 from tallystick.core.ops import ClientOp, Prepare, PrepareColumns, PreparePart, Send
@@ -17,11 +17,12 @@ from tallystick.store.protocol import BrokerOp, Subscribe
 
 
 class Admission:
-    """Refuses by raising. While `draining` is set nothing new is taken; what was accepted may still be settled."""
+    """Refuses by raising. While there is a `refusal` for all, nothing new is taken; what was accepted may still be
+    settled."""
 
     def __init__(self, config: Config, limits: Limits, allowed: AllowedUrls, databases: BarrierDatabases) -> None:
         self._config, self._limits, self._allowed, self._databases = config, limits, allowed, databases
-        self.draining = False
+        self.refusal: type[TallystickError] | None = None
 
     def check(self, ops: Sequence[ClientOp | PrepareColumns]) -> int | None:
         """Refuse what breaks a rule; tell the shortest time to a first check among what is prepared."""
@@ -40,8 +41,8 @@ class Admission:
             elif kind is PreparePart:
                 most = self._limits.part_messages
                 self._limits.check_messages(op.messages, f"ops[{index}].messages", most)  # type: ignore[union-attr,arg-type]
-            if self.draining and kind in (Prepare, PrepareColumns, PreparePart, Send):
-                raise Draining()
+            if self.refusal is not None and kind in (Prepare, PrepareColumns, PreparePart, Send):
+                raise self.refusal()
         return soonest
 
     def check_action(self, op: BrokerOp) -> None:
@@ -49,8 +50,8 @@ class Admission:
             self._allowed.check(op.url, "url")
 
     def refuse_while_draining(self) -> None:
-        if self.draining:
-            raise Draining()
+        if self.refusal is not None:
+            raise self.refusal()
 
     def _check_prepare(self, op: Prepare, at: str) -> None:
         self._limits.check_messages(op.messages, at + ".messages")

@@ -21,7 +21,7 @@ from tallystick.broker.sweeps import deliver_delayed, start_sweeps
 from tallystick.broker.waiters import Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
-from tallystick.core.errors import ConfigError, NotAllowed, TallystickError
+from tallystick.core.errors import ConfigError, Draining, NotAllowed, TallystickError
 from tallystick.store.memory import open_memory
 from tallystick.store.protocol import Store, Written
 
@@ -131,13 +131,17 @@ class Broker:
 
     @property
     def draining(self) -> bool:
-        return self._admission.draining
+        return self._admission.refusal is not None
 
-    def drain(self) -> None:
-        """No new work; long polls go home. What was accepted is still finished."""
-        self._admission.draining = True
-        self._waiters.close()
-        self.checkback.members.close()
+    def drain(self, refusal: type[TallystickError] = Draining) -> None:
+        """No new work, which is refused with this; long polls go home. What was accepted is still finished."""
+        if self.draining:
+            return
+        self._admission.refusal = self._writer.refusal = refusal
+        # Who waits on a broker that ends gets what there is; who waits for a store that is moved is to ask elsewhere.
+        told = None if refusal is Draining else refusal
+        self._waiters.close(told)
+        self.checkback.members.close(told)
 
     async def close(self) -> None:
         self.drain()

@@ -453,7 +453,8 @@ class BrokerDoor:
 
     def not_ready(self) -> str | None:
         """Why no work is taken; None if it is."""
-        return "draining" if self._admission.draining else self._store.failure()
+        refusal = self._admission.refusal
+        return self._store.failure() if refusal is None else refusal.code
 
     def answered(self, route: str, status: int | str) -> None:
         """Count a request. `route` comes from a closed set, never from what somebody sent."""

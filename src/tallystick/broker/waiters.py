@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
-from tallystick.core.errors import Busy
+from tallystick.core.errors import Busy, TallystickError
 
 T = TypeVar("T")
 MAX_KNOWN = 100_000
@@ -27,6 +27,7 @@ class Waiters:
         self._forgotten = 0  # no topic that is not in `_versions` has a newer append than this
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._closed = False
+        self._refusal: type[TallystickError] | None = None
         # Receives under way that lend one message of a key at a time: an ack is news to them.
         self.in_order = 0
 
@@ -67,6 +68,8 @@ class Waiters:
                 return found
             again = again_in(found)
             await self.wait(topics, seen, left if again is None else min(left, again))
+            if self._refusal is not None:
+                raise self._refusal()
             if self._closed:
                 return found
 
@@ -98,8 +101,8 @@ class Waiters:
             if not waiting:
                 del self._waiting[topic]
 
-    def close(self) -> None:
-        """Send everybody home."""
-        self._closed = True
+    def close(self, refusal: type[TallystickError] | None = None) -> None:
+        """Send everybody home: with what was seen last, or with an error if there is one to be told."""
+        self._closed, self._refusal = True, refusal
         for topic in list(self._waiting):
             self._wake(topic)

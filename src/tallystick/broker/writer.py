@@ -86,6 +86,7 @@ class Writer:
         self._waiting_ops = 0
         self._condition = threading.Condition()
         self._stopping = False
+        self.refusal: type[TallystickError] = Draining  # what is told to those who come when it has ended
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="tallystick-writer", daemon=True)
         self._thread.start()
@@ -108,7 +109,7 @@ class Writer:
         future: asyncio.Future[Any] = self._loop.create_future()
         with self._condition:
             if self._stopping:
-                raise Draining()
+                raise self.refusal()
             if self._waiting and (
                 self._waiting_bytes + weight > self._max_waiting or self._waiting_ops > MAX_WAITING_OPS
             ):

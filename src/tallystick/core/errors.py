@@ -138,6 +138,12 @@ class StorageFailed(TallystickError):
     retryable = True
 
 
+class Moved(StorageFailed):
+    """The store has another owner now; ask again, any broker of the cluster knows which."""
+
+    code = "moved"
+
+
 class StorageFull(TallystickError):
     """The disk is too full to accept new messages; resolving and acknowledging still work."""
 

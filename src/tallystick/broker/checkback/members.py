@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from tallystick.core.errors import Busy
+from tallystick.core.errors import Busy, TallystickError
 from tallystick.core.wire import CheckRequest
 from tallystick.store.protocol import Claim
 
@@ -93,8 +93,12 @@ class Members:
         free = [member for member, poll in polls.items() if len(loads[member]) < poll.most]
         return min(free, key=lambda member: len(loads[member]), default=None)
 
-    def close(self) -> None:
+    def close(self, refusal: type[TallystickError] | None = None) -> None:
         for polls in list(self._polls.values()):
             for poll in list(polls.values()):
-                if not poll.future.done():
+                if poll.future.done():
+                    continue
+                if refusal is None:
                     poll.future.set_result([])
+                else:
+                    poll.future.set_exception(refusal())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
+from tallystick.core.errors import Moved, StorageFailed
+
 Area = Literal["tx", "log", "index", "body"]
 AREAS: tuple[Area, ...] = ("tx", "log", "index", "body")
 Wanted = Mapping[Area, Collection[bytes]]
@@ -33,12 +35,19 @@ class EngineFailed(Exception):
         self.reason = reason
         self.may_pass = may_pass
 
+    def told(self) -> StorageFailed:
+        """What those are told who ask for something."""
+        return StorageFailed(self.reason)
+
 
 class Superseded(EngineFailed):
     """The store has another owner now: the engine refused a write of an older epoch. That never passes."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, may_pass=False)
+
+    def told(self) -> StorageFailed:
+        return Moved(self.reason)
 
 
 class Engine(Protocol):

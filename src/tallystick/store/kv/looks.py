@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tallystick.core.calls import CallsView, CallTopicView, CallView
-from tallystick.core.errors import NotFound, StorageFailed
+from tallystick.core.errors import NotFound
 from tallystick.core.message import Slice, Welcome
 from tallystick.core.wire import GroupView, LedgerView, Split, TableName, TopicView, TransactionView
 from tallystick.store.kv import call_views, ledger, tables, topics, views
@@ -38,7 +38,7 @@ class Looks:
     def _look(self) -> Batch:
         """For seeing, not changing. Not while the store has stopped: the engine may show what is not durable."""
         if self._failure is not None:
-            raise StorageFailed(self._failure.reason)
+            raise self._failure.told()
         return Batch(self._engine, self._catalog, self.settings, 0)
 
     # --- topics and queues, for any thread -----------------------------------------------------------------------
@@ -59,7 +59,7 @@ class Looks:
         except Exception as error:
             if self._failure is None:
                 raise
-            raise StorageFailed(self._failure.reason) from error  # the engine is closed, to be opened anew
+            raise self._failure.told() from error  # the engine is closed, to be opened anew
         start = visible.kept_from(known, queue)
         if offset < start:  # trimmed while we read
             raise topics.outside(known, queue, offset, start, end)

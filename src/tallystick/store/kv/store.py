@@ -30,7 +30,7 @@ class KvStore(Looks):
 
     def write(self, ops: Sequence[StoreOp], now: int) -> Written:
         if self._failure is not None:
-            raise StorageFailed(self._failure.reason)
+            raise self._failure.told()
         batch = Batch(self._engine, self._catalog, self.settings, now)
         try:
             if self._engine.remote:
@@ -42,7 +42,7 @@ class KvStore(Looks):
                 self._engine.write(changes)
         except EngineFailed as error:
             self._failure = error
-            raise StorageFailed(error.reason) from error
+            raise error.told() from error
         except BaseException:
             # Nothing was written, but the catalog may be ahead of the engine: read it again.
             self._reload()

@@ -13,6 +13,7 @@ from tallystick.store.kv.engine import Changes
 from tallystick.store.kv.store import KvStore
 from tallystick.store.protocol import StoreSettings
 from tallystick.store.shared.engine import SharedEngine, away
+from tallystick.store.shared.registry import Registry
 from tallystick.store.shared.server import ServerAway, SharedServer
 
 # What connects to a server and gives one of its stores; imported when it is asked for, each needs a driver of its own.
@@ -21,26 +22,28 @@ SERVERS = {
     "mysql": ("tallystick.store.shared.mysql", "MysqlServer"),
     "redis": ("tallystick.store.shared.redis", "RedisServer"),
 }
+REGISTRIES = {"postgresql": ("tallystick.store.shared.postgresql_registry", "PostgresqlRegistry")}
 
 
 class SharedStore(KvStore):
     """A store on a server, owned under one epoch. Superseded, it has failed for good: claim it again by opening it
     again."""
 
-    def __init__(self, server: SharedServer, epoch: int, settings: StoreSettings) -> None:
+    def __init__(self, server: SharedServer, epoch: int, settings: StoreSettings, named: str = "") -> None:
+        """`named` is what a cluster calls the store; it is drawn here if there is none."""
         self.server, self.epoch = server, epoch
         super().__init__("", lambda: SharedEngine(server, epoch), settings)
-        self.id = self._stored_id() or self._name()
+        self.id = self._stored_id() or self._name(named or new_store_id())
 
     def _stored_id(self) -> str:
         return (self._engine.get("index", keys.STORE_ID) or b"").decode()
 
-    def _name(self) -> str:
+    def _name(self, store_id: str) -> str:
         """A store that was just made gets an id for its whole life."""
         changes = Changes()
-        changes.keys["index"][keys.STORE_ID] = (made := new_store_id()).encode()
+        changes.keys["index"][keys.STORE_ID] = store_id.encode()
         self._engine.write(changes)
-        return made
+        return store_id
 
     def close(self) -> None:
         super().close()
@@ -54,6 +57,16 @@ def server_at(url: str, store: int) -> SharedServer:
     module, name = SERVERS[scheme]
     make: Callable[[str, int], SharedServer] = getattr(import_module(module), name)
     return make(url, store)
+
+
+def registry_at(url: str) -> Registry:
+    """Where the brokers that share the stores of a server find each other."""
+    scheme = urlsplit(url).scheme
+    if scheme not in REGISTRIES:
+        raise ConfigError(f"store: there are no clusters on {scheme!r} yet", field="store")
+    module, name = REGISTRIES[scheme]
+    make: Callable[[str], Registry] = getattr(import_module(module), name)
+    return make(url)
 
 
 def open_shared(

@@ -59,10 +59,11 @@ _SETTINGS = """
 """
 
 
-class PostgresqlServer:
-    def __init__(self, url: str, store: int) -> None:
+class PostgresqlLink:
+    """Connections to a server, and statements over them."""
+
+    def __init__(self, url: str) -> None:
         self._conninfo = make_conninfo("", **{**_CONNECTING, **conninfo_to_dict(url)})
-        self._store = Int4(store)
         self._connections: Connections[Connection] = Connections(self._connect)
         self.trips = 0
 
@@ -87,13 +88,31 @@ class PostgresqlServer:
             self.trips += 1
             return connection.execute(statement, parameters, binary=True).fetchall()
 
+    @contextmanager
+    def _making(self) -> Iterator[Connection]:
+        """A transaction in which one at a time makes what is missing."""
+        with self._connected() as connection, connection.transaction():
+            connection.execute("select pg_advisory_xact_lock(%s)", (_CREATING,))
+            yield connection
+
+    def cut(self) -> None:
+        self._connections.cut()
+
+    def close(self) -> None:
+        self._connections.cut()
+
+
+class PostgresqlServer(PostgresqlLink):
+    def __init__(self, url: str, store: int) -> None:
+        super().__init__(url)
+        self._store = Int4(store)
+
     # --- tables and the fence ------------------------------------------------------------------------------------
 
     def create(self) -> None:
         if self._rows("select to_regclass('tallystick_store_body')")[0][0] is not None:
             return
-        with self._connected() as connection, connection.transaction():
-            connection.execute("select pg_advisory_xact_lock(%s)", (_CREATING,))
+        with self._making() as connection:
             for statement in table_statements("postgresql"):
                 connection.execute(statement, prepare=False)
 
@@ -140,12 +159,6 @@ class PostgresqlServer:
         if settings["synchronous_commit"] == "local" and settings["synchronous_standby_names"]:
             found.append("synchronous_commit is local: a standby that takes over may lack what was committed last")
         return found
-
-    def cut(self) -> None:
-        self._connections.cut()
-
-    def close(self) -> None:
-        self._connections.cut()
 
 
 # --- statements ----------------------------------------------------------------------------------------------------

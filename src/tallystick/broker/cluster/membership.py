@@ -1,0 +1,78 @@
+"""What one broker of a cluster knows and wants, without I/O: what it tells of itself, what follows from a look."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from tallystick.broker.cluster.spread import spread
+from tallystick.broker.cluster.watch import Watch
+from tallystick.store.shared.registry import Holding, Member, Seen
+
+LEASE_MS = 3_000
+TICK_MS = 250
+
+
+class Todo(Struct, frozen=True):
+    """What follows from a look. Everything in it is safe to do late, twice or not at all: the epochs decide."""
+
+    lost: tuple[int, ...] = ()  # stores that somebody else has taken
+    take: tuple[Holding, ...] = ()
+    give: tuple[Holding, ...] = ()  # best one at a time, unless the broker leaves
+    forget: tuple[str, ...] = ()
+
+
+class Membership:
+    """Whoever runs it looks and does what follows, in turns: no look may be under way while a store is taken or
+    released, or it would show what is no longer so."""
+
+    def __init__(self, me: Member, lease_ms: int = LEASE_MS) -> None:
+        self.me = me
+        self.held: dict[int, int] = {}  # the epochs under which stores are ours, by their numbers
+        self._watch = Watch(lease_ms)
+
+    def beat(self) -> Member:
+        """What to tell with the next look."""
+        self.me = msgspec.structs.replace(self.me, beat=self.me.beat + 1)
+        return self.me
+
+    def leave(self) -> None:
+        self.me = msgspec.structs.replace(self.me, leaving=True)
+
+    def won(self, number: int, epoch: int) -> None:
+        self.held[number] = epoch
+
+    def gone(self, number: int) -> None:
+        """Released, or somebody else's."""
+        self.held.pop(number, None)
+
+    def saw(self, seen: Seen, asked_at: int, answered_at: int) -> Todo:
+        """`asked_at` and `answered_at` are read from a monotonic clock of our own, in milliseconds."""
+        self._watch.saw(seen.members, asked_at, answered_at)
+        alive = {member.id for member in seen.members if self._watch.alive(member.id)} | {self.me.id}
+        leaving = {member.id for member in seen.members if member.leaving} | (
+            {self.me.id} if self.me.leaving else set()
+        )
+        lost = {
+            holding.number for holding in seen.holdings if holding.epoch > self.held.get(holding.number, holding.epoch)
+        }
+        wanted = spread(self.me.id, seen.holdings, alive, leaving)
+        return Todo(
+            tuple(sorted(lost)),
+            (*wanted.take, *(holding for holding in self._ours_unknown(seen) if holding not in wanted.give)),
+            tuple(holding for holding in wanted.give if self._may_give(holding)),
+            tuple(self._watch.long_dead()),
+        )
+
+    def _may_give(self, holding: Holding) -> bool:
+        """What is ours by name only, because the answer to a claim was lost, nobody works on: it can go at once."""
+        return self.held.get(holding.number, holding.epoch) == holding.epoch
+
+    def _ours_unknown(self, seen: Seen) -> tuple[Holding, ...]:
+        """Ours, but nobody told us: the answer to the claim was lost. It is claimed again, so that there is one epoch
+        of which we know that nobody has written under it."""
+        return tuple(
+            holding
+            for holding in seen.holdings
+            if holding.owner == self.me.id and holding.epoch > self.held.get(holding.number, -1)
+        )

@@ -1,0 +1,158 @@
+"""A broker process of a cluster: looks at the others, and runs a `Broker` for each store that is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from tallystick.broker.broker import Broker
+from tallystick.broker.cluster.clock import EngineClock
+from tallystick.broker.cluster.membership import TICK_MS, Membership, Todo
+from tallystick.broker.cluster.tenure import OpenStore, Tenure
+from tallystick.broker.threads import on_a_thread
+from tallystick.store.protocol import Store
+from tallystick.store.shared.registry import Holding, Registry, Seen
+from tallystick.store.shared.server import ServerAway
+
+log = logging.getLogger("tallystick.broker.cluster")
+
+T = TypeVar("T")
+MakeBroker = Callable[[Store, EngineClock], Broker]
+
+
+class Node:
+    """Made inside a running event loop; `run` goes on until `leave` has given everything away, then `close`.
+
+    One task looks, claims and releases, in turns; stores are opened and closed beside it. Nothing here decides what is
+    stored: whatever a node believes, the engine refuses what an earlier owner writes.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        registry: Registry,
+        open_store: OpenStore,
+        make_broker: MakeBroker,
+        clock: EngineClock | None = None,
+        tick_ms: int = TICK_MS,
+    ) -> None:
+        self.membership, self.clock = membership, clock or EngineClock()
+        self.seen: Seen | None = None  # by the last look
+        self.tenures: dict[int, Tenure] = {}  # by the numbers of their stores
+        self._registry, self._open_store, self._make_broker = registry, open_store, make_broker
+        self._tick_seconds = tick_ms / 1000
+        self._lost: set[asyncio.Task[None]] = set()  # ends of tenures that are no longer ours
+        self._wake = asyncio.Event()
+        self._away = False  # the registry cannot be asked
+
+    def broker(self, store_id: str) -> Broker | None:
+        """The broker that takes work for this store; None if another node has it, or nobody just now."""
+        for tenure in self.tenures.values():
+            if tenure.holding.id == store_id and not tenure.ending:
+                return tenure.broker
+        return None
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Returns once the node has left: nothing is its own any more, and the others know."""
+        while True:
+            await self._turn()
+            if self.membership.me.leaving and not self.tenures and not self._away:
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._tick_seconds):
+                    await self._wake.wait()
+            self._wake.clear()
+        with contextlib.suppress(ServerAway):
+            await self._ask(lambda: self._registry.forget(self.membership.me.id))
+
+    def leave(self) -> None:
+        """Hand everything over to the others, as fast as what was accepted can be finished."""
+        self.membership.leave()
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Let go of what is left, released or not: the others will find that nobody has it."""
+        for number in list(self.tenures):
+            self._lose(number)
+        await asyncio.gather(*self._lost)
+
+    # --- one look, and what follows from it ----------------------------------------------------------------------
+
+    async def _turn(self) -> None:
+        try:
+            await self._release_ended()
+            await self._follow(await self._look())
+        except ServerAway as error:
+            if not self._away:
+                log.warning("the cluster cannot be asked who owns what: %s", error)
+            self._away = True
+        else:
+            if self._away:
+                log.warning("the cluster can be asked again")
+            self._away = False
+
+    async def _look(self) -> Todo:
+        me, asked_at = self.membership.beat(), self.clock.elapsed_ms()
+        self.seen = seen = await self._ask(lambda: self._registry.look(me))
+        answered_at = self.clock.elapsed_ms()
+        self.clock.learn(seen.now_ms, asked_at, answered_at)
+        return self.membership.saw(seen, asked_at, answered_at)
+
+    async def _follow(self, todo: Todo) -> None:
+        for number in todo.lost:
+            log.warning("store %s was taken by another broker", self.tenures[number].holding.id)
+            self._lose(number)
+        for holding in todo.take:
+            await self._take(holding)
+        await self._give(todo.give)
+        for gone in todo.forget:
+            await self._forget(gone)
+
+    async def _take(self, holding: Holding) -> None:
+        epoch = await self._ask(lambda: self._registry.claim(holding.number, holding.epoch, self.membership.me.id))
+        if epoch is None:
+            return  # somebody was faster
+        log.info("store %s is ours, epoch %d, after %s", holding.id, epoch, holding.owner or "nobody")
+        self.membership.won(holding.number, epoch)
+        self.tenures[holding.number] = Tenure(holding, epoch, self._open_store, self._broker_for, self._wake.set)
+
+    def _broker_for(self, store: Store) -> Broker:
+        return self._make_broker(store, self.clock)
+
+    async def _give(self, holdings: Iterable[Holding]) -> None:
+        """One at a time, so that little stands still at once; all of them when the node leaves."""
+        for holding in holdings:
+            tenure = self.tenures.get(holding.number)
+            if tenure is None:
+                await self._release(holding.number, holding.epoch)
+            elif self.membership.me.leaving or not any(each.ending for each in self.tenures.values()):
+                log.info("store %s is handed over", holding.id)
+                tenure.end()
+
+    def _lose(self, number: int) -> None:
+        tenure = self.tenures.pop(number)
+        tenure.end()
+        self._lost.add(tenure.task)
+        tenure.task.add_done_callback(self._lost.discard)
+        self.membership.gone(number)
+
+    async def _release_ended(self) -> None:
+        for number, tenure in list(self.tenures.items()):
+            if tenure.ended:
+                await self._release(number, tenure.epoch)
+                del self.tenures[number]
+
+    async def _release(self, number: int, epoch: int) -> None:
+        await self._ask(lambda: self._registry.release(number, epoch))
+        self.membership.gone(number)
+
+    async def _forget(self, member_id: str) -> None:
+        await self._ask(lambda: self._registry.forget(member_id))
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        return await on_a_thread(question, "cluster")

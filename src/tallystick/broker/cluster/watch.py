@@ -1,0 +1,48 @@
+"""Who is alive, judged by the watcher's own clock alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tallystick.store.shared.registry import Member
+
+FORGET_AFTER_LEASES = 100
+
+
+class Watch:
+    """A member is dead once its beat has stood still for a whole lease of watching.
+
+    Only time in which the watcher did look counts: after a gap (it was paused, or the engine was away) the others get
+    the chance to be seen again, or everybody who comes back first would take everybody else for dead.
+    """
+
+    def __init__(self, lease_ms: int) -> None:
+        self._lease_ms = lease_ms
+        self._gap_ms = lease_ms // 3
+        self._watched_ms = 0
+        self._looked_at: int | None = None
+        self._beats: dict[str, tuple[int, int]] = {}  # by id, the last beat and how much was watched when it came
+
+    def saw(self, members: Iterable[Member], asked_at: int, answered_at: int) -> None:
+        """Between these two moments of the watcher's monotonic clock the members stood so. A beat is reckoned as late
+        as it can have come, and silence as short as it can have been."""
+        if self._looked_at is not None:
+            self._watched_ms += min(max(0, asked_at - self._looked_at), self._gap_ms)
+        self._looked_at = answered_at
+        known, self._beats = self._beats, {}
+        for member in members:
+            before = known.get(member.id)
+            unchanged = before is not None and before[0] == member.beat
+            self._beats[member.id] = before if unchanged and before else (member.beat, self._watched_ms)
+
+    def alive(self, member_id: str) -> bool:
+        """Whoever was seen for the first time is alive for one lease."""
+        return member_id in self._beats and self._silent_ms(member_id) < self._lease_ms
+
+    def long_dead(self) -> list[str]:
+        """Those of whom nobody needs to keep anything."""
+        most = FORGET_AFTER_LEASES * self._lease_ms
+        return [member_id for member_id in self._beats if self._silent_ms(member_id) >= most]
+
+    def _silent_ms(self, member_id: str) -> int:
+        return self._watched_ms - self._beats[member_id][1]

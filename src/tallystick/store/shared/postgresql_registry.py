@@ -1,0 +1,94 @@
+"""The brokers of a cluster on PostgreSQL. Who owns a store is said by the fence that its writes are held to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from psycopg.types.numeric import Int4, Int8
+
+from tallystick.core.ids import new_store_id
+from tallystick.store.kv import keys
+from tallystick.store.shared.definitions import table_statements
+from tallystick.store.shared.postgresql import Connection, PostgresqlLink
+from tallystick.store.shared.registry import Holding, Member, Seen, wrong_count
+
+# A member's own row is as it was before: all parts of a statement see that. The caller knows better.
+_LOOK = """
+    with told as (
+        insert into tallystick_cluster_member (id, name, url, grpc_url, beat, leaving)
+        values (%b, %b, %b, %b, %b, %b)
+        on conflict (id) do update set beat = excluded.beat, leaving = excluded.leaving)
+    select
+        (select json_agg(member) from tallystick_cluster_member as member),
+        (select json_agg(json_build_object('number', store, 'id', id, 'epoch', epoch, 'owner', owner) order by store)
+            from tallystick_cluster_store join tallystick_store_fence using (store)),
+        (extract(epoch from clock_timestamp()) * 1000)::int8
+"""
+_CLAIM = """
+    update tallystick_store_fence set epoch = epoch + 1, owner = %b where store = %b and epoch = %b returning epoch
+"""
+_RELEASE = "update tallystick_store_fence set owner = '' where store = %b and epoch = %b returning epoch"
+_FORGET = "delete from tallystick_cluster_member where id = %b returning id"
+# A store that somebody has used before there was a cluster keeps the id that lies in it.
+_MAKE = """
+    with made as (
+        insert into tallystick_store_fence (store, epoch, unit, owner) values (%(store)s, 0, 0, '')
+        on conflict (store) do nothing)
+    insert into tallystick_cluster_store (store, id) values (%(store)s, coalesce(
+        (select convert_from(value, 'UTF8') from tallystick_store_index where store = %(store)s and key = %(key)s),
+        %(id)s))
+"""
+
+
+class PostgresqlRegistry(PostgresqlLink):
+    """The looks have connections of their own: a beat that a crash of the server takes back does no harm, so nobody
+    waits for the disk. Claims and releases are as durable as the stores are."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._looking = _Looking(url)
+
+    def make(self, count: int) -> None:
+        with self._making() as connection:
+            for statement in (*table_statements("postgresql"), *table_statements("postgresql_cluster")):
+                connection.execute(statement, prepare=False)
+            found = connection.execute("select count(*) from tallystick_cluster_store").fetchone()
+            made = found[0] if found else 0
+            if made and made != count:
+                raise wrong_count(made, count)
+            for number in range(made, count):
+                connection.execute(_MAKE, {"store": number, "key": keys.STORE_ID, "id": new_store_id()})
+
+    def look(self, me: Member) -> Seen:
+        return self._looking.look(me)
+
+    def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
+        claimed = self._rows(_CLAIM, owner, Int4(number), Int8(expected_epoch))
+        return claimed[0][0] if claimed else None
+
+    def release(self, number: int, epoch: int) -> None:
+        self._rows(_RELEASE, Int4(number), Int8(epoch))
+
+    def forget(self, member_id: str) -> None:
+        self._rows(_FORGET, member_id)
+
+    def close(self) -> None:
+        super().close()
+        self._looking.close()
+
+
+class _Looking(PostgresqlLink):
+    def _connect(self) -> Connection:
+        connection = super()._connect()
+        connection.execute("set synchronous_commit = off")
+        return connection
+
+    def look(self, me: Member) -> Seen:
+        row = self._rows(_LOOK, me.id, me.name, me.url, me.grpc_url, Int8(me.beat), me.leaving)[0]
+        return _seen(me, *row)
+
+
+def _seen(me: Member, members: Any, holdings: Any, now_ms: int) -> Seen:
+    others = [member for member in msgspec.convert(members or [], list[Member]) if member.id != me.id]
+    return Seen((me, *others), msgspec.convert(holdings or [], tuple[Holding, ...]), now_ms)

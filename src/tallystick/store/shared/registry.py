@@ -1,0 +1,64 @@
+"""Who is there and who owns what: what the brokers of a cluster tell each other through the engine that they share."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from tallystick.core.errors import ConfigError
+
+
+class Member(Struct, frozen=True):
+    """A broker of the cluster, as it tells of itself."""
+
+    id: str  # drawn anew at each start, so that nothing of an earlier life is taken for this one's
+    name: str
+    url: str  # where the others reach it
+    grpc_url: str = ""
+    beat: int = 0  # grows with each look; that it has grown is all that others conclude from
+    leaving: bool = False  # owns what it owns until it has handed it over, and takes nothing more
+
+
+class Holding(Struct, frozen=True):
+    """A store of the cluster and who owns it: nobody, if the owner is empty."""
+
+    number: int
+    id: str
+    epoch: int
+    owner: str
+
+
+class Seen(Struct, frozen=True):
+    """What one look has brought, all of one moment."""
+
+    members: tuple[Member, ...]
+    holdings: tuple[Holding, ...]
+    now_ms: int  # by the engine's clock
+
+
+class Registry(Protocol):
+    """Each call is one round trip, and blocks. A server that cannot be reached raises `ServerAway`; what was asked for
+    may have happened then. All of them may be asked again."""
+
+    def make(self, count: int) -> None:
+        """Make the stores, if that was not done before; refuse to make another number of them."""
+
+    def look(self, me: Member) -> Seen:
+        """Tell of myself, and see everybody."""
+
+    def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
+        """Take a store, if its epoch is still the expected one: the new epoch. None if somebody was faster. From here
+        on the engine refuses what earlier owners write."""
+
+    def release(self, number: int, epoch: int) -> None:
+        """Nobody owns the store any more; nothing if its epoch is another by now."""
+
+    def forget(self, member_id: str) -> None:
+        """Drop the row of somebody who is gone."""
+
+    def close(self) -> None: ...
+
+
+def wrong_count(made: int, wanted: int) -> ConfigError:
+    return ConfigError(f"stores: the cluster was made with {made} stores, and cannot have {wanted}", field="stores")
