@@ -25,7 +25,7 @@ MOST_CRASHES = 20
 WORST_FIRST: tuple[Weather, ...] = ("cut", "stall", "lose", "calm")
 
 
-class Node(NamedTuple):
+class ChaosNode(NamedTuple):
     role: Role
     number: int
 
@@ -37,13 +37,13 @@ class Nodes:
     def __init__(self, names: Names, sizes: Sizes, ground: Ground, settings: WorkerSettings) -> None:
         self._names, self._sizes, self._ground, self._settings = names, sizes, ground, settings
         self._network = Network(names.directory / "network.log")
-        self._crossings: dict[tuple[Node, Node], Crossing] = {}
-        self._weather: defaultdict[Node, Weather] = defaultdict(lambda: "calm")
-        self._workers: dict[Node, Process] = {}
-        self._down: set[Node] = set()
-        self._coming: dict[Node, float] = {}  # brokers that were started, and when, and do not take work yet
-        self._paused: dict[Node, float] = {}
-        self.pauses: defaultdict[Node, list[Pause]] = defaultdict(list)
+        self._crossings: dict[tuple[ChaosNode, ChaosNode], Crossing] = {}
+        self._weather: defaultdict[ChaosNode, Weather] = defaultdict(lambda: "calm")
+        self._workers: dict[ChaosNode, Process] = {}
+        self._down: set[ChaosNode] = set()
+        self._coming: dict[ChaosNode, float] = {}  # brokers that were started, and when, and do not take work yet
+        self._paused: dict[ChaosNode, float] = {}
+        self.pauses: defaultdict[ChaosNode, list[Pause]] = defaultdict(list)
         self.struck: Counter[tuple[str, str]] = Counter()
         self.crashed: Counter[Role] = Counter()  # ends that nobody asked for
         self.slowest_start = 0.0  # of a broker, until it took work
@@ -60,7 +60,7 @@ class Nodes:
         for node in workers:
             self._start_worker(node)
 
-    def _start_worker(self, node: Node) -> None:
+    def _start_worker(self, node: ChaosNode) -> None:
         settings = msgspec.structs.replace(
             self._settings,
             number=node.number,
@@ -76,7 +76,7 @@ class Nodes:
     # --- blows -----------------------------------------------------------------------------------------------------
 
     def strike(self, strike: Strike) -> None:
-        node = Node(strike.role, strike.number)
+        node = ChaosNode(strike.role, strike.number)
         self.struck[strike.role, strike.blow] += 1
         if strike.blow == "kill":
             self._down.add(node)
@@ -90,7 +90,7 @@ class Nodes:
             self._change(node, strike.blow)
 
     def relieve(self, strike: Strike) -> None:
-        node = Node(strike.role, strike.number)
+        node = ChaosNode(strike.role, strike.number)
         if strike.blow == "kill":
             self._process(node).spawn()
             self._down.discard(node)
@@ -116,7 +116,7 @@ class Nodes:
             self._change(node, "calm")
         return not self._coming
 
-    def _change(self, node: Node, weather: Weather) -> None:
+    def _change(self, node: ChaosNode, weather: Weather) -> None:
         """A way has the worse weather of its two ends."""
         self._weather[node] = weather
         ways: defaultdict[Weather, list[Crossing]] = defaultdict(list)
@@ -145,14 +145,16 @@ class Nodes:
 
     # --- which is which ----------------------------------------------------------------------------------------------
 
-    def _all(self) -> Iterator[Node]:
-        return (Node(role, number) for role, size in zip(ROLES, self._sizes, strict=True) for number in range(size))
+    def _all(self) -> Iterator[ChaosNode]:
+        return (
+            ChaosNode(role, number) for role, size in zip(ROLES, self._sizes, strict=True) for number in range(size)
+        )
 
-    def _brokers(self) -> list[Node]:
-        return [Node("broker", number) for number in range(self._sizes.broker)]
+    def _brokers(self) -> list[ChaosNode]:
+        return [ChaosNode("broker", number) for number in range(self._sizes.broker)]
 
-    def _broker(self, node: Node) -> LocalService:
+    def _broker(self, node: ChaosNode) -> LocalService:
         return self._ground.brokers[node.number]
 
-    def _process(self, node: Node) -> Process:
+    def _process(self, node: ChaosNode) -> Process:
         return self._broker(node) if node.role == "broker" else self._workers[node]

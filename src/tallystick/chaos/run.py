@@ -15,7 +15,7 @@ from tallystick.chaos.display import ChaosDisplay, RunProgress
 from tallystick.chaos.evidence import Inspector, Left, Names
 from tallystick.chaos.ground import RocksdbGround
 from tallystick.chaos.modes import PROMISES, Mode
-from tallystick.chaos.nodes import Node, Nodes
+from tallystick.chaos.nodes import ChaosNode, Nodes
 from tallystick.chaos.schedule import Sizes, Strike, plan
 from tallystick.chaos.verdict import Findings, owed, settled, standing
 from tallystick.chaos.worker import Sabotage, WorkerSettings
@@ -252,7 +252,7 @@ class Run:
         for (role, blow), times in sorted(self._nodes.struck.items()):
             struck.setdefault(role, {})[blow] = times
         waits = [
-            journal.longest_wait(self._nodes.pauses[Node("producer", number)])
+            journal.longest_wait(self._nodes.pauses[ChaosNode("producer", number)])
             for number, journal in enumerate(inspector.told)
         ]
         by_check: Counter[str] = inspector.resolved_by_check() if self._mode == "check-back" else Counter()
