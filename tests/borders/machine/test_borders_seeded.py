@@ -110,8 +110,14 @@ BUGS = {
         DROPPED,
         [(Block, "_refuse_decided", nothing), (Block, "_stop", stop_as_before), (Block, "_decided", never_asked)],
     ),
-    "schema and identity are not part of the source": Bug(
-        "psycopg", f"{DROPPED}|{LEFT}", [(identity.Whereabouts, "source", lambda _, address: address)]
+    "schema and identity are not part of the source, and nobody looks": Bug(
+        "psycopg",
+        f"{DROPPED}|{LEFT}",
+        [
+            (identity.Whereabouts, "source", lambda _, address: address),
+            (identity, "require_source", nothing),
+            (barrier, "require_source", nothing),
+        ],
     ),
     "a way in leads to the connection's first schema, and nobody looks": Bug(
         "pymysql",
