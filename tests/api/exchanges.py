@@ -181,7 +181,7 @@ def _tables(api: Speaker) -> None:
 
 
 def _system(api: Speaker) -> None:
-    for path in ("/v1/info", "/healthz", "/readyz", "/openapi.json"):
+    for path in ("/v1/info", "/v1/cluster", "/healthz", "/readyz", "/openapi.json"):
         api.json("GET", path)
     api.raw("GET", "/metrics", None, JSON, "*/*")
     api.raw("GET", "/docs", None, JSON, "text/html")

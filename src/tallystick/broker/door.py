@@ -38,6 +38,8 @@ from tallystick.core.wire import (
     BrokerInfo,
     CheckPoll,
     CheckRequest,
+    ClusterStore,
+    ClusterView,
     Delivery,
     GroupView,
     LedgerView,
@@ -450,6 +452,11 @@ class BrokerDoor:
 
     def now_ms(self) -> int:
         return self._broker.clock.now_ms()
+
+    def cluster(self) -> ClusterView:
+        """Of a broker that works on one store by itself."""
+        self._caller.may_see("broker")
+        return ClusterView([ClusterStore(self.store_id)])
 
     def not_ready(self) -> str | None:
         """Why no work is taken; None if it is."""

@@ -53,6 +53,36 @@ class BrokerInfo(Struct):
     grpc_port: int = 0  # 0: none, or one that the system chose
 
 
+class ClusterStore(Struct):
+    """A store and where it is worked on: `url` is a whole broker's address, which ends in /stores/<id>; empty while
+    nobody owns the store, and for a broker of its own, whose address is the one that was asked."""
+
+    id: str
+    number: int = 0
+    epoch: int = 0
+    owner: str = ""  # the id of a broker
+    url: str = ""
+
+
+class ClusterBroker(Struct):
+    """`alive` as the one who was asked sees it."""
+
+    id: str
+    name: str
+    url: str
+    grpc_url: str = ""
+    alive: bool = True
+    leaving: bool = False
+
+
+class ClusterView(Struct):
+    """`broker` is the id of the one who was asked. A broker of its own has one store and names no brokers."""
+
+    stores: list[ClusterStore]
+    brokers: list[ClusterBroker] = []
+    broker: str = ""
+
+
 class TopicSpec(Struct, forbid_unknown_fields=True, omit_defaults=True):
     queues: Annotated[int, Meta(ge=1)] | None = None
     retention_ms: Milliseconds | None = None

@@ -15,6 +15,7 @@ _STALE = {409: StaleReceipts}
 ROUTES: tuple[Route, ...] = (
     route("POST", "/v1/batch", transactions.batch, "Many operations in one group commit"),
     route("GET", "/v1/info", system.info, "The store's name, limits and age of its oldest pending"),
+    route("GET", "/v1/cluster", system.cluster, "The stores, and which broker works on each"),
     route("POST", "/v1/transactions", transactions.prepare, "Prepare a transaction", status=201),
     route("GET", "/v1/transactions", transactions.list_, "List transactions"),
     route("GET", "/v1/transactions/{gid}", transactions.show, "Show one transaction"),
