@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ids import new_gid, store_of_gid
 from tallystick.core.limits import Limits
 from tallystick.core.ops import Prepare, Send
+from tallystick.core.placing import weight
 from tallystick.core.wire import BrokerInfo
 
 log = logging.getLogger("tallystick.client")
@@ -147,7 +147,7 @@ class Brokers:
         # Each member has its own order of preference, so a fleet spreads over the brokers, and each process
         # stays with one while that is healthy: its batches are larger and the order of its keys is kept.
         self._order = sorted(
-            self._by_address.values(), key=lambda broker: _weight(broker.address, member), reverse=True
+            self._by_address.values(), key=lambda broker: weight(broker.address, member), reverse=True
         )
         # With one address there is nothing to choose, and no time to lose on choosing.
         self.only = self._order[0] if len(self._order) == 1 else None
@@ -189,7 +189,7 @@ class Brokers:
             broker = self._holding(store) or await self._find(store)
             if broker is not None:
                 return broker
-        return max(self._order, key=lambda broker: _weight(broker.address, gid))
+        return max(self._order, key=lambda broker: weight(broker.address, gid))
 
     def _holding(self, store: str) -> BrokerPeer | None:
         # Several brokers may serve one shared store; any of them will do, a healthy one sooner.
@@ -222,8 +222,3 @@ class Brokers:
     def let_go(self) -> None:
         for broker in self._by_address.values():
             broker.wire.close()
-
-
-def _weight(address: str, name: str) -> bytes:
-    """Rendezvous hashing: everyone who has the same addresses ranks them alike for the same name."""
-    return hashlib.blake2b(f"{address}\n{name}".encode(), digest_size=8).digest()
