@@ -88,7 +88,9 @@ class ClientCore:
         return runtime
 
     async def start(self) -> Runtime:
-        return self.runtime()
+        runtime = self.runtime()
+        await runtime.brokers.look()
+        return runtime
 
     async def close(self, timeout: float) -> None:
         """Close the runtime of the running loop."""
