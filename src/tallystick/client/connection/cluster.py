@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 import logging
 
-from tallystick.client.base.settings import Settings, parse_address
+from tallystick.client.base.settings import Settings
 from tallystick.client.base.tasks import end
 from tallystick.client.connection.following import FollowingPeer, FrontPeer, StorePeer, store_address
 from tallystick.client.connection.peer import BrokerPeer
-from tallystick.client.connection.views import Views
+from tallystick.client.connection.views import Views, address_or_none
 from tallystick.core.backoff import Backoff
-from tallystick.core.errors import InvalidRequest, TallystickError
+from tallystick.core.errors import TallystickError
 from tallystick.core.ids import store_of_gid
 from tallystick.core.placing import store_for, weight
 from tallystick.core.wire import ClusterStore, ClusterView
@@ -98,19 +98,18 @@ class Cluster:
         for seen in view.stores:
             peer = self._by_store.get(seen.id)
             # One who knows less than we do is not believed: it may be cut off from the others.
-            if peer is not None and seen.url and seen.epoch >= peer.epoch:
+            if peer is not None and seen.epoch >= peer.epoch:
                 self._lead(peer, seen)
 
     def _lead(self, peer: StorePeer, seen: ClusterStore) -> None:
-        try:
-            url = parse_address(seen.url)
-        except InvalidRequest:
-            log.warning("store %s is said to be at %s, which is no address", seen.id, seen.url)
+        around = [store_address(address, seen.id) for address in self._views.addresses]
+        url = address_or_none(seen.url)
+        if url is None:  # nobody owns it: any broker waits for the next owner, and hands on what it was given
+            peer.lead([peer.way, *around], anew=False)
             return
         anew = (url, seen.epoch) != (peer.owner_url, peer.epoch)
         peer.owner_url, peer.epoch = url, seen.epoch
-        around = (store_address(address, seen.id) for address in self._views.addresses)
-        peer.lead(list(dict.fromkeys((url, *around))), anew=anew)
+        peer.lead([url, *around], anew=anew)
 
     async def _leave_detours(self) -> None:
         """Those who are reached through another broker, because their own could not be: perhaps it can be now."""

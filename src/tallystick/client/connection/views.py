@@ -49,8 +49,10 @@ class Views:
 
     def learn(self, view: ClusterView) -> None:
         """Remember the brokers of a view: those that live first, then what was given or seen, which may come back."""
-        well = {address for one in view.brokers if (address := _address(one.url)) and one.alive and not one.leaving}
-        ill = {address for one in view.brokers if (address := _address(one.url))} - well
+        well = {
+            address for one in view.brokers if (address := address_or_none(one.url)) and one.alive and not one.leaving
+        }
+        ill = {address for one in view.brokers if (address := address_or_none(one.url))} - well
         here = [address for address in self._given if address not in ill]
         known = dict.fromkeys((*here, *sorted(well), *self._given, *sorted(ill), *self._addresses))
         self._addresses = list(known)[:MOST_SEEN]
@@ -96,9 +98,9 @@ class Views:
             wire.close()
 
 
-def _address(url: str) -> str:
-    """A broker's own word for where it is, in the one spelling of addresses; "" if it is none."""
+def address_or_none(url: str) -> str | None:
+    """A broker's own word for where it is, in the one spelling of addresses."""
     try:
         return parse_address(url)
     except InvalidRequest:
-        return ""
+        return None
