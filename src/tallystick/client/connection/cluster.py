@@ -34,12 +34,8 @@ class Cluster:
     def __init__(self, view: ClusterView, views: Views, settings: Settings, member: str) -> None:
         self._views = views
         self._trouble = asyncio.Event()
-        first = settings.addresses[0]
         self.front = FrontPeer(",".join(settings.addresses), settings, views.addresses[0], self._trouble.set)
-        self._by_store = {
-            one.id: StorePeer(one.id, one.number, settings, store_address(first, one.id), self._trouble.set)
-            for one in view.stores
-        }
+        self._by_store = {one.id: StorePeer(one, len(view.stores), settings, self._trouble.set) for one in view.stores}
         self.stores = sorted(self._by_store.values(), key=lambda peer: weight(peer.store or "", member), reverse=True)
         self._take(view)
         self._following = asyncio.get_running_loop().create_task(self._follow())

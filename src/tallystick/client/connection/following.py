@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from tallystick.client.base.settings import Settings
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.core.errors import BrokerUnavailable, Busy, StorageFull, TallystickError
+from tallystick.core.ops import Position
+from tallystick.core.wire import ClusterStore
 
 AGAIN_SECONDS = 0.25
 """How long a question waits for word of another way before it is asked again."""
@@ -97,12 +99,17 @@ class FollowingPeer(BrokerPeer):
 class StorePeer(FollowingPeer):
     """One store of a cluster."""
 
-    def __init__(self, store: str, number: int, settings: Settings, way: str, on_trouble: Callable[[], None]) -> None:
-        super().__init__(store_address(settings.addresses[0], store), settings, way, on_trouble)
-        self.store = store
-        self.number = number
+    def __init__(self, seen: ClusterStore, stores: int, settings: Settings, on_trouble: Callable[[], None]) -> None:
+        address = store_address(settings.addresses[0], seen.id)
+        super().__init__(address, settings, address, on_trouble)
+        self.store = seen.id
         self.owner_url = ""
         self.epoch = 0
+        self._number, self._stores = seen.number, stores
+
+    def position(self, at: Position) -> Position:
+        """With its queue as a cluster numbers the queues of all its stores."""
+        return Position(at.topic, at.queue * self._stores + self._number, at.offset)
 
     @property
     def introduced(self) -> bool:

@@ -87,14 +87,14 @@ async def _send_confirmed(brokers: Brokers, messages: list[OutgoingMessage]) -> 
     until = time.monotonic() + brokers.timeout
     for broker in candidates[:-1]:
         try:
-            return _sent(None, await broker.ops.run(broker.check(Send(messages)), share, retry=False))
+            return _sent(broker, None, await broker.ops.run(broker.check(Send(messages)), share, retry=False))
         except TallystickError as error:
             if not error.retryable:
                 raise
             log.info("level 1 message not taken by %s, trying another: %s", broker.address, error)
     last = candidates[-1]
     left = max(share, until - time.monotonic())
-    return _sent(None, await last.ops.run(last.check(Send(messages)), left))
+    return _sent(last, None, await last.ops.run(last.check(Send(messages)), left))
 
 
 async def _send_once(brokers: Brokers, what: Send, gid: str | None) -> Sent:
@@ -107,7 +107,9 @@ async def _send_once(brokers: Brokers, what: Send, gid: str | None) -> Sent:
     for broker in candidates[:-1]:
         gid = new_gid(broker.store or "")
         try:
-            return _sent(gid, await broker.ops.run(broker.check(_named(what, gid)), brokers.timeout, retry=False))
+            return _sent(
+                broker, gid, await broker.ops.run(broker.check(_named(what, gid)), brokers.timeout, retry=False)
+            )
         except TallystickError as error:
             if _in_doubt(error):
                 return await _send_with_gid(broker, what, gid, brokers.timeout)
@@ -119,7 +121,7 @@ async def _send_once(brokers: Brokers, what: Send, gid: str | None) -> Sent:
 
 
 async def _send_with_gid(broker: BrokerPeer, what: Send, gid: str, timeout: float) -> Sent:
-    return _sent(gid, await broker.ops.run(broker.check(_named(what, gid)), timeout))
+    return _sent(broker, gid, await broker.ops.run(broker.check(_named(what, gid)), timeout))
 
 
 def _key(messages: list[OutgoingMessage]) -> str | None:
@@ -136,5 +138,7 @@ def _in_doubt(error: TallystickError) -> bool:
     return unsure and not isinstance(error, BrokerUnreachable)
 
 
-def _sent(gid: str | None, result: OpResult | None) -> Sent:
-    return Sent(gid, result.positions, result.duplicate) if result is not None else Sent(gid, [])
+def _sent(broker: BrokerPeer, gid: str | None, result: OpResult | None) -> Sent:
+    if result is None:
+        return Sent(gid, [])
+    return Sent(gid, [broker.position(at) for at in result.positions], result.duplicate)

@@ -17,7 +17,7 @@ from tallystick.client.connection.loop_wire import LoopWire
 from tallystick.core.calls import check_branches
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.limits import Limits
-from tallystick.core.ops import Prepare, Send
+from tallystick.core.ops import Position, Prepare, Send
 from tallystick.core.wire import BrokerInfo
 
 log = logging.getLogger("tallystick.client")
@@ -71,6 +71,10 @@ class BrokerPeer:
 
     def failed(self, error: TallystickError) -> None:
         """A request was in vain, and not by its own fault. An address that was given is the one that is asked again."""
+
+    def position(self, at: Position) -> Position:
+        """Where a message is, as the client's own questions name queues."""
+        return at
 
     @property
     def introduced(self) -> bool:
