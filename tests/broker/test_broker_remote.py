@@ -1,4 +1,4 @@
-"""A broker whose store is on a server: it asks it beside its event loop, and goes on when the server does not answer."""
+"""A broker whose store is on a server: asked beside the event loop, and no end when the server does not answer."""
 
 from __future__ import annotations
 

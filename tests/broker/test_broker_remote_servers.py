@@ -61,23 +61,26 @@ def test_a_slow_server_holds_up_those_who_need_it_and_nobody_else(postgres: Serv
         time.sleep(seconds[0])
         return "no"
 
-    with cutting_proxy(postgres.port, slowly) as proxy:
-        with broker_on(url_of(postgres, postgres.new_database(), proxy.port)) as url, RawClient(url) as client:
-            client.do(Prepare("a", "shop", MESSAGES))
-            seconds[0] = 2.0
-            committed = threading.Thread(target=_commit, args=(url, "a"))
-            committed.start()
-            longest = 0.0
-            while committed.is_alive():
-                began = time.monotonic()
-                assert client.json("GET", "/healthz").status == 200
-                longest = max(longest, time.monotonic() - began)
-                time.sleep(0.02)
-            seconds[0] = 0.0
-            assert longest < 1.0
-            found = client.transaction("a")
-            assert found is not None
-            assert found.state == "committed"
+    with (
+        cutting_proxy(postgres.port, slowly) as proxy,
+        broker_on(url_of(postgres, postgres.new_database(), proxy.port)) as url,
+        RawClient(url) as client,
+    ):
+        client.do(Prepare("a", "shop", MESSAGES))
+        seconds[0] = 2.0
+        committed = threading.Thread(target=_commit, args=(url, "a"))
+        committed.start()
+        longest = 0.0
+        while committed.is_alive():
+            began = time.monotonic()
+            assert client.json("GET", "/healthz").status == 200
+            longest = max(longest, time.monotonic() - began)
+            time.sleep(0.02)
+        seconds[0] = 0.0
+        assert longest < 1.0
+        found = client.transaction("a")
+        assert found is not None
+        assert found.state == "committed"
 
 
 def _commit(url: str, gid: str) -> None:
