@@ -1,6 +1,6 @@
 """The store alone, without a broker, on each engine: prepare + commit in groups, both durable.
 
-Engines take turns, so that all see the same machine; the medians count. An engine is added by a line in `ENGINES`.
+Engines take turns, so that all see the same machine; the medians count. A server is added in `engine_servers.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-from tests.servers import Server, mariadb_server, postgres_server, redis_server
-
+from benchmarks.engine_servers import SERVERS
 from benchmarks.report import Figure
 from benchmarks.rounds import Turn, by_turns
 from tallystick.core.message import OutgoingMessage
@@ -93,37 +91,12 @@ def _rocksdb(directory: Path) -> AbstractContextManager[KvStore]:
 
 
 @contextmanager
-def _postgresql(directory: Path) -> Iterator[KvStore]:
-    with (
-        postgres_server(shared_buffers="256MB", max_wal_size="2GB") as server,
-        closing(open_shared(url_of(server), 1)) as store,
-    ):
+def _shared(server: Callable[[], AbstractContextManager[str]], directory: Path) -> Iterator[KvStore]:
+    with server() as url, closing(open_shared(url, 1)) as store:
         yield store
-
-
-@contextmanager
-def _mariadb(directory: Path) -> Iterator[KvStore]:
-    with (
-        mariadb_server(innodb_buffer_pool_size="256M", innodb_log_file_size="1G") as server,
-        closing(open_shared(url_of(server), 1)) as store,
-    ):
-        yield store
-
-
-@contextmanager
-def _redis(directory: Path) -> Iterator[KvStore]:
-    with redis_server(appendonly="yes", appendfsync="always") as server, closing(open_shared(server.url, 1)) as store:
-        yield store
-
-
-def url_of(server: Server) -> str:
-    who = f"{server.user}:{quote(server.password, safe='')}"
-    return f"{server.engine}://{who}@{server.host}:{server.port}/{server.database}"
 
 
 ENGINES: dict[str, Opener] = {
     "RocksDB": _rocksdb,
-    "PostgreSQL": _postgresql,
-    "MariaDB": _mariadb,
-    "Redis": _redis,
+    **{name: partial(_shared, server) for name, server in SERVERS.items()},
 }
