@@ -1,4 +1,4 @@
-"""The store alone, without a broker, on each engine: prepare + commit in groups, both durable.
+"""The engines: prepare + commit in groups on the store alone, without a broker; then through a broker on each.
 
 Engines take turns, so that all see the same machine; the medians count. A server is added in `engine_servers.py`.
 """
@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.engine_brokers import engine_brokers
 from benchmarks.engine_servers import SERVERS
 from benchmarks.report import Figure
 from benchmarks.rounds import Turn, by_turns
@@ -35,7 +36,12 @@ VALUE = b"x" * 1024
 
 
 def engines(bench: Bench) -> None:
-    """prepare + commit on the store itself, in groups, on each engine."""
+    """prepare + commit on each engine, on the store itself and through a broker."""
+    _stores(bench)
+    engine_brokers(bench)
+
+
+def _stores(bench: Bench) -> None:
     seconds = max(LEAST_SECONDS, SECONDS * min(1.0, bench.scale))
     with ExitStack() as opened:
         stores = {name: opened.enter_context(engine(bench.directory / name)) for name, engine in ENGINES.items()}
