@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NEAR = "RocksDB"
 TRANSACTIONS, CALLED, STORED = 30_000, 5_000, 100_000
 MOST_TRIPS = 3
-# What each is to reach a second: with 1,000 in flight, with 64, and through dtm's API (three times what dtm itself does).
+# What each is to reach a second: with 1,000 in flight, with 64, and through dtm's API (three times dtm itself).
 TARGETS = {"PostgreSQL": (5_000, 3_000, 1_200), "MariaDB": (4_000, 3_000, 1_020), "Redis": (8_000, 3_000, 2_490)}
 FETCHED = {"PostgreSQL": 50_000}
 _TRIPS, _COMMITS = "tallystick_store_round_trips_total", "tallystick_group_commit_seconds_count"

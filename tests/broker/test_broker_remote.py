@@ -87,6 +87,7 @@ WAYS: dict[str, Callable[[BrokerDoor], Any]] = {
     "page": lambda door: door.page("transactions", 10),
     "info": lambda door: door.info(),
     "topic": lambda door: door.topic("orders"),
+    "known_topic": lambda door: door.known_topic("orders"),
     "offsets_at": lambda door: door.offsets_at("orders", 0),
     "queues_of": lambda door: door.queues_of(["orders", "other"]),
     "fetch": lambda door: door.fetch("orders", 0, 0, 10, 1_000_000, 0),
@@ -98,6 +99,7 @@ WAYS: dict[str, Callable[[BrokerDoor], Any]] = {
     "not_ready": lambda door: door.not_ready(),
     "answered": lambda door: door.answered("route", 200),
     "metrics": lambda door: door.metrics(),
+    "families": lambda door: door.families(),
 }
 # It says that it blocks; those who use it are seen here, and in the tests of the HTTP interface.
 BLOCKS = {"read"}
@@ -156,7 +158,7 @@ async def test_while_the_server_is_slow_the_event_loop_is_not() -> None:
                 asyncio.create_task(broker.door.info()),
             ]
             assert broker.door.not_ready() is None
-            assert broker.door.topic("orders").name == "orders"
+            assert broker.door.known_topic("orders").name == "orders"
             assert b"tallystick_store_round_trips" in await broker.door.metrics()
             assert not any(one.done() for one in work)
             server.seconds = 0.0

@@ -15,7 +15,7 @@ from eventually import eventually
 from raw_client import Answer, RawClient
 from servers import RedisServer, Server, postgres_server, redis_server
 from shared_stores import new_number, url_of
-from tallystick.api.app import App
+from tallystick.api.app import App, OwnStore, Service
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import load_config
 from tallystick.core.errors import StorageFailed
@@ -31,12 +31,12 @@ def broker_on(store_url: str) -> Iterator[str]:
     """The URL of a broker that owns a new store there."""
 
     @contextlib.asynccontextmanager
-    async def opened() -> AsyncIterator[Broker]:
+    async def opened() -> AsyncIterator[Service]:
         config = load_config(flags={"store": "memory"}, environ={})
         store = open_shared(store_url, new_number(), config.store_settings(), allow_weak_durability=True)
         broker = Broker(config, store)
         try:
-            yield broker
+            yield OwnStore(broker)
         finally:
             await broker.close()
 
