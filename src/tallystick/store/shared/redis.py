@@ -26,7 +26,6 @@ from redis.retry import Retry  # noqa: E402
 # redis-py would try again by itself what may have been carried out.
 _ONCE = Retry(NoBackoff(), 0)
 _SECONDS = 15.0  # for an answer; `?socket_timeout=` in the URL says otherwise
-_CONNECT_SECONDS = 5.0
 _IN_ONE_RUN = 4_000  # values: Lua hands at most 8,000 to a command
 
 # What Redis says, and what an operator should know of it.
@@ -59,7 +58,7 @@ class RedisServer:
 
     def _connected(self, **elsewhere: Any) -> Redis:
         client = Redis.from_url(
-            self._url, protocol=2, retry=_ONCE, socket_timeout=_SECONDS, socket_connect_timeout=_CONNECT_SECONDS
+            self._url, protocol=2, retry=_ONCE, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS
         )
         client.connection_pool.connection_kwargs.update(elsewhere)
         return client
