@@ -28,6 +28,7 @@ COMMANDS = {
     "spark": "tallystick.cli.spark",
     "demo": "tallystick.demo.command",
     "chaos": "tallystick.chaos.command",
+    "cluster": "tallystick.cli.cluster",
     "doctor": "tallystick.cli.doctor",
 }
 
