@@ -7,73 +7,34 @@ script, which Redis runs as a whole and, with `appendfsync always`, answers when
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib import resources
 from typing import Any, TypeVar
 
-from tallystick.extras import need
+from redis import Redis
+from redis.exceptions import ResponseError
+
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.kv.keys import behind
+from tallystick.store.shared.redis_link import RedisLink, store_tag
 from tallystick.store.shared.server import Fence, ServerAway
 
-need("redis")
-
-from redis import Redis  # noqa: E402 - where it is missing, the line above has said what to install
-from redis.backoff import NoBackoff  # noqa: E402
-from redis.commands.core import Script  # noqa: E402
-from redis.exceptions import MovedError, RedisError, ResponseError  # noqa: E402
-from redis.retry import Retry  # noqa: E402
-
-# redis-py would try again by itself what may have been carried out.
-_ONCE = Retry(NoBackoff(), 0)
-_SECONDS = 15.0  # for an answer; `?socket_timeout=` in the URL says otherwise
 _IN_ONE_RUN = 4_000  # values: Lua hands at most 8,000 to a command
-
-# What Redis says, and what an operator should know of it.
-_REASONS = {
-    "OutOfMemory OOM": "Redis is full, its maxmemory is used up: raise it, or trim topics",
-    "ReadOnly READONLY": "this Redis is a replica, which takes no writes: the master's address is needed",
-    "BusyLoading LOADING": "Redis is still loading what it holds",
-    "MISCONF": "Redis cannot write to its disk, and takes no writes until it can",
-    "NOREPLICAS": "Redis has fewer replicas than it needs to take writes (min-replicas-to-write)",
-    "ClusterDown CLUSTERDOWN": "the Redis Cluster does not serve this store's slot",
-    "BUSY": "Redis is held up by somebody's script",
-}
 
 T = TypeVar("T")
 
 
-class RedisServer:
+class RedisServer(RedisLink):
     """One store on a Redis, or on a Redis Cluster: then on the node that the others send us to."""
 
     def __init__(self, url: str, store: int) -> None:
-        self.trips = 0
-        self._url = url
-        self._home = self._client = self._connected()
-        # Sent by their names, and as a whole where Redis does not know them: then they were not run.
-        self._apply, self._page = (Script(self._home, _text(name)) for name in ("apply.lua", "page.lua"))
-        tag = f"{{ts:{store}}}"
-        self._fence, self._ranges = f"{tag}:fence", f"{tag}:ranges"
-        self._values: dict[Area, str] = {area: f"{tag}:{area}" for area in AREAS}
-        self._order: dict[Area, str] = {area: f"{tag}:{area}:order" for area in AREAS}
-
-    def _connected(self, **elsewhere: Any) -> Redis:
-        client = Redis.from_url(
-            self._url, protocol=2, retry=_ONCE, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS
-        )
-        client.connection_pool.connection_kwargs.update(elsewhere)
-        return client
+        super().__init__(url)
+        self._apply, self._page = self._script("apply"), self._script("page")
+        self._tag = store_tag(store)
+        self._fence, self._ranges = f"{self._tag}:fence", f"{self._tag}:ranges"
+        self._values: dict[Area, str] = {area: f"{self._tag}:{area}" for area in AREAS}
+        self._order: dict[Area, str] = {area: f"{self._tag}:{area}:order" for area in AREAS}
 
     def _ask(self, question: Callable[[Redis], T]) -> T:
-        self.trips += 1
-        try:
-            try:
-                return question(self._client)
-            except MovedError as moved:  # a refusal: this node has done nothing
-                self.cut()
-                self._client = self._connected(host=moved.host, port=moved.port)
-                return question(self._client)
-        except (RedisError, OSError) as error:
-            raise ServerAway(_reason(error)) from error
+        return self._ask_for(self._tag, question)
 
     # --- the fence -------------------------------------------------------------------------------------------
 
@@ -159,19 +120,6 @@ class RedisServer:
         role = self._ask(lambda client: client.info("replication"))["role"]
         return [*_weak_settings(settings), *([] if role == "master" else ["it is a replica, not a master"])]
 
-    def cut(self) -> None:
-        """And back to the address that was given: in a cluster, that one knows who has taken over."""
-        for client in {self._home, self._client}:
-            client.connection_pool.disconnect(inuse_connections=False)
-        self._client = self._home
-
-    def close(self) -> None:
-        self.cut()
-
-
-def _text(script: str) -> str:
-    return resources.files(__package__).joinpath("lua", script).read_text(encoding="utf-8")
-
 
 def _spared(changes: Changes) -> Iterator[tuple[int, bytes, bytes]]:
     """The ranges without the keys that the same unit puts: whatever is left of them may be deleted later."""
@@ -211,9 +159,3 @@ def _weak_settings(settings: Mapping[str, str]) -> Iterator[str]:
         yield "no-appendfsync-on-rewrite is yes: while the log is rewritten, nothing is synced"
     if settings.get("maxmemory-policy", "").startswith("allkeys"):
         yield f"maxmemory-policy is {settings['maxmemory-policy']}: when memory runs out, keys are dropped"
-
-
-def _reason(error: Exception) -> str:
-    said = f"{type(error).__name__} {error}"
-    known = [reason for words, reason in _REASONS.items() if any(word in said for word in words.split())]
-    return f"{known[0]} ({error})" if known else str(error)
