@@ -63,8 +63,8 @@ class Membership:
         )
 
     def _is_lost(self, holding: Holding) -> bool:
-        """Held, but not as we hold it. A later epoch is somebody's claim; an earlier one is what is left after a failover
-        of the engine that has taken back our own claim."""
+        """Held, but not as we hold it. A later epoch is somebody's claim; an earlier one is left by a failover of the
+        engine that has taken back our own."""
         held = self.held.get(holding.number)
         return held is not None and (holding.epoch, holding.owner) != (held, self.me.id)
 
