@@ -35,7 +35,7 @@ _SESSION = (
 )
 # On a Galera cluster a look waits until its node has everything that any node has acknowledged before. A new owner may
 # be at another node than the owner before it was, and so may be the next connection of the same owner.
-_GALERA = b"set session wsrep_sync_wait = @@session.wsrep_sync_wait | 1; select 1"
+_GALERA = b"set session wsrep_sync_wait = @@session.wsrep_sync_wait | 1; show status like 'wsrep_ready'"
 _LEAST_PACKET = 32 * 1024 * 1024
 _HEAD_BYTES = 1_024  # what a packet holds besides statements, and more
 
@@ -66,8 +66,8 @@ class MysqlSession:
         settings: dict[str, str] = dict(self.send(b";".join(_SESSION))[-1])
         if settings["read_only"] != "OFF":
             raise ServerAway("this server takes no writes: its read_only is ON")
-        if settings.get("wsrep_on") == "ON":
-            self.send(_GALERA)
+        if settings.get("wsrep_on") == "ON" and self.send(_GALERA)[-1][0][1] != "ON":
+            raise ServerAway("this Galera node is not ready: it has not joined the cluster yet, or is cut off from it")
         most = int(settings["max_allowed_packet"])
         if most < _LEAST_PACKET:
             raise ConfigError(

@@ -6,17 +6,19 @@ script, which Redis runs as a whole and, with `appendfsync always`, answers when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from redis import Redis
-from redis.exceptions import ResponseError
+from redis.commands.core import Script
+from redis.exceptions import NoScriptError, ResponseError
 
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.kv.keys import behind
 from tallystick.store.shared.redis_link import RedisLink, store_tag
 from tallystick.store.shared.server import Fence, ServerAway
 
+_WAIT_MS = 5_000  # for replicas
 _IN_ONE_RUN = 4_000  # values: Lua hands at most 8,000 to a command
 
 T = TypeVar("T")
@@ -27,7 +29,7 @@ class RedisServer(RedisLink):
 
     def __init__(self, url: str, store: int) -> None:
         super().__init__(url)
-        self._apply, self._page = self._script("apply"), self._script("page")
+        self._apply, self._page, self._asking = map(self._script, ("apply", "page", "fence"))
         self._tag = store_tag(store)
         self._fence, self._ranges = f"{self._tag}:fence", f"{self._tag}:ranges"
         self._values: dict[Area, str] = {area: f"{self._tag}:{area}" for area in AREAS}
@@ -43,8 +45,7 @@ class RedisServer(RedisLink):
 
     def fence(self) -> Fence | None:
         self._delete_ranges()
-        stored: list[Any] = self._ask(lambda client: client.hmget(self._fence, ["epoch", "unit", "owner"]))
-        epoch, unit, owner = stored
+        epoch, unit, owner = self._surely(self._asking, [self._fence])
         return None if epoch is None else Fence(int(epoch), int(unit), owner.decode())
 
     def claim(self, owner: str) -> Fence:
@@ -105,8 +106,31 @@ class RedisServer(RedisLink):
         keys = [self._fence, self._ranges]
         for area in AREAS:
             keys += (self._values[area], self._order[area])
-        left: int = self._ask(lambda client: self._apply(keys, args, client))
+        left: int = self._surely(self._apply, keys, args)
         return left
+
+    # --- replicas --------------------------------------------------------------------------------------------
+
+    def _surely(self, script: Script, keys: list[str], args: Sequence[Any] = ()) -> Any:
+        """Runs a script. What it has changed, and all that was changed before, is on as many replicas as are wanted."""
+        if not self._replicas:
+            return self._ask(lambda client: script(keys, args, client))
+        try:
+            return self._ask(lambda client: self._confirmed(client, script, keys, args))
+        except ServerAway as error:
+            if not isinstance(error.__cause__, NoScriptError):
+                raise
+            self._ask(lambda client: client.script_load(script.script))
+            return self._ask(lambda client: self._confirmed(client, script, keys, args))
+
+    def _confirmed(self, client: Redis, script: Script, keys: list[str], args: Sequence[Any]) -> Any:
+        with client.pipeline(transaction=False) as both:  # on one connection: the second is about its changes
+            both.evalsha(script.sha, len(keys), *keys, *args)
+            both.wait(self._replicas, _WAIT_MS)
+            told, confirmed = both.execute()
+        if confirmed < self._replicas:
+            raise ServerAway(f"{confirmed} of {self._replicas} replicas have confirmed a unit (wait_replicas)")
+        return told
 
     # --- the server itself -----------------------------------------------------------------------------------
 

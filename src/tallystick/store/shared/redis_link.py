@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import resources
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tallystick.core.errors import ConfigError
 from tallystick.extras import need
@@ -45,8 +45,9 @@ class RedisLink:
 
     def __init__(self, url: str) -> None:
         self.trips = 0
-        self._urls = _each_host(url)
         try:
+            self._replicas, url = _wanted_replicas(url)
+            self._urls = _each_host(url)
             self._homes = [_client(one) for one in self._urls]
         except ValueError:  # without its cause, which may show a part of the password
             raise ConfigError("store: not a valid address of a Redis server", field="store") from None
@@ -130,6 +131,14 @@ def _each_host(url: str) -> list[str]:
     parts = urlsplit(url)
     who, at, hosts = parts.netloc.rpartition("@")
     return [parts._replace(netloc=f"{who}{at}{host}").geturl() for host in hosts.split(",")]
+
+
+def _wanted_replicas(url: str) -> tuple[int, str]:
+    """How many replicas must have a unit before it is told (`?wait_replicas=1`), and the URL without that."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+    wanted = int(options.pop("wait_replicas", "0"))
+    return wanted, parts._replace(query=urlencode(options)).geturl()
 
 
 def _client(url: str, host: str = "", port: int = 0) -> Redis:
