@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 from urllib.parse import urlsplit
 
 from tallystick.core.errors import ConfigError, StorageFailed
@@ -22,7 +23,11 @@ SERVERS = {
     "mysql": ("tallystick.store.shared.mysql", "MysqlServer"),
     "redis": ("tallystick.store.shared.redis", "RedisServer"),
 }
-REGISTRIES = {"postgresql": ("tallystick.store.shared.postgresql_registry", "PostgresqlRegistry")}
+REGISTRIES = {
+    "postgresql": ("tallystick.store.shared.postgresql_registry", "PostgresqlRegistry"),
+    "mysql": ("tallystick.store.shared.mysql_registry", "MysqlRegistry"),
+    "redis": ("tallystick.store.shared.redis_registry", "RedisRegistry"),
+}
 
 
 class SharedStore(KvStore):
@@ -54,22 +59,24 @@ class SharedStore(KvStore):
 
 
 def server_at(url: str, store: int) -> SharedServer:
-    scheme = urlsplit(url).scheme
-    if scheme not in SERVERS:
-        raise ConfigError(f"store: {scheme!r} is none of {', '.join(SERVERS)}", field="store")
-    module, name = SERVERS[scheme]
-    make: Callable[[str, int], SharedServer] = getattr(import_module(module), name)
-    return make(url, store)
+    made: SharedServer = _named_in(SERVERS, url)(url, store)
+    return made
 
 
 def registry_at(url: str) -> Registry:
     """Where the brokers that share the stores of a server find each other."""
+    made: Registry = _named_in(REGISTRIES, url)(url)
+    return made
+
+
+def _named_in(known: dict[str, tuple[str, str]], url: str) -> Callable[..., Any]:
+    """What the scheme of the URL stands for."""
     scheme = urlsplit(url).scheme
-    if scheme not in REGISTRIES:
-        raise ConfigError(f"store: there are no clusters on {scheme!r} yet", field="store")
-    module, name = REGISTRIES[scheme]
-    make: Callable[[str], Registry] = getattr(import_module(module), name)
-    return make(url)
+    if scheme not in known:
+        raise ConfigError(f"store: {scheme!r} is none of {', '.join(known)}", field="store")
+    module, name = known[scheme]
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
 
 
 def open_shared(

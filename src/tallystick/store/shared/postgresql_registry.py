@@ -73,9 +73,12 @@ class PostgresqlRegistry(PostgresqlLink):
     def forget(self, member_id: str) -> None:
         self._rows(_FORGET, member_id)
 
+    def cut(self) -> None:
+        super().cut()
+        self._looking.cut()
+
     def close(self) -> None:
-        super().close()
-        self._looking.close()
+        self.cut()
 
 
 class _Looking(PostgresqlLink):
