@@ -146,9 +146,7 @@ class Brokers:
         self._by_address = {address: BrokerPeer(address, settings) for address in settings.addresses}
         # Each member has its own order of preference, so a fleet spreads over the brokers, and each process
         # stays with one while that is healthy: its batches are larger and the order of its keys is kept.
-        self._order = sorted(
-            self._by_address.values(), key=lambda broker: weight(broker.address, member), reverse=True
-        )
+        self._order = sorted(self._by_address.values(), key=lambda broker: weight(broker.address, member), reverse=True)
         # With one address there is nothing to choose, and no time to lose on choosing.
         self.only = self._order[0] if len(self._order) == 1 else None
 
