@@ -63,8 +63,8 @@ def copy(source: CopySource, target: CopyTarget, on_copied: Told, on_read_back: 
     made = Copied(source.store_id, copied.tally(), read_back.tally())
     if made.copied != made.read_back:
         raise DamagedData(
-            f"{target.name} does not hold what was written to it, {_words(made.copied)}, but {_words(made.read_back)}; it "
-            f"stays marked as half a copy, and {source.name} is as it was"
+            f"{target.name} does not hold the {_words(made.copied)} that were written to it, but "
+            f"{_words(made.read_back)}; it stays marked as half a copy, and {source.name} is as it was"
         )
     target.finish()
     return made

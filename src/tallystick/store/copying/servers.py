@@ -101,7 +101,8 @@ class SharedTarget:
 
     def begin(self, store_id: str, source: str) -> Engine:
         engine = self._claimed.engine
-        if not self._overwrite and not _free(engine):
+        free = _free(engine)
+        if not free and not self._overwrite:
             raise Conflict(f"{self.name} is not empty; --force overwrites what is in it")
         if (visit := self._claimed.visit) is not None:
             there = visit.number_of(store_id)
@@ -109,7 +110,7 @@ class SharedTarget:
                 raise Conflict(f"store {store_id} is in this cluster already, under the number {there}")
         self._store_id = store_id
         marked = Changes()
-        marked.ranges += [(area, *EVERYTHING) for area in AREAS]
+        marked.ranges += [] if free else [(area, *EVERYTHING) for area in AREAS]
         marked.keys["index"][keys.HALF_COPIED] = source.encode()
         engine.write(marked)
         return engine
