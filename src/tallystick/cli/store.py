@@ -49,7 +49,11 @@ def copy_command(
     ] = False,
     allow_weak_durability: Annotated[
         bool,
-        typer.Option("--allow-weak-durability", help="Copy to a server that may lose what it has acknowledged."),
+        typer.Option(
+            "--allow-weak-durability",
+            envvar="TALLYSTICK_ALLOW_WEAK_DURABILITY",
+            help="Copy to a server that may lose what it has acknowledged.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
