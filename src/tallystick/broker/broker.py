@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from tallystick.broker.admission import Admission
@@ -50,10 +51,11 @@ class Broker:
         outbound: Outbound | None = None,
         *,
         makes_calls: bool = True,
+        weaknesses: Sequence[str] = (),
     ) -> None:
         """`outbound`, if given, takes the place of the ways out that the configuration allows. Without `makes_calls`
-        calls are kept, and nobody makes them."""
-        self.config = config
+        calls are kept, and nobody makes them. `weaknesses` are those of the store's server, which are put up with."""
+        self.config, self.weaknesses = config, weaknesses
         self.clock = clock or SystemClock()
         self.limits = config.limits()
         self.metrics = Metrics()

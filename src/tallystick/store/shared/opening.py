@@ -105,8 +105,22 @@ def whole(engine: SharedEngine) -> SharedEngine:
     return engine
 
 
+def weaknesses_of(url: str, *, refuse: bool) -> tuple[str, ...]:
+    """Settings under which the server may lose what it has acknowledged; with `refuse` they are not put up with."""
+    server = server_at(url, 0)
+    try:
+        if refuse:
+            refuse_weakness(server)
+        return tuple(server.weaknesses())
+    finally:
+        server.close()
+
+
 def refuse_weakness(server: SharedServer) -> None:
     found = server.weaknesses()
     if found:
-        told = "; ".join(found)
-        raise ConfigError(f"store: the server may lose what it has acknowledged: {told}", field="store")
+        raise ConfigError(
+            f"store: the server may lose what it has acknowledged: {'; '.join(found)}; mend that, or insist with "
+            "allow_weak_durability",
+            field="store",
+        )

@@ -76,11 +76,11 @@ async def offsets(asked: Asked, query: TimeQuery) -> TopicOffsets:
 
 async def trim(asked: Asked, sent: TrimIn) -> TopicView:
     await asked.door.trim(asked.topic, sent.offsets)
-    return asked.door.topic(asked.topic)
+    return await asked.door.topic(asked.topic)
 
 
 async def show(asked: Asked) -> TopicView:
-    return asked.door.topic(asked.topic)
+    return await asked.door.topic(asked.topic)
 
 
 async def put(asked: Asked, sent: TopicSpec) -> TopicView:
