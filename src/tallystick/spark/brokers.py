@@ -95,10 +95,11 @@ class BrokersLink(Link):
     def _require_same(self, view: ClusterView) -> None:
         """Of brokers that have nothing to do with each other, none can stand in for another."""
         before = {store.id for store in self._view.stores} if self._view is not None else set()
-        if before and before.isdisjoint(store.id for store in view.stores):
+        alone = len(self._given) > 1 and not view.brokers
+        if alone or (before and before.isdisjoint(store.id for store in view.stores)):
+            what = "a broker of its own" if alone else "no broker of the cluster that was asked before"
             raise InvalidRequest(
-                f"{self._named}: {self.url} is not a broker of the cluster that was asked before: several addresses "
-                "are for brokers that share their stores",
+                f"{self._named}: {self.url} is {what}; several addresses are for brokers that share their stores",
                 field="url",
             )
 
