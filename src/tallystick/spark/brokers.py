@@ -6,6 +6,7 @@ there; when it answers no longer, another one is. Any of them takes any request,
 
 from __future__ import annotations
 
+import time
 from http.client import HTTPResponse
 
 import msgspec
@@ -17,6 +18,7 @@ from tallystick.link import TIMEOUT_SECONDS, Link, checked_address
 
 _STORES = "/stores/"
 _LOOK_SECONDS = 5.0
+_FRESH_SECONDS = 5.0  # brokers come and go while a query runs for weeks
 
 
 def addresses_of(urls: str, named: str) -> list[str]:
@@ -38,7 +40,7 @@ class BrokersLink(Link):
     ) -> None:
         self._given = self._known = addresses_of(urls, named)
         self._view: ClusterView | None = None
-        self._looked = False  # at what the broker whose turn it is knows of the others
+        self._look_at = 0.0  # when the broker whose turn it is will be asked who else is there
         super().__init__(self._given[0], timeout, patience, named)
 
     # --- what is there -------------------------------------------------------------------------------------------
@@ -75,8 +77,9 @@ class BrokersLink(Link):
         return {store: ",".join(f"{root}{_STORES}{store}" for root in roots) for store in self.stores}
 
     def _seen(self) -> ClusterView:
-        if self._view is None or not self._looked:
+        if self._view is None or time.monotonic() >= self._look_at:
             self._view = self._look()
+            self._look_at = time.monotonic() + _FRESH_SECONDS
         return self._view
 
     def _look(self) -> ClusterView:
@@ -89,7 +92,6 @@ class BrokersLink(Link):
         suffix = self.url.removeprefix(_root(self.url))
         alive = [broker.url.rstrip("/") + suffix for broker in view.brokers if broker.alive]
         self._known = list(dict.fromkeys([*self._given, *alive]))
-        self._looked = True
         return view
 
     def _require_same(self, view: ClusterView) -> None:
@@ -117,7 +119,7 @@ class BrokersLink(Link):
             turn = self._known.index(self.url) + 1 if self.url in self._known else 0
             self.close()
             self._connect_to(self._known[turn % len(self._known)])
-            self._looked = False
+            self._look_at = 0.0
 
 
 def stores_behind(urls: str, patience: float, named: str = "--url") -> dict[str, str]:
