@@ -143,7 +143,12 @@ def reconciled(spark: SparkSession, first: BrokerProcess, second: BrokerProcess,
         gids = [transact(client, shop, "orders") for _ in range(20)]
     kills = iter([first.kill])
     settings = ReconcileSettings(
-        brokers=(f"{first.url},{second.url}",), producers=(shop.url,), topics=("orders",), grace_ms=0, examples=100
+        brokers=(f"{first.url},{second.url}",),
+        producers=(shop.url,),
+        producer_groups=("shop",),
+        topics=("orders",),
+        grace_ms=0,
+        examples=100,
     )
     summary = run_reconcile(spark, settings, lambda _: next(kills, lambda: None)())
     assert not first.running
