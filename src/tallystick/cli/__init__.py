@@ -24,6 +24,7 @@ COMMANDS = {
     "groups": "tallystick.cli.groups",
     "send": "tallystick.cli.send",
     "tail": "tallystick.cli.tail",
+    "store": "tallystick.cli.store",
     "bench": "tallystick.cli.bench",
     "spark": "tallystick.cli.spark",
     "demo": "tallystick.demo.command",
