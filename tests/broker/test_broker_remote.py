@@ -14,6 +14,7 @@ from hindered import HinderedServer
 from inner_broker import Inside, inside
 
 from eventually import eventually_async
+from tallystick.broker import broker as broker_module
 from tallystick.broker import writer
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import load_config
@@ -146,7 +147,8 @@ async def heartbeat() -> AsyncIterator[Heartbeat]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_while_the_server_is_slow_the_event_loop_is_not() -> None:
+async def test_while_the_server_is_slow_the_event_loop_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "COUNT_SECONDS", 0.5)
     server = HinderedServer()
     async with remote(server) as broker:
         await broker.do(Send(MESSAGES))

@@ -193,12 +193,11 @@ def test_messages_that_came_one_by_one_are_received_many_at_a_time(trips: Trips)
 def test_a_sweep_looks_at_a_queue_once_until_its_messages_are_old(trips: Trips) -> None:
     trips.of(*(Send([OutgoingMessage(f"topic-{number}", b"x")]) for number in range(200)))
     trips.take_over()
-    while (swept := trips.of(TrimTopics(1_000)))[1] != Progress(0):
-        assert swept[0] <= 64 + 1
-    assert trips.of(TrimTopics(1_000))[0] == 0
+    sweeps = [trips.of(TrimTopics(1_000)) for _ in range(5)]
+    assert [spent for spent, _ in sweeps] == [64, 64, 64, 8, 0]
     trips.now += trips.store.settings.retention_ms + 1
     _, progress = trips.of(TrimTopics(1_000))
     assert progress == Progress(64, more=True)
-    while progress != Progress(0):
-        progress = trips.of(TrimTopics(1_000))[1]
+    for _ in range(4):
+        trips.of(TrimTopics(1_000))
     assert all(topic.starts == topic.ends for topic in trips.store.topics())
