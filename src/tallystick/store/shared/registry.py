@@ -67,9 +67,5 @@ class Registry(Protocol):
     def close(self) -> None: ...
 
 
-class OtherCount(ConfigError):
-    """The cluster was made with another number of stores."""
-
-
-def wrong_count(made: int, wanted: int) -> OtherCount:
-    return OtherCount(f"stores: the cluster was made with {made} stores, and cannot have {wanted}", field="stores")
+def wrong_count(made: int, wanted: int) -> ConfigError:
+    return ConfigError(f"stores: the cluster was made with {made} stores, and cannot have {wanted}", field="stores")
