@@ -174,6 +174,10 @@ class BrokerDoor:
         """For a transaction that is to hold these messages."""
         return new_gid(self.store_id)
 
+    def new_gid_of(self, app: str) -> str:
+        """For a batch of an application."""
+        return new_gid(self.store_id)
+
     # --- what an operator does -----------------------------------------------------------------------------------
 
     async def resolve(self, gid: str, outcome: Outcome) -> TransactionView:
@@ -466,7 +470,7 @@ class BrokerDoor:
     def not_ready(self) -> str | None:
         """Why no work is taken; None if it is."""
         refusal = self._admission.refusal
-        return self._store.failure() if refusal is None else refusal.code
+        return self._writer.failure() if refusal is None else refusal.code
 
     def answered(self, route: str, status: int | str) -> None:
         """Count a request. `route` comes from a closed set, never from what somebody sent."""

@@ -86,6 +86,9 @@ class ClusterDoor(ClusterViews):
     def new_gid(self, messages: Sequence[OutgoingMessage] = ()) -> str:
         return new_gid(self._places.of_messages(messages))
 
+    def new_gid_of(self, app: str) -> str:
+        return new_gid(self._places.of_app(app))
+
     # --- what an operator does -------------------------------------------------------------------------------------
 
     async def resolve(self, gid: str, outcome: Outcome) -> TransactionView:
@@ -206,7 +209,10 @@ class ClusterDoor(ClusterViews):
         node = self._owners.node
         if node.membership.me.leaving:
             return Draining.code
-        return "the shared store cannot be reached" if node.away else None
+        if node.away:
+            return "the shared store cannot be reached"
+        told = [door.not_ready() for store in self._owners.own() if (door := self._owners.door(store)) is not None]
+        return told[0] if told and all(told) else None
 
     def answered(self, route: str, status: int | str) -> None:
         self._metrics.answered(route, str(status))
