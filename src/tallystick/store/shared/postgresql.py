@@ -8,21 +8,17 @@ from functools import cache
 from struct import Struct as Packer
 from typing import Any
 
-from tallystick.extras import need
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Format
+from psycopg.types.numeric import Int4, Int8
+
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.shared.connections import Connections
 from tallystick.store.shared.definitions import table_statements
+from tallystick.store.shared.postgresql_session import PostgresqlSession
 from tallystick.store.shared.server import Fence, ServerAway
-
-need("postgresql")
-
-import psycopg  # noqa: E402 - where it is missing, the line above has said what to install
-from psycopg.adapt import Dumper  # noqa: E402
-from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
-from psycopg.pq import Format  # noqa: E402
-from psycopg.types.numeric import Int4, Int8  # noqa: E402
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 # A dead server is noticed within seconds, and after a failover the one that takes writes is looked for. What the
 # operator's URL says goes before.
@@ -35,7 +31,8 @@ _CONNECTING = {
     "target_session_attrs": "read-write",
 }
 # Rows are found through the index, whatever the planner thinks of a table that has just grown. A writer that cannot get
-# the fence's row for so long is told, instead of waiting for ever.
+# the fence's row for so long is told, instead of waiting for ever. A statement that is cancelled while it waits for a
+# synchronous standby is told as committed, so no time limit of the operator's may do that.
 _SESSION = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -43,6 +40,7 @@ _SESSION = {
     "enable_mergejoin": "off",
     "jit": "off",
     "lock_timeout": "10s",
+    "statement_timeout": "0",
     "default_transaction_isolation": "read committed",
 }
 _CREATING = 0x7461_6C6C_7973  # the number of the lock that those who make the tables take
@@ -64,19 +62,19 @@ class PostgresqlLink:
 
     def __init__(self, url: str) -> None:
         self._conninfo = make_conninfo("", **{**_CONNECTING, **conninfo_to_dict(url)})
-        self._connections: Connections[Connection] = Connections(self._connect)
+        self._connections: Connections[PostgresqlSession] = Connections(self._connect)
         self.trips = 0
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> PostgresqlSession:
         # Each statement is prepared at its first use: there are few, and planning one costs more than running it.
-        connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=0)
+        connection = PostgresqlSession.connect(self._conninfo, autocommit=True, prepare_threshold=0)
         connection.adapters.register_dumper(_Keys, _KeysDumper)
         chosen = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
         connection.execute(f"select {chosen}")
         return connection
 
     @contextmanager
-    def _connected(self) -> Iterator[Connection]:
+    def _connected(self) -> Iterator[PostgresqlSession]:
         try:
             with self._connections.one() as connection:
                 yield connection
@@ -89,7 +87,7 @@ class PostgresqlLink:
             return connection.execute(statement, parameters, binary=True).fetchall()
 
     @contextmanager
-    def _making(self) -> Iterator[Connection]:
+    def _making(self) -> Iterator[PostgresqlSession]:
         """A transaction in which one at a time makes what is missing."""
         with self._connected() as connection, connection.transaction():
             connection.execute("select pg_advisory_xact_lock(%s)", (_CREATING,))

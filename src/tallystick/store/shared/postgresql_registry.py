@@ -10,7 +10,8 @@ from psycopg.types.numeric import Int4, Int8
 from tallystick.core.ids import new_store_id
 from tallystick.store.kv import keys
 from tallystick.store.shared.definitions import table_statements
-from tallystick.store.shared.postgresql import Connection, PostgresqlLink
+from tallystick.store.shared.postgresql import PostgresqlLink
+from tallystick.store.shared.postgresql_session import PostgresqlSession
 from tallystick.store.shared.registry import Holding, Member, Seen, wrong_count
 
 # A member's own row is as it was before: all parts of a statement see that. The caller knows better.
@@ -82,7 +83,7 @@ class PostgresqlRegistry(PostgresqlLink):
 
 
 class _Looking(PostgresqlLink):
-    def _connect(self) -> Connection:
+    def _connect(self) -> PostgresqlSession:
         connection = super()._connect()
         connection.execute("set synchronous_commit = off")
         return connection
