@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -151,7 +150,8 @@ def interrupted(ts: Client, topic: str, at: int) -> tuple[list[Any], Interrupt]:
     return together(work, 3), interrupt
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a socket whose owner was interrupted on making it
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.usefixtures("_left_sockets")
 @pytest.mark.parametrize("begin", range(4))
 def test_a_thread_that_is_interrupted_at_any_line_keeps_nobody_waiting(
     broker: BrokerProcess, topic: str, group: str, begin: int
@@ -168,7 +168,6 @@ def test_a_thread_that_is_interrupted_at_any_line_keeps_nobody_waiting(
             assert isinstance(results[0], KeyboardInterrupt if interrupt.passed >= at else bool), (at, results)
             assert values_in(broker.url, f"{topic}-{at}") == [0, 1, 2][interrupt.passed >= at :]
         assert together(lambda number: type(prepare(ts, topic, number))) == [str] * THREADS
-    gc.collect()
 
 
 def test_a_signal_handler_may_begin_a_block_while_its_own_thread_sends_one(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import sqlite3
 import sys
 import threading
@@ -198,7 +197,8 @@ def numbers(bank: Bank) -> list[int]:
     return sorted(map(int, paid(bank)))
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a socket whose owner was interrupted on making it
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.usefixtures("_left_sockets")
 @pytest.mark.parametrize("begin", range(3))
 def test_ctrl_c_at_any_line_of_a_block_leaves_both_or_neither(bank: Bank, topic: str, group: str, begin: int) -> None:
     with running_broker(**QUICK) as broker:
@@ -219,4 +219,3 @@ def test_ctrl_c_at_any_line_of_a_block_leaves_both_or_neither(bank: Bank, topic:
             eventually(lambda: not undecided(broker, group), "nothing is undecided")
         assert values_in(broker.url, topic) == numbers(bank)
         assert {0, rehearsal.passed + 1} < set(numbers(bank))
-    gc.collect()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from brokers import BrokerProcess, running_broker
 from cutting_proxy import lossy_proxy
 from tallystick import AsyncClient, Client, errors
 from tallystick.barrier import create_tables
+from tallystick.barrier.adapters import adapt
+from tallystick.client.transactions import local
 from tallystick.core.errors import BrokerUnreachable
 
 NEVER_ENOUGH = 2**60
@@ -172,6 +176,22 @@ def _change_and_send(ts: Client, connection: sqlite3.Connection, what: str, fail
         tx.send("early-mistakes", what)
         if fail:
             raise ZeroDivisionError
+
+
+def test_what_is_left_of_a_closed_connection_keeps_nothing_from_being_undone(
+    broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its block was dropped without an end, and a new connection has the number of the old one."""
+    connection = sqlite3.connect(tmp_path / "shop.db")
+    create_tables(connection)
+    connection.execute("create table note (what text)")
+    dropped = weakref.ref(local.LocalTransaction(adapt(connection)))
+    stale = local._Begun(dropped, "stale", threading.current_thread(), None)
+    monkeypatch.setitem(local._open, id(connection), stale)
+    with Client(broker.url, group="early-mistakes") as ts, pytest.raises(ZeroDivisionError):
+        _change_and_send(ts, connection, "failed", fail=True)
+    assert connection.execute("select what from note").fetchall() == []
+    connection.close()
 
 
 def test_an_early_block_inside_another_block_undoes_nothing_of_it(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ async def test_only_the_one_that_is_wrong_fails(broker: Broker, caplog: pytest.L
     assert isinstance(error, TallystickError)
     assert (error.status, error.retryable) == (500, False)
     assert "internal error" in error.detail
-    view = broker.door().topic("orders")
+    view = broker.door().known_topic("orders")
     assert sum(view.ends) == 41
     for gid in gids:
         found = await broker.door().whole(gid)
@@ -73,5 +73,5 @@ async def test_the_broker_goes_on_after_it(broker: Broker, caplog: pytest.LogCap
             await broker.door().batch([send("poison")], 100)
         assert (await broker.door().batch([send(f"s{number}")], 100))[0] is not None
     assert broker.door().not_ready() is None
-    view = broker.door().topic("orders")
+    view = broker.door().known_topic("orders")
     assert sum(view.ends) == 5

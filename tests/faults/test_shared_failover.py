@@ -161,7 +161,7 @@ def test_nothing_is_told_before_the_standby_of_postgresql_has_it(
         store = cluster.claim("owner")
         Stream(store).unit("before")
         ((receiver,),) = standby.execute("select pid from pg_stat_wal_receiver", "postgres")
-        with paused(receiver), pytest.raises(StorageFailed, match="no answer for 1 s"):
+        with paused(receiver), pytest.raises(StorageFailed, match="no answer within 1 s"):
             store.write([Send([OutgoingMessage("orders", b"x")], "late")], NOW)
         eventually(lambda: store.recover() is not None, "it goes on when the standby is back")
         Stream(store).unit("after")

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from tallystick.api.app import App
+from tallystick.api.app import App, OwnStore, Service
 from tallystick.api.serving import sockets as listening
 from tallystick.api.serving.http1 import Http1Connection
 from tallystick.api.serving.logs import set_up_logs
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import Config
+from tallystick.broker.door import BrokerDoor
 
 if TYPE_CHECKING:
     from tallystick.api.serving.grpc import GrpcServer
@@ -46,8 +47,10 @@ class Server(uvicorn.Server):
         self._app, self._grpc = app, grpc
         self._on_listening = on_listening
         self.failure: OSError | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         uvicorn_log = logging.getLogger("uvicorn")
         uvicorn_log.setLevel(logging.CRITICAL)
         try:
@@ -68,11 +71,14 @@ class Server(uvicorn.Server):
         await asyncio.gather(_stop(self._grpc), super().shutdown(sockets))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._app.broker is not None and not self._app.broker.draining:
-            log.info("draining: no new work, finishing what was accepted")
-            self._app.broker.drain()
         # Not handed on: uvicorn would raise the signal again after the clean end, which looks like a crash.
         self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
+        if self._app.service is None or self._loop is None:
+            self._exit()
+        else:
+            self._loop.call_soon_threadsafe(self._app.service.end, self._exit)
+
+    def _exit(self) -> None:
         self.should_exit = True
 
 
@@ -93,28 +99,31 @@ def _run(
     config: Config, sockets: list[socket.socket], reserved: list[socket.socket], on_ready: Callable[[str], None] | None
 ) -> None:
     failed: list[Exception] = []
+    url = f"http://{listening.place_of(sockets, config.host)}"
+    grpc_place = listening.place_of(reserved, config.host) if reserved else ""
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[Broker]:
+    async def opened() -> AsyncIterator[Service]:
         try:
-            broker = await _open(config, grpc)
+            async with _service(config, url, grpc_place) as (service, door):
+                await _start(grpc, door, config)
+                began.append(True)
+                try:
+                    yield service
+                finally:
+                    await _stop(grpc)
         except Exception as error:
-            failed.append(error)
+            if not began:
+                failed.append(error)
             raise
-        try:
-            yield broker
-        finally:
-            await _stop(grpc)
-            await broker.close()
 
     def tell() -> None:
-        url = f"http://{listening.place_of(sockets, config.host)}"
-        where = f" in {config.data_dir}" if config.store == "rocksdb" else ""
-        also = f", gRPC on {listening.place_of(reserved, config.host)}" if reserved else ""
-        log.info("store %s%s, listening on %s%s", app.broker.door().store_id if app.broker else "", where, url, also)
+        also = f", gRPC on {grpc_place}" if reserved else ""
+        log.info("%s, listening on %s%s", app.service.about if app.service else "", url, also)
         if on_ready is not None:
             on_ready(url)
 
+    began: list[bool] = []
     _keep_memory()
     grpc = _grpc_server(config, reserved)
     app = App(opened)
@@ -155,20 +164,33 @@ def _grpc_server(config: Config, reserved: list[socket.socket]) -> GrpcServer | 
     return GrpcServer(reserved, config.max_request_bytes, config.max_long_polls, config.drain_timeout / 1000)
 
 
-async def _open(config: Config, grpc: GrpcServer | None) -> Broker:
-    broker = Broker(config)
-    if grpc is not None:
-        from tallystick.api.dtm.grpc.service import dtm_service  # late, as above
+@asynccontextmanager
+async def _service(config: Config, url: str, grpc_place: str) -> AsyncIterator[tuple[Service, BrokerDoor]]:
+    if config.shared:
+        from tallystick.api.cluster.service import cluster_service  # late: a broker of its own does without
 
-        try:
-            await grpc.start([dtm_service(broker.door())])
-        except BaseException as error:
-            await _stop(grpc)
-            await broker.close()
-            if isinstance(error, OSError):
-                raise listening.cannot_listen(f"{config.host}:{config.grpc_port}", error, "grpc_port") from error
-            raise
-    return broker
+        async with cluster_service(config, url, grpc_place) as found:
+            yield found
+        return
+    broker = Broker(config)
+    try:
+        yield OwnStore(broker), broker.door()
+    finally:
+        await broker.close()
+
+
+async def _start(grpc: GrpcServer | None, door: BrokerDoor, config: Config) -> None:
+    if grpc is None:
+        return
+    from tallystick.api.dtm.grpc.service import dtm_service  # late, as above
+
+    try:
+        await grpc.start([dtm_service(door)])
+    except BaseException as error:
+        await _stop(grpc)
+        if isinstance(error, OSError):
+            raise listening.cannot_listen(f"{config.host}:{config.grpc_port}", error, "grpc_port") from error
+        raise
 
 
 async def _stop(grpc: GrpcServer | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from tallystick.broker.admission import Admission
@@ -18,6 +19,7 @@ from tallystick.broker.metrics import MAX_LAG_SERIES, Metrics, StoreCollector
 from tallystick.broker.outbound.allow_list import AllowedUrls
 from tallystick.broker.outbound.outbound import Outbound
 from tallystick.broker.sweeps import deliver_delayed, start_sweeps
+from tallystick.broker.threads import on_a_thread
 from tallystick.broker.waiters import Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
@@ -28,6 +30,7 @@ from tallystick.store.protocol import Store, Written
 log = logging.getLogger("tallystick.broker")
 
 COUNT_EVERY_MS = 1_000
+COUNT_SECONDS = 2.0  # for a look at the store: whoever collects metrics wants an answer while a server is slow, too
 
 
 def open_store(config: Config) -> Store:
@@ -50,10 +53,11 @@ class Broker:
         outbound: Outbound | None = None,
         *,
         makes_calls: bool = True,
+        weaknesses: Sequence[str] = (),
     ) -> None:
         """`outbound`, if given, takes the place of the ways out that the configuration allows. Without `makes_calls`
-        calls are kept, and nobody makes them."""
-        self.config = config
+        calls are kept, and nobody makes them. `weaknesses` are those of the store's server, which are put up with."""
+        self.config, self.weaknesses = config, weaknesses
         self.clock = clock or SystemClock()
         self.limits = config.limits()
         self.metrics = Metrics()
@@ -121,9 +125,11 @@ class Broker:
         if passed - self._counted_at >= COUNT_EVERY_MS and self._store.failure() is None:
             self._counted_at = passed
             self._collector.now_ms = self.clock.now_ms()
-            with contextlib.suppress(TallystickError):  # too busy, or failing just now: the last numbers will do
-                self._collector.counts = await self._writer.look(lambda store: store.counts())
-                self._collector.groups = await self._writer.look(lambda store: store.lags(MAX_LAG_SERIES))
+            # Too busy, too slow, or failing just now: the last numbers will do.
+            with contextlib.suppress(TallystickError, TimeoutError):
+                async with asyncio.timeout(COUNT_SECONDS):
+                    self._collector.counts = await self._writer.look(lambda store: store.counts())
+                    self._collector.groups = await self._writer.look(lambda store: store.lags(MAX_LAG_SERIES))
 
     async def deliver_delayed(self) -> None:
         """For those who move its clock: what has become due is visible when this returns."""
@@ -152,7 +158,7 @@ class Broker:
         await self.calls.close()
         await self._writer.stop()
         await self._outbound.close()
-        self._store.close()
+        await on_a_thread(self._store.close, "tallystick-close")
 
 
 def _call_settings(config: Config) -> CallSettings:

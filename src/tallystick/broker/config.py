@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -25,6 +26,9 @@ Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Duration = NotNegative  # in milliseconds, once parsed
+LEAST_LEASE_MS = 500
+LOCAL_STORES = ("rocksdb", "memory")
+SHARED_STORES = ("postgresql", "mysql", "redis")
 LOOPBACK_URLS = [f"{scheme}://{host}:*" for scheme in ("http", "grpc") for host in ("127.0.0.1", "localhost", "[::1]")]
 
 
@@ -33,11 +37,17 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
 
     # where
     data_dir: str = "tallystick-data"
-    store: Literal["rocksdb", "memory"] = "rocksdb"
+    store: str = "rocksdb"
     host: str = "127.0.0.1"
     port: Port = 7440
     grpc: bool = True
     grpc_port: Port = 7441
+    # a cluster
+    stores: Annotated[int, Meta(ge=0, le=1_024)] = 0
+    advertise: str = ""
+    advertise_grpc: str = ""
+    lease: Duration = 3_000
+    allow_weak_durability: bool = False
     # limits
     max_message_bytes: Positive = 4 * MIB
     max_request_bytes: Positive = 16 * MIB
@@ -87,6 +97,11 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     drain_timeout: Duration = 10_000
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
+
+    @property
+    def shared(self) -> bool:
+        """Whether the store is a server's, which several brokers use."""
+        return "://" in self.store
 
     def limits(self) -> Limits:
         return Limits(
@@ -205,6 +220,7 @@ def _validated(values: dict[str, Any], origins: dict[str, str]) -> Config:
         name = place.rstrip("`").split("[")[0]
         origin = origins.get(name, "default")
         raise ConfigError(f"{name} ({origin}): {_refusal(name, values.get(name), message)}", field=name) from error
+    _check_store(config, origins)
     if config.max_message_bytes > config.max_request_bytes:
         raise ConfigError("max_message_bytes: larger than max_request_bytes", field="max_message_bytes")
     if config.default_queues > config.max_queues_per_topic:
@@ -224,3 +240,21 @@ def _validated(values: dict[str, Any], origins: dict[str, str]) -> Config:
     if config.max_pending_age > config.dedup_retention and config.dedup_retention:
         raise ConfigError("dedup_retention: shorter than max_pending_age", field="dedup_retention")
     return config
+
+
+def _check_store(config: Config, origins: Mapping[str, str]) -> None:
+    if config.store not in LOCAL_STORES and urlsplit(config.store).scheme not in SHARED_STORES:
+        shown = (
+            urlsplit(config.store).scheme + "://..." if config.shared else repr(config.store)
+        )  # it may have a password
+        addresses = ", ".join(f"{scheme}://..." for scheme in SHARED_STORES)
+        raise ConfigError(
+            f"store ({origins.get('store', 'default')}): {shown} is none of {', '.join(LOCAL_STORES)}, {addresses}",
+            field="store",
+        )
+    if config.lease < LEAST_LEASE_MS:
+        raise ConfigError(f"lease: at least {LEAST_LEASE_MS} ms, or a busy machine is taken for dead", field="lease")
+    if not config.shared:
+        for name in ("stores", "advertise", "advertise_grpc"):
+            if getattr(config, name):
+                raise ConfigError(f"{name}: only for a cluster, whose store is a server's address", field=name)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import Struct
-from prometheus_client import generate_latest
+from prometheus_client import Metric, generate_latest
 
 from tallystick.broker.checkback.scheduler import TICK_SECONDS
 from tallystick.broker.waiters import ANY
 from tallystick.core.calls import CallPage, CallsView, CallTopicView, HostView
 from tallystick.core.errors import NotFound, StorageFailed, TallystickError, error_from_code
 from tallystick.core.ids import new_gid
-from tallystick.core.message import Slice, Welcome
+from tallystick.core.message import OutgoingMessage, Slice, Welcome
 from tallystick.core.ops import (
     Ack,
     AnswerChecks,
@@ -170,7 +170,12 @@ class BrokerDoor:
         wait look again."""
         self._waiters.appended({receipt.partition("/")[0] for receipt in receipts})
 
-    def new_gid(self) -> str:
+    def new_gid(self, messages: Sequence[OutgoingMessage] = ()) -> str:
+        """For a transaction that is to hold these messages."""
+        return new_gid(self.store_id)
+
+    def new_gid_of(self, app: str) -> str:
+        """For a batch of an application."""
         return new_gid(self.store_id)
 
     # --- what an operator does -----------------------------------------------------------------------------------
@@ -291,7 +296,7 @@ class BrokerDoor:
     async def call_topics(self) -> list[CallTopicView]:
         return await self._see(lambda store: store.call_topics(), "call topics")
 
-    def call_hosts(self) -> list[HostView]:
+    async def call_hosts(self) -> list[HostView]:
         self._caller.may_see("call hosts")
         return self._broker.calls.hosts()
 
@@ -347,6 +352,7 @@ class BrokerDoor:
             counts.calls_waiting,
             counts.calls_parked,
             config.grpc_port if config.grpc else 0,
+            list(self._broker.weaknesses),
         )
 
     async def _see(self, see: Callable[[Store], T], what: str, *names: str) -> T:
@@ -358,7 +364,10 @@ class BrokerDoor:
 
     # --- topics and what is in them ------------------------------------------------------------------------------
 
-    def topic(self, name: str) -> TopicView:
+    async def topic(self, name: str) -> TopicView:
+        return self.known_topic(name)
+
+    def known_topic(self, name: str) -> TopicView:
         """What the store keeps of topics in memory, so that it costs the event loop nothing to look."""
         self._caller.may_see("topic", name)
         view = self._store.topic(name)
@@ -461,7 +470,7 @@ class BrokerDoor:
     def not_ready(self) -> str | None:
         """Why no work is taken; None if it is."""
         refusal = self._admission.refusal
-        return self._store.failure() if refusal is None else refusal.code
+        return self._writer.failure() if refusal is None else refusal.code
 
     def answered(self, route: str, status: int | str) -> None:
         """Count a request. `route` comes from a closed set, never from what somebody sent."""
@@ -472,6 +481,12 @@ class BrokerDoor:
         self._caller.may_see("metrics")
         await self._broker.count()
         return generate_latest(self._broker.metrics.registry)
+
+    async def families(self) -> list[Metric]:
+        """The same, for whoever puts them together with those of other stores."""
+        self._caller.may_see("metrics")
+        await self._broker.count()
+        return list(self._broker.metrics.registry.collect())
 
 
 def raise_refusal(result: Result) -> None:

@@ -14,11 +14,17 @@ from tallystick.cli.times import duration
 
 HELP = {
     "data_dir": "Directory that holds everything; made if it is missing, used by one broker at a time.",
-    "store": "Engine: rocksdb (on disk) or memory (gone with the process).",
+    "store": "Engine: rocksdb (on disk), memory (gone with the process), or the address of a server that the brokers "
+    "of a cluster share: postgresql://, mysql://, redis://. Keep passwords in the file or the environment.",
     "host": "Address to listen on.",
     "port": "Port to listen on; 0 picks a free one.",
     "grpc": "Speak gRPC as well, in dtm's manner.",
     "grpc_port": "Port to listen on for gRPC; 0 picks a free one.",
+    "stores": "Stores of a cluster, said when it is made; 0: as it was made, or 8.",
+    "advertise": "Address under which the other brokers and the clients of a cluster reach this one.",
+    "advertise_grpc": "The same for gRPC, host:port.",
+    "lease": "How long a broker of a cluster may be silent before the others take its stores over.",
+    "allow_weak_durability": "Use a server that may lose what it has acknowledged.",
     "max_message_bytes": "Largest value of a message, in bytes.",
     "max_request_bytes": "Largest request, in bytes.",
     "max_transaction_messages": "Most messages in one transaction.",

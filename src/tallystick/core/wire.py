@@ -51,6 +51,7 @@ class BrokerInfo(Struct):
     calls_waiting: int = 0
     calls_parked: int = 0
     grpc_port: int = 0  # 0: none, or one that the system chose
+    weaknesses: list[str] = []  # of the store's server: why it may lose what was acknowledged
 
 
 class ClusterStore(Struct):

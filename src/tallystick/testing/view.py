@@ -76,7 +76,7 @@ def _undecided(door: BrokerDoor, broker: str, topic: str) -> list[Message]:
 
 def _stored(door: BrokerDoor, broker: str, topic: str) -> list[Message]:
     try:
-        view = door.topic(topic)
+        view = door.known_topic(topic)
     except NotFound:
         return []
     found: list[Message] = []

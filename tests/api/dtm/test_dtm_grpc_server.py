@@ -68,14 +68,14 @@ def test_a_port_that_is_taken_while_the_store_is_opened_is_told_the_same_way(tmp
     thief = """
 import socket
 from tallystick.api import server
-def opening(config, grpc, open_it=server._open):
+def opening(config, *places, open_it=server._service):
     global taken
     taken = socket.socket()
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     taken.bind(("127.0.0.1", config.grpc_port))
     taken.listen()
-    return open_it(config, grpc)
-server._open = opening
+    return open_it(config, *places)
+server._service = opening
 """
     with running_broker(tmp_path, prelude=thief, start=False, grpc=True) as broker:
         broker.spawn()

@@ -28,7 +28,7 @@ class NativeApi:
         except CallerGone:
             answer = HttpAnswer(b"", status=499)  # nobody reads it
         except Exception as error:
-            answer = _problem(error)
+            answer = problem_answer(error)
         # The route's pattern, never the path itself: a label for each topic would have no bound.
         self._door.answered(route.path, answer.status)
         await answer.send(send)
@@ -36,12 +36,13 @@ class NativeApi:
 
 def _nothing(method: str, path: str, possible: list[str]) -> HttpAnswer:
     if not possible:
-        return _problem(NotFound(f"there is nothing at {path}; see /docs"))
-    answer = _problem(MethodNotAllowed(f"{method} is not possible on {path}"))
+        return problem_answer(NotFound(f"there is nothing at {path}; see /docs"))
+    answer = problem_answer(MethodNotAllowed(f"{method} is not possible on {path}"))
     answer.headers["Allow"] = ", ".join(possible)
     return answer
 
 
-def _problem(error: Exception) -> HttpAnswer:
+def problem_answer(error: Exception) -> HttpAnswer:
+    """What is told of an error."""
     status, body, headers = problem_of(error)
     return HttpAnswer(body, PROBLEM, status, headers)

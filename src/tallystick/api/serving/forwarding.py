@@ -16,7 +16,7 @@ import httptools
 
 from tallystick.api.serving.asgi import CallerGone, Receive, Scope, Send
 from tallystick.core.addresses import BrokerAddress
-from tallystick.core.errors import BrokerUnavailable
+from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
 
 log = logging.getLogger("tallystick.api")
 
@@ -42,7 +42,7 @@ class Forwarder:
 
     async def forward(self, scope: Scope, receive: Receive, send: Send, to: BrokerAddress, path: bytes) -> int:
         """Ask the broker at `to` what was asked here, under `path`; the status that it answered. Raises
-        `BrokerUnavailable` as long as nothing of the answer was handed on."""
+        `BrokerUnavailable` as long as nothing of the answer was handed on, `BrokerUnreachable` if nothing was sent."""
         place = (to.host, to.port)
         line = self._take(place) or await _connect(place)
         self._in_use.add(line)
@@ -99,7 +99,7 @@ async def _connect(place: _Place) -> _Line:
         async with asyncio.timeout(CONNECT_SECONDS):
             return _Line(*await asyncio.open_connection(*place, limit=PIECE_BYTES))
     except OSError as error:  # a TimeoutError is one of them
-        raise BrokerUnavailable(
+        raise BrokerUnreachable(
             f"the owner of this store, {place[0]}:{place[1]}, cannot be reached: {error or 'it does not answer'}"
         ) from error
 

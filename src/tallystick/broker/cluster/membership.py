@@ -39,6 +39,10 @@ class Membership:
     def leave(self) -> None:
         self.me = msgspec.structs.replace(self.me, leaving=True)
 
+    def alive(self, member_id: str) -> bool:
+        """As far as can be seen from here."""
+        return member_id == self.me.id or self._watch.alive(member_id)
+
     def won(self, number: int, epoch: int) -> None:
         self.held[number] = epoch
 
@@ -49,7 +53,7 @@ class Membership:
     def saw(self, seen: Seen, asked_at: int, answered_at: int) -> Todo:
         """`asked_at` and `answered_at` are read from a monotonic clock of our own, in milliseconds."""
         self._watch.saw(seen.members, asked_at, answered_at)
-        alive = {member.id for member in seen.members if self._watch.alive(member.id)} | {self.me.id}
+        alive = {member.id for member in seen.members if self.alive(member.id)} | {self.me.id}
         leaving = {member.id for member in seen.members if member.leaving} | (
             {self.me.id} if self.me.leaving else set()
         )

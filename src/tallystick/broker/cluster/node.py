@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+import msgspec
+
 from tallystick.broker.broker import Broker
 from tallystick.broker.cluster.clock import EngineClock
 from tallystick.broker.cluster.membership import TICK_MS, Membership, Todo
@@ -41,6 +43,8 @@ class Node:
     ) -> None:
         self.membership, self.clock = membership, clock or EngineClock()
         self.seen: Seen | None = None  # by the last look
+        self.takeovers = 0  # stores that were taken from somebody who is gone
+        self.looked, self.left = asyncio.Event(), asyncio.Event()
         self.tenures: dict[int, Tenure] = {}  # by the numbers of their stores
         self._registry, self._open_store, self._make_broker = registry, open_store, make_broker
         self._tick_seconds = tick_ms / 1000
@@ -54,6 +58,14 @@ class Node:
             if tenure.holding.id == store_id and not tenure.ending:
                 return tenure.broker
         return None
+
+    def alive(self, member_id: str) -> bool:
+        return self.membership.alive(member_id)
+
+    @property
+    def away(self) -> bool:
+        """Whether the shared engine did not answer when it was last asked who owns what."""
+        return self._away
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -69,6 +81,7 @@ class Node:
             self._wake.clear()
         with contextlib.suppress(ServerAway):
             await self._ask(lambda: self._registry.forget(self.membership.me.id))
+        self.left.set()
 
     def leave(self) -> None:
         """Hand everything over to the others, as fast as what was accepted can be finished."""
@@ -100,6 +113,7 @@ class Node:
         me, asked_at = self.membership.beat(), self.clock.elapsed_ms()
         self.seen = seen = await self._ask(lambda: self._registry.look(me))
         answered_at = self.clock.elapsed_ms()
+        self.looked.set()
         self.clock.learn(seen.now_ms, asked_at, answered_at)
         return self.membership.saw(seen, asked_at, answered_at)
 
@@ -118,6 +132,8 @@ class Node:
         if epoch is None:
             return  # somebody was faster
         log.info("store %s is ours, epoch %d, after %s", holding.id, epoch, holding.owner or "nobody")
+        self._now_has(holding.number, epoch, self.membership.me.id)
+        self.takeovers += holding.owner not in ("", self.membership.me.id)
         self.membership.won(holding.number, epoch)
         self.tenures[holding.number] = Tenure(holding, epoch, self._open_store, self._broker_for, self._wake.set)
 
@@ -149,7 +165,16 @@ class Node:
 
     async def _release(self, number: int, epoch: int) -> None:
         await self._ask(lambda: self._registry.release(number, epoch))
+        self._now_has(number, epoch, "")
         self.membership.gone(number)
+
+    def _now_has(self, number: int, epoch: int, owner: str) -> None:
+        """What was done here is known before the next look."""
+        if self.seen is not None:
+            holdings = tuple(
+                Holding(number, each.id, epoch, owner) if each.number == number else each for each in self.seen.holdings
+            )
+            self.seen = msgspec.structs.replace(self.seen, holdings=holdings)
 
     async def _forget(self, member_id: str) -> None:
         await self._ask(lambda: self._registry.forget(member_id))

@@ -167,7 +167,8 @@ class LocalTransaction:
         if self._adapter.in_transaction:
             if not self._adapter.raw_at_once:
                 yield Local.ATTACH
-            if id(self._adapter.raw) not in _open:
+            other = _open.get(id(self._adapter.raw))
+            if other is None or not (yield from _has_open(other)):
                 yield Local.ROLLBACK
 
     def _forget(self) -> None:
@@ -183,6 +184,12 @@ def _refuse_second(other: _Begun) -> Script[None]:
     yield Local.BEGIN
     if (yield from _is_open(other.token)):
         raise _second()
+
+
+def _has_open(other: _Begun) -> Script[bool]:
+    """Whether the transaction that is open is another block's. What is written down may be of a connection that was
+    closed, and has had the same number."""
+    return _is_at_work_elsewhere(other) or (yield from _is_open(other.token))
 
 
 def _second() -> TransactionOpen:

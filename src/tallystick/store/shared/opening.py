@@ -37,7 +37,7 @@ class SharedStore(KvStore):
     def __init__(self, server: SharedServer, epoch: int, settings: StoreSettings, named: str = "") -> None:
         """`named` is what a cluster calls the store; it is drawn here if there is none."""
         self.server, self.epoch = server, epoch
-        super().__init__("", lambda: SharedEngine(server, epoch), settings)
+        super().__init__("", lambda: whole(SharedEngine(server, epoch)), settings)
         self.id = self._stored_id() or self._name(named or new_store_id())
 
     def _stored_id(self) -> str:
@@ -49,6 +49,9 @@ class SharedStore(KvStore):
         changes.keys["index"][keys.STORE_ID] = store_id.encode()
         self._engine.write(changes)
         return store_id
+
+    def round_trips(self) -> int:
+        return self.server.trips
 
     def close(self) -> None:
         super().close()
@@ -89,7 +92,7 @@ def open_shared(
     server = server_at(url, store)
     try:
         if not allow_weak_durability:
-            _refuse_weakness(server)
+            refuse_weakness(server)
         server.create()
         fence = server.claim(owner or new_member_id())
         return SharedStore(server, fence.epoch, settings or StoreSettings())
@@ -101,8 +104,33 @@ def open_shared(
         raise
 
 
-def _refuse_weakness(server: SharedServer) -> None:
+def whole(engine: SharedEngine) -> SharedEngine:
+    """An engine that holds a whole store, and not half a copy of one."""
+    source = engine.get("index", keys.HALF_COPIED)
+    if source is not None:
+        raise StorageFailed(
+            f"this store is half a copy of {source.decode()}, which was interrupted; copy it again with "
+            "`tallystick store copy ... --force`"
+        )
+    return engine
+
+
+def weaknesses_of(url: str, *, refuse: bool) -> tuple[str, ...]:
+    """Settings under which the server may lose what it has acknowledged; with `refuse` they are not put up with."""
+    server = server_at(url, 0)
+    try:
+        if refuse:
+            refuse_weakness(server)
+        return tuple(server.weaknesses())
+    finally:
+        server.close()
+
+
+def refuse_weakness(server: SharedServer) -> None:
     found = server.weaknesses()
     if found:
-        told = "; ".join(found)
-        raise ConfigError(f"store: the server may lose what it has acknowledged: {told}", field="store")
+        raise ConfigError(
+            f"store: the server may lose what it has acknowledged: {'; '.join(found)}; mend that, or insist with "
+            "allow_weak_durability",
+            field="store",
+        )

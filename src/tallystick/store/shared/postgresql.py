@@ -8,17 +8,22 @@ from functools import cache
 from struct import Struct as Packer
 from typing import Any
 
-import psycopg
-from psycopg.adapt import Dumper
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import Format
-from psycopg.types.numeric import Int4, Int8
-
+from tallystick.extras import need
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.shared.connections import Connections
 from tallystick.store.shared.definitions import table_statements
-from tallystick.store.shared.postgresql_session import PostgresqlSession
+from tallystick.store.shared.postgresql_session import PatientConnection
 from tallystick.store.shared.server import Fence, ServerAway
+
+need("postgresql")
+
+import psycopg  # noqa: E402 - where it is missing, the line above has said what to install
+from psycopg.adapt import Dumper  # noqa: E402
+from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
+from psycopg.pq import Format  # noqa: E402
+from psycopg.types.numeric import Int4, Int8  # noqa: E402
+
+Connection = PatientConnection
 
 # A dead server is noticed within seconds, and after a failover the one that takes writes is looked for. What the
 # operator's URL says goes before.
@@ -62,19 +67,19 @@ class PostgresqlLink:
 
     def __init__(self, url: str) -> None:
         self._conninfo = make_conninfo("", **{**_CONNECTING, **conninfo_to_dict(url)})
-        self._connections: Connections[PostgresqlSession] = Connections(self._connect)
+        self._connections: Connections[Connection] = Connections(self._connect)
         self.trips = 0
 
-    def _connect(self) -> PostgresqlSession:
+    def _connect(self) -> Connection:
         # Each statement is prepared at its first use: there are few, and planning one costs more than running it.
-        connection = PostgresqlSession.connect(self._conninfo, autocommit=True, prepare_threshold=0)
+        connection = Connection.connect(self._conninfo, autocommit=True, prepare_threshold=0)
         connection.adapters.register_dumper(_Keys, _KeysDumper)
         chosen = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
         connection.execute(f"select {chosen}")
         return connection
 
     @contextmanager
-    def _connected(self) -> Iterator[PostgresqlSession]:
+    def _connected(self) -> Iterator[Connection]:
         try:
             with self._connections.one() as connection:
                 yield connection
@@ -87,7 +92,7 @@ class PostgresqlLink:
             return connection.execute(statement, parameters, binary=True).fetchall()
 
     @contextmanager
-    def _making(self) -> Iterator[PostgresqlSession]:
+    def _making(self) -> Iterator[Connection]:
         """A transaction in which one at a time makes what is missing."""
         with self._connected() as connection, connection.transaction():
             connection.execute("select pg_advisory_xact_lock(%s)", (_CREATING,))

@@ -64,8 +64,8 @@ async def batch(asked: Asked, sent: BatchRequest) -> BatchResponse:
 
 
 async def prepare(asked: Asked, sent: TransactionIn) -> TransactionView:
-    gid = sent.gid or asked.door.new_gid()
     messages, calls = outgoing(sent.messages), outgoing_calls(sent.calls)
+    gid = sent.gid or asked.door.new_gid(messages)
     op = Prepare(gid, sent.group, messages, sent.check, sent.member, calls, sent.call_options, sent.remark)
     return await asked.door.do_and_show(op, asked.size)
 

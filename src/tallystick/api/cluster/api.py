@@ -1,0 +1,107 @@
+"""The requests of a broker of a cluster: those to a store by its name, and those that leave it to the broker which."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from tallystick.api.cluster.dividing import Places
+from tallystick.api.cluster.door import ClusterDoor
+from tallystick.api.cluster.owners import PREFIX, Owners
+from tallystick.api.cluster.queues import local
+from tallystick.api.dtm.http import PREFIX as DTM_PREFIX
+from tallystick.api.dtm.http import DtmHttp
+from tallystick.api.http.native import NativeApi, problem_answer
+from tallystick.api.serving.asgi import CallerGone, Receive, Scope, Send
+from tallystick.core.wire import ARROW
+
+log = logging.getLogger("tallystick.api")
+
+_PART = re.compile(r"/v1/parts/([^/]+)")
+_QUEUE = re.compile(r"(/v1/topics/[^/]+/queues/)(\d{1,19})/messages")
+
+
+class ClusterApi:
+    """An ASGI application."""
+
+    def __init__(self, owners: Owners, door: ClusterDoor, drain_seconds: float) -> None:
+        self._owners = owners
+        self._native, self._dtm = NativeApi(door), DtmHttp(door)
+        self._drain_seconds = drain_seconds
+        self._leaving: asyncio.Task[None] | None = None
+        self.about = f"broker {owners.node.membership.me.id} of a cluster with {len(owners.stores())} stores"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def noted(event: MutableMapping[str, Any]) -> None:
+            nonlocal begun
+            begun = True
+            await send(event)
+
+        try:
+            await self._answer(scope, receive, noted)
+        except CallerGone:
+            raise
+        except Exception as error:
+            if begun:
+                raise
+            await problem_answer(error).send(send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if path.startswith(PREFIX):
+            store, _, rest = path.removeprefix(PREFIX).partition("/")
+            # The raw path has the same beginning: a store's id has no character that could be written otherwise.
+            raw = scope["raw_path"].partition(store.encode())[2]
+            await self._owners.answer(store, "/" + rest, raw or b"/", scope, receive, send)
+            return
+        straight = self._straight(scope)
+        if straight is not None:
+            store, path, query = straight
+            handed_on = {**scope, "query_string": query}
+            await self._owners.answer(store, path, path.encode(), handed_on, receive, send)
+        elif path.startswith(DTM_PREFIX):
+            await self._dtm(scope, receive, send)
+        else:
+            await self._native(scope, receive, send)
+
+    def _straight(self, scope: Scope) -> tuple[str, str, bytes] | None:
+        """Streams that belong to one store go there as they come: a part that is sent, a queue that is read, whose rows
+        have the number that it has in the cluster."""
+        stores, query = self._owners.stores(), scope["query_string"]
+        if (part := _PART.fullmatch(scope["path"])) is not None:
+            return Places(stores, lambda: stores[0]).of_gid(part[1]), scope["path"], query
+        if (queue := _QUEUE.fullmatch(scope["path"])) is not None and _wants_arrow(scope):
+            number, inside = local(int(queue[2]), len(stores))
+            called = b"called=" + queue[2].encode()
+            return stores[number], f"{queue[1]}{inside}/messages", query + b"&" + called if query else called
+        return None
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def end(self, then: Callable[[], None]) -> None:
+        """Hand the stores over; until the others have them, requests are taken and handed on."""
+        if self._leaving is None:
+            log.info("leaving the cluster: the stores are handed over")
+            self._leaving = asyncio.create_task(self._leave(then))
+
+    async def _leave(self, then: Callable[[], None]) -> None:
+        self._owners.node.leave()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_seconds):
+                await self._owners.node.left.wait()
+        then()
+
+    async def close(self) -> None:
+        if self._leaving is not None:
+            self._leaving.cancel()
+            await asyncio.gather(self._leaving, return_exceptions=True)
+
+
+def _wants_arrow(scope: Scope) -> bool:
+    return any(name == b"accept" and ARROW.encode() in value for name, value in scope["headers"])

@@ -1,0 +1,254 @@
+"""The door of a cluster: what is asked without naming a store is asked of the stores that it concerns."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from tallystick.api.cluster.dividing import MARK, joined, numbered, refused
+from tallystick.api.cluster.metrics import ClusterMetrics
+from tallystick.api.cluster.owners import Owners
+from tallystick.api.cluster.queues import merged_group, merged_topic
+from tallystick.api.cluster.views import ClusterViews
+from tallystick.broker.config import Config
+from tallystick.broker.door import WEIGHT, BrokerDoor
+from tallystick.core.calls import CallsView
+from tallystick.core.errors import Draining, TallystickError
+from tallystick.core.ids import new_gid
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import ClientOp, Commit, OpResult, Outcome, Prepare, PrepareColumns, Rollback
+from tallystick.core.wire import (
+    CheckPoll,
+    CheckRequest,
+    ClusterView,
+    Delivery,
+    GroupView,
+    ReceiveRequest,
+    ResetRequest,
+    TopicSpec,
+    TopicView,
+    TransactionView,
+)
+
+LOOK_AGAIN_MS = 500  # for messages that become visible without anything being appended
+
+
+class ClusterDoor(ClusterViews):
+    def __init__(self, owners: Owners, config: Config) -> None:
+        super().__init__(owners)
+        self.limits = config.limits()
+        self._metrics = ClusterMetrics(owners)
+
+    # --- what a client does ----------------------------------------------------------------------------------------
+
+    async def batch(self, ops: Sequence[ClientOp | PrepareColumns], weight: int = WEIGHT) -> list[OpResult | None]:
+        """Each store carries out its own in a group commit of its own. If all belong to one, what it raises is raised;
+        else it is the answer to those that were meant for it."""
+        divided = [self._divided_op(op) for op in ops]
+        by_store: dict[str, list[tuple[int, ClientOp]]] = defaultdict(list)
+        for index, pieces in enumerate(divided):
+            for store, piece in pieces:
+                by_store[store].append((index, piece))
+        if len(by_store) <= 1 and all(len(pieces) == 1 for pieces in divided):
+            found = await self._ask(
+                next(iter(by_store)), BrokerDoor.batch, [piece for ((_, piece),) in divided], weight
+            )
+            return [joined(op, [(pieces[0][0], one)]) for op, pieces, one in zip(ops, divided, found, strict=True)]
+        parts = await asyncio.gather(*(self._part(store, some, weight) for store, some in by_store.items()))
+        answers: dict[int, list[tuple[str, OpResult | None]]] = defaultdict(list)
+        for store, part in zip(by_store, parts, strict=True):
+            for (index, _), result in zip(by_store[store], part, strict=True):
+                answers[index].append((store, result))
+        return [joined(op, answers[index]) for index, op in enumerate(ops)]
+
+    def _divided_op(self, op: ClientOp | PrepareColumns) -> list[tuple[str, ClientOp]]:
+        if isinstance(op, PrepareColumns):
+            raise TypeError("columns are handed on as they come")
+        return self._places.divided(op) or [(self._spare(), op)]
+
+    async def _batch(self, store: str, some: list[tuple[int, ClientOp]], weight: int) -> list[OpResult | None]:
+        stores = self._owners.stores()
+        results = await self._ask(store, BrokerDoor.batch, [op for _, op in some], weight)
+        return [numbered(result, stores.index(store), len(stores)) for result in results]
+
+    async def _part(self, store: str, some: list[tuple[int, ClientOp]], weight: int) -> list[OpResult | None]:
+        try:
+            return await self._batch(store, some, weight)
+        except TallystickError as error:
+            return [refused(error)] * len(some)
+
+    async def do_and_show(self, op: Prepare | Commit | Rollback, weight: int = WEIGHT) -> TransactionView:
+        return await self._ask(self._places.of_gid(op.gid), BrokerDoor.do_and_show, op, weight)
+
+    def new_gid(self, messages: Sequence[OutgoingMessage] = ()) -> str:
+        return new_gid(self._places.of_messages(messages))
+
+    def new_gid_of(self, app: str) -> str:
+        return new_gid(self._places.of_app(app))
+
+    # --- what an operator does -------------------------------------------------------------------------------------
+
+    async def resolve(self, gid: str, outcome: Outcome) -> TransactionView:
+        return await self._of_gid(BrokerDoor.resolve, gid, outcome)
+
+    async def resume(self, gid: str) -> TransactionView:
+        return await self._of_gid(BrokerDoor.resume, gid)
+
+    async def hurry(self, gid: str) -> TransactionView:
+        return await self._of_gid(BrokerDoor.hurry, gid)
+
+    async def hurry_all(self, after_ms: int, limit: int) -> tuple[int, bool]:
+        done = await self._each(BrokerDoor.hurry_all, after_ms, limit)
+        return sum(count for count, _ in done), any(more for _, more in done)
+
+    async def resume_calls(self, gid: str) -> None:
+        await self._of_gid(BrokerDoor.resume_calls, gid)
+
+    async def stop_calls(self, gid: str) -> None:
+        await self._of_gid(BrokerDoor.stop_calls, gid)
+
+    async def subscribe(self, topic: str, url: str, remark: str) -> None:
+        await self._each(BrokerDoor.subscribe, topic, url, remark)
+
+    async def unsubscribe(self, topic: str, url: str) -> None:
+        await self._where_known(BrokerDoor.unsubscribe, topic, url)
+
+    async def drop_call_topic(self, topic: str) -> None:
+        await self._where_known(BrokerDoor.drop_call_topic, topic)
+
+    async def put_topic(self, name: str, spec: TopicSpec) -> TopicView:
+        """On every store alike; `queues` is how many each of them has."""
+        return merged_topic(await self._each(BrokerDoor.put_topic, name, spec))
+
+    async def delete_topic(self, name: str) -> None:
+        await self._where_known(BrokerDoor.delete_topic, name)
+
+    async def trim(self, topic: str, offsets: dict[int, int]) -> None:
+        for store, some in self._divided(offsets):
+            await self._ask(store, BrokerDoor.trim, topic, some)
+
+    async def reset_group(self, group: str, to: ResetRequest) -> GroupView:
+        if to.offsets is None:
+            return merged_group(await self._each(BrokerDoor.reset_group, group, to))
+        for store, some in self._divided(to.offsets):
+            await self._ask(store, BrokerDoor.reset_group, group, ResetRequest(to.topic, offsets=some))
+        return await self.stored_offsets(group, to.topic)
+
+    async def forget_app(self, app: str) -> None:
+        await self._where_known(BrokerDoor.forget_app, app)
+
+    # --- long polls ------------------------------------------------------------------------------------------------
+
+    async def ends(
+        self, names: Sequence[str] | None, position: int | None, wait_ms: int
+    ) -> tuple[list[TopicView], int]:
+        found = await self._each(BrokerDoor.ends, names, None, 0)
+        if position == _position(found) and wait_ms:
+            await self._until_appended(names, [at for _, at in found], wait_ms)
+            found = await self._each(BrokerDoor.ends, names, None, 0)
+        by_name = [{view.name: view for view in views} for views, _ in found]
+        known = sorted(set().union(*by_name))
+        return [merged_topic([views.get(name) for views in by_name]) for name in known], _position(found)
+
+    async def _until_appended(self, names: Sequence[str] | None, positions: list[int], wait_ms: int) -> None:
+        """Until one of the stores has more in these topics than it had."""
+        asked = zip(self._owners.stores(), positions, strict=True)
+        await _first(self._ask(store, BrokerDoor.ends, names, at, wait_ms) for store, at in asked)
+
+    async def receive(self, group: str, request: ReceiveRequest) -> list[Delivery]:
+        """From one store after another, each time from another one first; receipts name their store."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + request.wait_ms / 1000
+        while True:
+            positions = [at for _, at in await self._each(BrokerDoor.ends, [request.topic], None, 0)]
+            found = await self._receive_now(group, request)
+            left_ms = int((deadline - loop.time()) * 1000)
+            if found or left_ms <= 0:
+                return found
+            await self._until_appended([request.topic], positions, min(left_ms, LOOK_AGAIN_MS))
+
+    async def _receive_now(self, group: str, request: ReceiveRequest) -> list[Delivery]:
+        stores, first = self._owners.stores(), next(self._turns)
+        now = ReceiveRequest(
+            request.topic, request.max, 0, request.invisible_ms, request.ordered, request.start, request.tags
+        )
+        for at in range(len(stores)):
+            store = stores[(first + at) % len(stores)]
+            found: list[Delivery] = await self._ask(store, BrokerDoor.receive, group, now)
+            if found:
+                number = stores.index(store)
+                for one in found:
+                    one.receipt = f"{store}{MARK}{one.receipt}"
+                    one.message.queue = one.message.queue * len(stores) + number
+                return found
+        return []
+
+    async def poll_checks(self, poll: CheckPoll) -> list[CheckRequest]:
+        polls = (self._ask(store, BrokerDoor.poll_checks, poll) for store in self._owners.stores())
+        return [check for checks in await _first(polls, until=bool) for check in checks]
+
+    async def wait_for_calls(self, gid: str, seconds: float) -> CallsView:
+        return await self._of_gid(BrokerDoor.wait_for_calls, gid, seconds)
+
+    # --- the cluster itself ----------------------------------------------------------------------------------------
+
+    @property
+    def store_id(self) -> str:
+        return ""  # it is not one store that answers
+
+    def now_ms(self) -> int:
+        return self._owners.node.clock.now_ms()
+
+    def cluster(self) -> ClusterView:
+        return self._owners.view()
+
+    def not_ready(self) -> str | None:
+        node = self._owners.node
+        if node.membership.me.leaving:
+            return Draining.code
+        if node.away:
+            return "the shared store cannot be reached"
+        told = [door.not_ready() for store in self._owners.own() if (door := self._owners.door(store)) is not None]
+        return told[0] if told and all(told) else None
+
+    def answered(self, route: str, status: int | str) -> None:
+        self._metrics.answered(route, str(status))
+
+    async def metrics(self) -> bytes:
+        return await self._metrics.told()
+
+    def known_topic(self, name: str) -> NoReturn:
+        raise TypeError("a cluster keeps nothing in memory")
+
+    def read(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("streams are handed on as they come")
+
+    def queues_of(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("columns are handed on as they come")
+
+
+def _position(found: Sequence[tuple[list[TopicView], int]]) -> int:
+    """A number that changes as soon as that of one of the stores does."""
+    told = ",".join(str(at) for _, at in found).encode()
+    return int.from_bytes(hashlib.blake2b(told, digest_size=6).digest())
+
+
+async def _first(works: Any, until: Any = None) -> list[Any]:
+    """What those have brought that were ready first; the others are given up. With `until`, those are waited for that
+    have brought something, or all."""
+    tasks = {asyncio.ensure_future(work) for work in works}
+    done: set[asyncio.Future[Any]] = set()
+    try:
+        while tasks - done:
+            more, _ = await asyncio.wait(tasks - done, return_when=asyncio.FIRST_COMPLETED)
+            done |= more
+            if until is None or any(until(task.result()) for task in more):
+                break
+        return [task.result() for task in done]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

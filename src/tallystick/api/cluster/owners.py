@@ -1,0 +1,149 @@
+"""Which broker answers for a store: this one, another one, or nobody just now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tallystick.api.serving.asgi import Receive, Scope, Send
+from tallystick.api.serving.forwarding import FORWARDED, Forwarder
+from tallystick.api.store_api import StoreApi
+from tallystick.broker.broker import Broker
+from tallystick.broker.cluster.node import Node
+from tallystick.broker.door import BrokerDoor
+from tallystick.core.addresses import BrokerAddress, broker_address
+from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, Busy, Moved, NotFound
+from tallystick.core.wire import ClusterBroker, ClusterStore, ClusterView
+
+PREFIX = "/stores/"
+WAIT_SECONDS = 6.0
+"""How long a request waits for a store that nobody owns: as long as it takes to find that an owner is dead, and a
+little more. Who asks without a library of ours is spared most takeovers by that."""
+LOOK_SECONDS = 0.05
+ALIVE_SECONDS = 0.25
+MOST_WAITING = 10_000
+
+
+class Owners:
+    def __init__(self, node: Node, forwarder: Forwarder, make_api: Callable[[Broker], StoreApi]) -> None:
+        self.node = node
+        self._forwarder, self._make_api = forwarder, make_api
+        self._apis: dict[str, StoreApi] = {}
+        self._addresses: dict[str, BrokerAddress] = {}
+        self._waiting = 0
+
+    # --- the map ---------------------------------------------------------------------------------------------------
+
+    def stores(self) -> list[str]:
+        """The ids of all stores, in the order of their numbers."""
+        seen = self.node.seen
+        return [] if seen is None else [holding.id for holding in seen.holdings]
+
+    def own(self) -> list[str]:
+        """Those that are answered for here."""
+        return [store for store in self.stores() if self.node.broker(store) is not None]
+
+    def view(self) -> ClusterView:
+        me, seen = self.node.membership.me, self.node.seen
+        if seen is None:
+            return ClusterView([], [], me.id)
+        brokers = [member for member in seen.members if member.url]  # the others are guests, and answer nobody
+        urls = {member.id: member.url for member in brokers if self.node.alive(member.id)}
+        stores = [
+            ClusterStore(
+                holding.id,
+                holding.number,
+                holding.epoch,
+                holding.owner,
+                f"{urls[holding.owner]}{PREFIX}{holding.id}" if holding.owner in urls else "",
+            )
+            for holding in seen.holdings
+        ]
+        shown = [
+            ClusterBroker(
+                member.id, member.name, member.url, member.grpc_url, self.node.alive(member.id), member.leaving
+            )
+            for member in brokers
+        ]
+        return ClusterView(stores, sorted(shown, key=lambda broker: broker.url), me.id)
+
+    def api(self, store: str) -> StoreApi | None:
+        """What answers for the store here."""
+        broker = self.node.broker(store)
+        if broker is None:
+            self._apis.pop(store, None)
+            return None
+        known = self._apis.get(store)
+        if known is None or known.broker is not broker:
+            known = self._apis[store] = self._make_api(broker)
+        return known
+
+    def door(self, store: str) -> BrokerDoor | None:
+        api = self.api(store)
+        return None if api is None else api.door
+
+    def elsewhere(self, store: str) -> str | None:
+        """The id of the broker that has it, if that is another one, and alive as far as can be seen."""
+        for holding in () if self.node.seen is None else self.node.seen.holdings:
+            if holding.id == store and holding.owner != self.node.membership.me.id:
+                return holding.owner if self.node.alive(holding.owner) and self._address(holding.owner) else None
+        return None
+
+    # --- one request -----------------------------------------------------------------------------------------------
+
+    async def answer(self, store: str, path: str, raw_path: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the owner of a store answer; `path` is what is asked of the store. Raises while nothing was answered."""
+        if store not in self.stores():
+            raise NotFound(f"there is no store {store[:40]!r} in this cluster; GET /v1/cluster names them")
+        forwarded = any(name == FORWARDED for name, _ in scope["headers"])
+        inside = {**scope, "path": path, "raw_path": raw_path}
+        deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
+        while True:
+            api, owner = self.api(store), self.elsewhere(store)
+            if api is not None:
+                await api(inside, receive, send)
+                return
+            if forwarded and owner is not None:
+                raise Moved  # not handed on twice: who sent it here knows less than we do, or more
+            failure: Exception = Moved("nobody owns this store just now; ask again")
+            if owner is not None:
+                try:
+                    await self._forward(store, owner, inside, receive, send)
+                    return
+                except BrokerUnreachable as unreachable:  # nothing was sent: it may have another owner soon
+                    failure = unreachable
+            if asyncio.get_running_loop().time() >= deadline:
+                raise failure
+            await self._pause()
+
+    async def _pause(self) -> None:
+        if self._waiting >= MOST_WAITING:
+            raise Busy("too many requests wait for a store without an owner")
+        self._waiting += 1
+        try:
+            await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            self._waiting -= 1
+
+    async def _forward(self, store: str, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """For as long as the owner is alive: of a machine that is gone, or asleep, no answer would ever come."""
+        place = self._address(owner)
+        if place is None:
+            raise BrokerUnreachable("the owner of this store has just left")
+        path = f"{PREFIX}{store}".encode() + scope["raw_path"]
+        task = asyncio.create_task(self._forwarder.forward(scope, receive, send, place, path))
+        try:
+            while not task.done() and self.node.alive(owner):
+                await asyncio.wait((task,), timeout=ALIVE_SECONDS)
+            if not task.done():
+                raise BrokerUnavailable("the owner of this store is silent, and is taken for dead; it may have acted")
+            await task
+        finally:
+            task.cancel()
+
+    def _address(self, member_id: str) -> BrokerAddress | None:
+        """None for a guest, who holds a store for a while and answers nobody (store/shared/visit.py)."""
+        if member_id not in self._addresses:
+            members = () if self.node.seen is None else self.node.seen.members
+            self._addresses = {member.id: broker_address(member.url) for member in members if member.url}
+        return self._addresses.get(member_id)

@@ -1,0 +1,82 @@
+"""Joining a cluster: the server is looked at, stores are made if nobody did, and a node begins to take its share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+
+from tallystick.broker.broker import Broker
+from tallystick.broker.cluster.clock import EngineClock
+from tallystick.broker.cluster.membership import TICK_MS, Membership
+from tallystick.broker.cluster.node import Node
+from tallystick.broker.config import Config
+from tallystick.broker.threads import on_a_thread
+from tallystick.core.errors import StorageFailed
+from tallystick.core.ids import new_member_id
+from tallystick.store.protocol import Store
+from tallystick.store.shared.engine import away
+from tallystick.store.shared.opening import SharedStore, registry_at, server_at, weaknesses_of
+from tallystick.store.shared.registry import Holding, Member, OtherCount, Registry
+from tallystick.store.shared.server import ServerAway
+
+log = logging.getLogger("tallystick.broker.cluster")
+
+STORES = 8  # of a cluster whose maker did not say how many
+
+
+@contextlib.asynccontextmanager
+async def joined(config: Config, url: str, grpc_url: str) -> AsyncIterator[Node]:
+    """A node that has looked for the first time; at the end it lets go of everything, handed over or not. `url` is
+    where the others reach it."""
+    registry, weaknesses = await on_a_thread(lambda: _entered(config), "join")
+    for weakness in weaknesses:
+        log.warning("acknowledged messages can be lost: %s", weakness)
+
+    def open_store(holding: Holding, epoch: int) -> Store:
+        return SharedStore(server_at(config.store, holding.number), epoch, config.store_settings(), holding.id)
+
+    def make_broker(store: Store, clock: EngineClock) -> Broker:
+        return Broker(config, store, clock, weaknesses=weaknesses)
+
+    me = Member(new_member_id(), socket.gethostname()[:60], url, grpc_url)
+    node = Node(
+        Membership(me, config.lease),
+        registry,
+        open_store,
+        make_broker,
+        tick_ms=min(TICK_MS, config.lease // 8),
+    )
+    running = asyncio.create_task(node.run(), name="cluster")
+    try:
+        await node.looked.wait()
+        yield node
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await node.close()
+        await on_a_thread(registry.close, "leave")
+
+
+def _entered(config: Config) -> tuple[Registry, tuple[str, ...]]:
+    registry = registry_at(config.store)
+    try:
+        weaknesses = weaknesses_of(config.store, refuse=not config.allow_weak_durability)
+        _make(registry, config.stores)
+    except ServerAway as error:
+        registry.close()
+        raise StorageFailed(away(error)) from error
+    except BaseException:
+        registry.close()
+        raise
+    return registry, weaknesses
+
+
+def _make(registry: Registry, wanted: int) -> None:
+    try:
+        registry.make(wanted or STORES)
+    except OtherCount:
+        if wanted:
+            raise
