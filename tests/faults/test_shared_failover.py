@@ -91,7 +91,7 @@ def fail_over(cluster: Cluster, failing: Callable[[], None]) -> None:
     stream = Stream(second, between=lambda: time.sleep(0.05))
     stream.asked.update(stored(second))
     stream.told.update(stored(second))
-    with ThreadPoolExecutor(1) as killer:
+    with ThreadPoolExecutor(1) as killer:  # to the end: what its thread has started ends with it
         for number in range(10):
             stream.unit(f"calm-{number}")
         done = killer.submit(failing)
@@ -100,13 +100,13 @@ def fail_over(cluster: Cluster, failing: Callable[[], None]) -> None:
             stream.unit(f"u{number}")
             number += 1
         done.result()
-    stream.check(second)
-    refused(first)
-    third = cluster.claim("third")
-    stream.check(third)
-    assert set(stored(third)) == stream.told == stream.asked
-    refused(second)
-    Stream(third).unit("after")
+        stream.check(second)
+        refused(first)
+        third = cluster.claim("third")
+        stream.check(third)
+        assert set(stored(third)) == stream.told == stream.asked
+        refused(second)
+        Stream(third).unit("after")
 
 
 def refused(store: SharedStore) -> None:
