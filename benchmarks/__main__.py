@@ -14,6 +14,7 @@ from benchmarks.engines import engines
 from benchmarks.light import light
 from benchmarks.report import Figure
 from benchmarks.run import Bench
+from benchmarks.takeover import takeover
 from benchmarks.web import web
 
 SECONDS, LEAST_SECONDS = 10.0, 1.0
@@ -37,5 +38,5 @@ def flash_sales(bench: Bench) -> None:
 if __name__ == "__main__":
     with postgres_server() as server:
         dsn = make_conninfo(**server.parameters())
-        more = {"engines": engines, "web": web, "flash-sale": flash_sales, "light": light}
+        more = {"engines": engines, "takeover": takeover, "web": web, "flash-sale": flash_sales, "light": light}
         sys.exit(main(["--postgresql", dsn, *sys.argv[1:]], more))

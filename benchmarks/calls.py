@@ -39,7 +39,7 @@ def calls(bench: Bench) -> None:
     for name, way in ways.items():
         place = name.partition(" ")[0]
         with bench.broker(f"calls-{place}") as broker, TrivialService(bench.directory / f"service-{place}") as service:
-            rate = bench.run(_end_to_end(way, broker, service, count))
+            rate = bench.run(end_to_end(way, broker, service, count))
         bench.report.add(
             Figure(
                 f"prepare + submit + call, {name}",
@@ -52,7 +52,7 @@ def calls(bench: Bench) -> None:
         )
 
 
-async def _end_to_end(
+async def end_to_end(
     way: Callable[[str, str, int], Awaitable[None]], broker: LocalBroker, service: TrivialService, count: int
 ) -> float:
     """Transactions a second, from the first prepare until the last call is recorded as done."""

@@ -1,6 +1,6 @@
-"""The store alone, without a broker, on each engine: prepare + commit in groups, both durable.
+"""The engines: prepare + commit in groups on the store alone, without a broker; then through a broker on each.
 
-Engines take turns, so that all see the same machine; the medians count. An engine is added by a line in `ENGINES`.
+Engines take turns, so that all see the same machine; the medians count. A server is added in `engine_servers.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-from tests.servers import Server, mariadb_server, postgres_server, redis_server
-
+from benchmarks.engine_brokers import engine_brokers
+from benchmarks.engine_servers import SERVERS
 from benchmarks.report import Figure
 from benchmarks.rounds import Turn, by_turns
 from tallystick.core.message import OutgoingMessage
@@ -37,7 +36,12 @@ VALUE = b"x" * 1024
 
 
 def engines(bench: Bench) -> None:
-    """prepare + commit on the store itself, in groups, on each engine."""
+    """prepare + commit on each engine, on the store itself and through a broker."""
+    _stores(bench)
+    engine_brokers(bench)
+
+
+def _stores(bench: Bench) -> None:
     seconds = max(LEAST_SECONDS, SECONDS * min(1.0, bench.scale))
     with ExitStack() as opened:
         stores = {name: opened.enter_context(engine(bench.directory / name)) for name, engine in ENGINES.items()}
@@ -93,37 +97,12 @@ def _rocksdb(directory: Path) -> AbstractContextManager[KvStore]:
 
 
 @contextmanager
-def _postgresql(directory: Path) -> Iterator[KvStore]:
-    with (
-        postgres_server(shared_buffers="256MB", max_wal_size="2GB") as server,
-        closing(open_shared(url_of(server), 1)) as store,
-    ):
+def _shared(server: Callable[[], AbstractContextManager[str]], directory: Path) -> Iterator[KvStore]:
+    with server() as url, closing(open_shared(url, 1)) as store:
         yield store
-
-
-@contextmanager
-def _mariadb(directory: Path) -> Iterator[KvStore]:
-    with (
-        mariadb_server(innodb_buffer_pool_size="256M", innodb_log_file_size="1G") as server,
-        closing(open_shared(url_of(server), 1)) as store,
-    ):
-        yield store
-
-
-@contextmanager
-def _redis(directory: Path) -> Iterator[KvStore]:
-    with redis_server(appendonly="yes", appendfsync="always") as server, closing(open_shared(server.url, 1)) as store:
-        yield store
-
-
-def url_of(server: Server) -> str:
-    who = f"{server.user}:{quote(server.password, safe='')}"
-    return f"{server.engine}://{who}@{server.host}:{server.port}/{server.database}"
 
 
 ENGINES: dict[str, Opener] = {
     "RocksDB": _rocksdb,
-    "PostgreSQL": _postgresql,
-    "MariaDB": _mariadb,
-    "Redis": _redis,
+    **{name: partial(_shared, server) for name, server in SERVERS.items()},
 }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from fenced_memory import FencedMemory
 
 from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, OutgoingCall
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.ops import Check, Commit, Prepare, PreparePart, Rollback, Send
+from tallystick.core.ops import Ack, Check, Commit, Prepare, PreparePart, Rollback, Send
 from tallystick.store.kv.batch import FORESEEN_AT_ONCE
 from tallystick.store.protocol import (
     ClaimCalls,
@@ -19,11 +21,15 @@ from tallystick.store.protocol import (
     ExpireTombstones,
     FailChecks,
     FinishCalls,
+    HurryAll,
     ParkOld,
+    Progress,
     Receive,
     Received,
     StoreOp,
     StoreSettings,
+    TableQuery,
+    TrimTopics,
 )
 from tallystick.store.shared.opening import SharedStore
 
@@ -52,6 +58,11 @@ class Trips:
         before = self.server.trips
         result = self.store.write(ops, self.now).results[-1]
         return self.server.trips - before, result
+
+    def of_look(self, look: Callable[[SharedStore], object]) -> int:
+        before = self.server.trips
+        look(self.store)
+        return self.server.trips - before
 
     def channel(self, via: str) -> int:
         (found,) = [one.id for one in self.store.channels() if one.via == via]
@@ -116,3 +127,78 @@ def test_the_end_of_tombstones_and_parts(trips: Trips) -> None:
     assert trips.of(ExpireTombstones(COUNT))[0] <= 6
     assert trips.of(ExpireParts(COUNT))[0] <= MOST
     assert trips.of(Commit("t1"))[0] <= 2
+
+
+@pytest.mark.parametrize("state", ["prepared", "committed"])
+def test_a_list_of_transactions(trips: Trips, state: str) -> None:
+    gids = [f"t{number}" for number in range(COUNT)]
+    trips.of(*(Prepare(gid, "shop", [OutgoingMessage("orders", b"x")]) for gid in gids))
+    if state == "committed":
+        trips.of(*(Commit(gid) for gid in gids))
+    trips.take_over()
+    assert trips.of_look(lambda store: store.scan(state, None, None, COUNT)) <= MOST
+    assert trips.of_look(lambda store: store.page(TableQuery("transactions", COUNT, state=state))) <= MOST
+
+
+def test_half_messages_in_bulk(trips: Trips) -> None:
+    trips.of(*(Prepare(f"t{number}", "shop", [OutgoingMessage("orders", b"x")]) for number in range(COUNT)))
+    trips.take_over()
+    found = trips.store.page(TableQuery("half", COUNT))
+    assert len(found.columns["gid"]) == COUNT
+    assert trips.of_look(lambda store: store.page(TableQuery("half", COUNT))) <= MOST
+
+
+def test_a_list_of_calls(trips: Trips) -> None:
+    trips.of(*(Send([], f"t{number}", [OutgoingCall("http://a:1/x", b"body")]) for number in range(COUNT)))
+    trips.take_over()
+    assert trips.of_look(lambda store: store.scan_calls(None, None, COUNT)) <= MOST
+    assert trips.of_look(lambda store: store.page(TableQuery("calls", COUNT))) <= MOST
+
+
+def test_what_waits_long_is_hurried(trips: Trips) -> None:
+    body = [OutgoingMessage("orders", b"x")]
+    trips.of(*(Prepare(f"t{number}", "shop", body, Check(after_ms=10)) for number in range(COUNT)))
+    trips.now += 60_000
+    trips.of(ClaimChecks([trips.channel("group")], COUNT, 10_000))
+    trips.take_over()
+    spent, hurried = trips.of(HurryAll(0, COUNT))
+    assert isinstance(hurried, Progress)
+    assert hurried.done == COUNT
+    assert spent <= 2 * MOST  # found in one walk, and moved in another
+
+
+def test_groups_that_are_up_to_date(trips: Trips) -> None:
+    groups = [f"g{number}" for number in range(20)]
+    trips.of(Send([OutgoingMessage("orders", b"x", key=str(number)) for number in range(100)]))
+    for group in groups:
+        _, received = trips.of(Receive(group, "orders", 100, 10_000))
+        assert isinstance(received, Received)
+        trips.of(Ack(group, [one.receipt for one in received.deliveries]))
+    trips.take_over()
+    for look in (lambda store: store.groups(), lambda store: store.lags(100)):
+        assert trips.of_look(look) <= 2 * len(groups) + 2  # two scans each tell its topics
+    assert trips.of(Receive("g1", "orders", 100, 10_000))[0] == 2  # what was lent, and where each queue stands
+
+
+def test_messages_that_came_one_by_one_are_received_many_at_a_time(trips: Trips) -> None:
+    for number in range(COUNT):
+        trips.of(Send([OutgoingMessage("orders", b"x", key="same")], f"t{number}"))
+    trips.take_over()
+    spent, received = trips.of(Receive("g", "orders", COUNT, 1_000))
+    assert isinstance(received, Received)
+    assert len(received.deliveries) == COUNT
+    assert spent <= COUNT / 16 + 8
+
+
+def test_a_sweep_looks_at_a_queue_once_until_its_messages_are_old(trips: Trips) -> None:
+    trips.of(*(Send([OutgoingMessage(f"topic-{number}", b"x")]) for number in range(200)))
+    trips.take_over()
+    while (swept := trips.of(TrimTopics(1_000)))[1] != Progress(0):
+        assert swept[0] <= 64 + 1
+    assert trips.of(TrimTopics(1_000))[0] == 0
+    trips.now += trips.store.settings.retention_ms + 1
+    _, progress = trips.of(TrimTopics(1_000))
+    assert progress == Progress(64, more=True)
+    while progress != Progress(0):
+        progress = trips.of(TrimTopics(1_000))[1]
+    assert all(topic.starts == topic.ends for topic in trips.store.topics())

@@ -19,6 +19,7 @@ from tallystick.broker.metrics import MAX_LAG_SERIES, Metrics, StoreCollector
 from tallystick.broker.outbound.allow_list import AllowedUrls
 from tallystick.broker.outbound.outbound import Outbound
 from tallystick.broker.sweeps import deliver_delayed, start_sweeps
+from tallystick.broker.threads import on_a_thread
 from tallystick.broker.waiters import Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
@@ -29,6 +30,7 @@ from tallystick.store.protocol import Store, Written
 log = logging.getLogger("tallystick.broker")
 
 COUNT_EVERY_MS = 1_000
+COUNT_SECONDS = 2.0  # for a look at the store: whoever collects metrics wants an answer while a server is slow, too
 
 
 def open_store(config: Config) -> Store:
@@ -123,9 +125,11 @@ class Broker:
         if passed - self._counted_at >= COUNT_EVERY_MS and self._store.failure() is None:
             self._counted_at = passed
             self._collector.now_ms = self.clock.now_ms()
-            with contextlib.suppress(TallystickError):  # too busy, or failing just now: the last numbers will do
-                self._collector.counts = await self._writer.look(lambda store: store.counts())
-                self._collector.groups = await self._writer.look(lambda store: store.lags(MAX_LAG_SERIES))
+            # Too busy, too slow, or failing just now: the last numbers will do.
+            with contextlib.suppress(TallystickError, TimeoutError):
+                async with asyncio.timeout(COUNT_SECONDS):
+                    self._collector.counts = await self._writer.look(lambda store: store.counts())
+                    self._collector.groups = await self._writer.look(lambda store: store.lags(MAX_LAG_SERIES))
 
     async def deliver_delayed(self) -> None:
         """For those who move its clock: what has become due is visible when this returns."""
@@ -154,7 +158,7 @@ class Broker:
         await self.calls.close()
         await self._writer.stop()
         await self._outbound.close()
-        self._store.close()
+        await on_a_thread(self._store.close, "tallystick-close")
 
 
 def _call_settings(config: Config) -> CallSettings:

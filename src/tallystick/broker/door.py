@@ -466,7 +466,7 @@ class BrokerDoor:
     def not_ready(self) -> str | None:
         """Why no work is taken; None if it is."""
         refusal = self._admission.refusal
-        return self._store.failure() if refusal is None else refusal.code
+        return self._writer.failure() if refusal is None else refusal.code
 
     def answered(self, route: str, status: int | str) -> None:
         """Count a request. `route` comes from a closed set, never from what somebody sent."""

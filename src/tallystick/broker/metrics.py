@@ -87,6 +87,9 @@ class StoreCollector:
         yield requests
         stopped = 1 if self._store.failure() else 0
         yield GaugeMetricFamily("tallystick_store_failed", "1 while the store cannot write.", value=stopped)
+        if self._store.remote:
+            trips = self._store.round_trips()
+            yield CounterMetricFamily("tallystick_store_round_trips", "Round trips to the store's server.", value=trips)
         if self.counts is not None:
             yield from self._gauges(self.counts)
         yield self._lag()

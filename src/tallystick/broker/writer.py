@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import Histogram
 
+from tallystick.broker.threads import on_a_thread
 from tallystick.core.clock import Clock
 from tallystick.core.errors import Busy, Draining, StorageFailed, TallystickError
 from tallystick.core.ops import OpResult, Prepare, PrepareColumns, PreparePart, Send
@@ -23,6 +24,9 @@ T = TypeVar("T")
 MAX_BATCH_OPS = 8_192
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 MAX_WAITING_OPS = 100_000
+RECOVER_EVERY_SECONDS = 0.25  # a store that has failed is tried again, whether somebody asks for something or not
+# Who comes while a server has been silent for so long is told so, instead of waiting for nobody knows what.
+PATIENCE_SECONDS = 10.0
 
 
 class SpaceGuard:
@@ -86,6 +90,7 @@ class Writer:
         self._waiting_ops = 0
         self._condition = threading.Condition()
         self._stopping = False
+        self._began: float | None = None  # when the store was asked for what it has not answered yet
         self.refusal: type[TallystickError] = Draining  # what is told to those who come when it has ended
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="tallystick-writer", daemon=True)
@@ -110,6 +115,8 @@ class Writer:
         with self._condition:
             if self._stopping:
                 raise self.refusal()
+            if (silence := self._silence()) is not None:
+                raise StorageFailed(silence)
             if self._waiting and (
                 self._waiting_bytes + weight > self._max_waiting or self._waiting_ops > MAX_WAITING_OPS
             ):
@@ -120,12 +127,23 @@ class Writer:
             self._condition.notify()
         return future
 
+    def failure(self) -> str | None:
+        """Why the store takes no work just now; None if it does."""
+        return self._store.failure() or self._silence()
+
+    def _silence(self) -> str | None:
+        began = self._began
+        if began is None or not self._store.remote:
+            return None
+        seconds = time.monotonic() - began
+        return None if seconds < PATIENCE_SECONDS else f"the shared store has not answered for {seconds:.0f} s"
+
     async def stop(self) -> None:
         """Finish what waits, then end."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
-        await asyncio.to_thread(self._thread.join)
+        await on_a_thread(self._thread.join, "tallystick-stop")
 
     # --- the writer's thread -----------------------------------------------------------------------------------
 
@@ -135,17 +153,22 @@ class Writer:
             if works is None:
                 return
             made: list[Written] = []
+            self._began = time.monotonic()
             if self._store.failure() is not None:
                 self._try_to_recover(made)
             answers = self._commit(works, made)
+            self._began = None
             self._loop.call_soon_threadsafe(self._deliver, works, answers, made)
 
     def _take(self) -> list[_Work] | None:
+        """What is to be done next; nothing if it is time to try a store again that has failed; None at the end."""
         with self._condition:
             while not self._waiting:
                 if self._stopping:
                     return None
-                self._condition.wait()
+                failed = self._store.failure() is not None
+                if not self._condition.wait(RECOVER_EVERY_SECONDS if failed else None):
+                    return []
             ops = size = count = 0
             for work in self._waiting:
                 if count and (ops + len(work.ops) > MAX_BATCH_OPS or size + work.weight > MAX_BATCH_BYTES):

@@ -433,14 +433,21 @@ class GroupViews(Protocol):
 class StoreHealth(Protocol):
     """Whether the store works, and how much it has to do."""
 
+    @property
+    def remote(self) -> bool:
+        """Whether a server keeps it, which may be slow to answer, or not answer at all."""
+
+    def round_trips(self) -> int:
+        """How many were made to that server."""
+
     def counts(self) -> Counts: ...
 
     def failure(self) -> str | None:
         """Why the store has stopped, or None while it works."""
 
     def recover(self) -> Written | None:
-        """Try to leave a failure that may pass (a full disk); None while it stays. Once the store works again: what
-        the write that failed has made after all, as far as somebody may wait for it."""
+        """Try to leave a failure that may pass (a full disk, a server that is away); None while it stays. Once the
+        store works again: what the write that failed has made after all, as far as somebody may wait for it."""
 
     def close(self) -> None: ...
 

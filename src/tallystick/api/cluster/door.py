@@ -206,7 +206,10 @@ class ClusterDoor(ClusterViews):
         node = self._owners.node
         if node.membership.me.leaving:
             return Draining.code
-        return "the shared store cannot be reached" if node.away else None
+        if node.away:
+            return "the shared store cannot be reached"
+        told = [door.not_ready() for store in self._owners.own() if (door := self._owners.door(store)) is not None]
+        return told[0] if told and all(told) else None
 
     def answered(self, route: str, status: int | str) -> None:
         self._metrics.answered(route, str(status))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TypeVar
 
 import msgspec
 
@@ -15,9 +16,10 @@ from tallystick.store.kv import keys
 from tallystick.store.kv.appender import Appender
 from tallystick.store.kv.call_records import CallsRecord, CallsState, decode_calls, decode_state
 from tallystick.store.kv.catalog import Catalog, QueueId, Topic
-from tallystick.store.kv.engine import AREAS, Area, Changes, Engine, Wanted
+from tallystick.store.kv.engine import AREAS, Area, Changes, Engine, Found, Wanted
 from tallystick.store.protocol import Event, MadeTopic, StoreSettings
 
+T = TypeVar("T")
 Entries = Iterator[tuple[bytes, bytes]]
 Look = tuple[Area, bytes]
 # Of what a scan leads to. Each may be a transaction of a megabyte, and the one who scans may soon have enough.
@@ -83,24 +85,32 @@ class Batch:
         missing = sorted(key for key in wanted if key not in overlay)
         self._ahead[area].update(zip(missing, self.engine.get_many(area, missing), strict=True))
 
-    def foresee(self, wanted: Wanted) -> None:
+    def foresee(self, wanted: Wanted) -> Found:
         """Have an engine that is far away fetch what is about to be asked for, in one round trip; one that is near is
-        asked when it comes to that."""
+        asked when it comes to that. Tells what is new."""
         if not self.engine.remote:
-            return
+            return {}
         missing = {area: self._unknown(area, asked) for area, asked in wanted.items()}
-        if any(missing.values()):
-            for area, found in self.engine.look_up(missing).items():
-                self._ahead[area].update(found)
+        found = self.engine.look_up(missing) if any(missing.values()) else {}
+        for area, values in found.items():
+            self._ahead[area].update(values)
+        return found
 
     def foreseeing(self, found: Entries, looks: Callable[[bytes], Iterable[Look]]) -> Entries:
         """What a scan finds, and what each of its keys leads to is foreseen, some of them at a time."""
-        return self._in_pieces(found, looks) if self.engine.remote else found
+        return self._in_pieces(found, lambda entry: looks(entry[0]), keep=True) if self.engine.remote else found
 
-    def _in_pieces(self, found: Entries, looks: Callable[[bytes], Iterable[Look]]) -> Entries:
+    def foreseeing_for(self, found: Iterable[T], looks: Callable[[T], Iterable[Look]]) -> Iterator[T]:
+        """The same of anything that leads to keys, for somebody who walks over much: what was passed is not kept."""
+        return self._in_pieces(iter(found), looks, keep=False) if self.engine.remote else iter(found)
+
+    def _in_pieces(self, found: Iterator[T], looks: Callable[[T], Iterable[Look]], keep: bool) -> Iterator[T]:
         while piece := list(islice(found, FORESEEN_AT_ONCE)):
-            self.foresee(by_area(look for key, _ in piece for look in looks(key)))
+            new = self.foresee(by_area(look for one in piece for look in looks(one)))
             yield from piece
+            for area, values in new.items() if not keep else ():
+                for key in values:
+                    self._ahead[area].pop(key, None)
 
     def _unknown(self, area: Area, asked: Iterable[bytes]) -> list[bytes]:
         overlay, ahead = self.changes.keys[area], self._ahead[area]

@@ -9,7 +9,7 @@ from tallystick.core.calls import CallSpec, CallState, CallsView, CallView, Outg
 from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.transaction import Prepared, Resolved
 from tallystick.store.kv import keys, views
-from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.batch import Batch, Look
 from tallystick.store.kv.call_records import CallProgress, CallsState
 
 _PUBLIC: dict[str, CallState] = {
@@ -108,7 +108,8 @@ def scan(batch: Batch, state: str | None, after: str | None, limit: int) -> tupl
     transaction is not in line."""
     kinds: dict[str, tuple[keys.OfCall, ...]] = {"waiting": _WAITING, "parked": _PARKED}
     found: list[CallView] = []
-    for kind, key in _listed(batch, kinds.get(state or "", (*_PARKED, *_WAITING)), after):
+    listed = _listed(batch, kinds.get(state or "", (*_PARKED, *_WAITING)), after)
+    for kind, key in batch.foreseeing_for(listed, _looks):
         view = _view_at(batch, *kind.call(key))
         if view is not None:
             found.append(view)
@@ -129,6 +130,11 @@ def _listed(batch: Batch, kinds: tuple[keys.OfCall, ...], after: str | None) -> 
         low, high = kind.all
         for key, _ in batch.scan("index", keys.behind(start) if start and number == 0 else low, high):
             yield kind, key
+
+
+def _looks(listed: tuple[keys.OfCall, bytes]) -> list[Look]:
+    gid, _ = listed[0].call(listed[1])
+    return [("index", keys.CALLS_STATE.key(gid)), ("tx", keys.CALLS.key(gid))]
 
 
 def _view_at(batch: Batch, gid: str, index: int) -> CallView | None:

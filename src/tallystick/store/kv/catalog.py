@@ -110,6 +110,7 @@ class Catalog:
         self.marks: dict[int, LineMark] = {}
         self.origins: dict[Origin, int] = {}
         self.visible_low: dict[bytes, int] = {}  # per group and topic, where a scan for visible leases may begin
+        self.heads: dict[QueueId, int] = {}  # when the first chunk of a queue was stored, as far as a sweep has seen it
         self.round_robin: dict[int, int] = {}  # per topic, the turn of the next message without a key
         self.receive_turns: dict[int, int] = {}  # per topic, the queue at which the next receive begins
         # No lease of a call ends before this. A look at those that ended walks over all that were ever finished since
@@ -151,7 +152,7 @@ class Catalog:
 
     def remove_topic(self, topic: Topic) -> None:
         del self.topics[topic.name], self.topics_by_id[topic.id]
-        for known in (self.ends, self.starts):
+        for known in (self.ends, self.starts, self.heads):
             for queue in range(topic.most_queues):
                 known.pop((topic.id, queue), None)
         self.round_robin.pop(topic.id, None)

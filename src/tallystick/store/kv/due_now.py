@@ -9,7 +9,7 @@ from tallystick.core.errors import NotFound
 from tallystick.core.ops import OpResult
 from tallystick.core.transaction import Prepared
 from tallystick.store.kv import calls, checks, keys
-from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.batch import Batch, Look
 from tallystick.store.protocol import Hurry, HurryAll, Progress
 
 EXAMINED = 10_000
@@ -31,11 +31,16 @@ def all_of_them(batch: Batch, op: HurryAll) -> Progress:
     """Transactions, not calls, are counted. `more` if there may be others."""
     done = 0
     gids = list(islice(_far_away(batch, batch.now + op.after_ms), EXAMINED))
-    for gid in dict.fromkeys(gids):
+    for gid in batch.foreseeing_for(dict.fromkeys(gids), lambda gid: _looks(batch, gid)):
         if done >= op.limit:
             return Progress(done, more=True)
         done += one(batch, Hurry(gid)) is None
     return Progress(done, more=len(gids) >= EXAMINED)
+
+
+def _looks(batch: Batch, gid: str) -> Iterator[Look]:
+    yield from batch.looks_at(gid, checked=True)
+    yield "index", keys.CALLS_STATE.key(gid)
 
 
 def _far_away(batch: Batch, after: int) -> Iterator[str]:
@@ -45,7 +50,8 @@ def _far_away(batch: Batch, after: int) -> Iterator[str]:
                 if why != calls.FIRST:
                     yield keys.DUE_CALL.call(key)[0]
             continue
-        for key, _ in batch.scan("index", *keys.DUE.since(channel.id, after + 1)):
+        line = batch.scan("index", *keys.DUE.since(channel.id, after + 1))
+        for key, _ in batch.foreseeing(line, lambda key: [("index", keys.CHECK.key(keys.DUE.name(key)))]):
             gid = keys.DUE.name(key)
             if batch.get("index", keys.CHECK.key(gid)) is not None:
                 yield gid

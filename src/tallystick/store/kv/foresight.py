@@ -54,6 +54,13 @@ def _batch(batch: Batch, op: ops.CommitBatch) -> Iterator[Look]:
     yield "tx", keys.TRANSACTION.key(op.gid)
 
 
+def _receive(batch: Batch, op: protocol.Receive) -> Iterator[Look]:
+    topic, group = batch.catalog.topics.get(op.topic), batch.catalog.groups.get(op.group)
+    if topic is not None and group is not None:
+        for queue in range(topic.queues):
+            yield "index", keys.CURSOR.key(keys.group_topic(group, topic.id), queue)
+
+
 def _receipts(batch: Batch, op: ops.Ack | ops.Nack | ops.Renew) -> Iterator[Look]:
     try:
         for gt, queue, offset in leases.named(batch, op.group, op.receipts):
@@ -101,6 +108,7 @@ _LOOKS: dict[type, Callable[[Batch, Any], Iterator[Look]]] = {
     ops.Renew: _receipts,
     ops.CommitOffsets: _stored_offsets,
     protocol.OperatorResolve: _resolving,
+    protocol.Receive: _receive,
     protocol.FailChecks: _unanswered,
     protocol.FinishCalls: _called,
 }

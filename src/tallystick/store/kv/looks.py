@@ -46,6 +46,7 @@ class Looks:
     def read(
         self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int, columns: Welcome = "none"
     ) -> Slice:
+        self._refuse_while_away()
         visible, reader = self._visible, self._reader
         shown = visible.known(topic)
         known = shown.topic
@@ -66,9 +67,16 @@ class Looks:
         return piece
 
     def offsets_at(self, topic: str, timestamp: int) -> list[int]:
+        self._refuse_while_away()
         visible, reader = self._visible, self._reader
         shown = visible.known(topic)
         return [reader.offset_at(shown.topic, queue, start, timestamp) for queue, start in enumerate(shown.starts)]
+
+    def _refuse_while_away(self) -> None:
+        """A server that did not answer the writer is not asked by each reader as well, who would wait for as long. A
+        disk that takes no more writes can still be read."""
+        if self._failure is not None and self._engine.remote:
+            raise self._failure.told()
 
     def topics(self) -> list[TopicView]:
         return [shown.view() for shown in self._visible.topics()]
@@ -132,5 +140,12 @@ class Looks:
     def counts(self) -> Counts:
         return views.counts(self._look())
 
+    @property
+    def remote(self) -> bool:
+        return self._engine.remote
+
     def failure(self) -> str | None:
         return self._failure.reason if self._failure else None
+
+    def round_trips(self) -> int:
+        return 0

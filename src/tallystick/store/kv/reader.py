@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 from msgspec import Struct
@@ -36,6 +37,8 @@ class QueueReader:
 
     CACHED_CHUNKS = 64
     CACHED_BYTES = 16 * 1024 * 1024
+    # What a server sends with the chunk that was asked for, and is wanted next: small ones come many at a time.
+    AHEAD_CHUNKS, AHEAD_BYTES = 16, 256 * 1024
 
     def __init__(self, engine: Engine, visible: Visible) -> None:
         self._engine, self._visible = engine, visible
@@ -125,11 +128,16 @@ class QueueReader:
         for (of_topic, of_queue, _), (chunk, _) in reversed(self._cache.items()):
             if (of_topic, of_queue) == (topic.id, queue) and chunk.base <= offset < chunk.base + len(chunk):
                 return chunk
-        for last, found in self._stored(topic, queue, offset, end):
+        first: Chunk | None = None
+        size = 0
+        most = self.AHEAD_CHUNKS if self._engine.remote else 1
+        for last, found in islice(self._stored(topic, queue, offset, end), most):
             chunk = chunk_of(found, topic.name, queue) if isinstance(found, StoredColumns) else _decode_chunk(found)
             self._keep((topic.id, queue, last), chunk, len(found))
-            return chunk
-        return None
+            first, size = first or chunk, size + len(found)
+            if size >= self.AHEAD_BYTES:
+                break
+        return first
 
     def _keep(self, key: tuple[int, int, int], chunk: Chunk, size: int) -> None:
         self._cache[key] = chunk, size

@@ -43,6 +43,10 @@ class KvStore(Looks):
         except EngineFailed as error:
             self._failure = error
             raise error.told() from error
+        except StorageFailed as error:
+            # A look got no answer, however often it was tried. Nothing was written; all is read again by `recover`.
+            self._failure = EngineFailed(error.detail, may_pass=True)
+            raise
         except BaseException:
             # Nothing was written, but the catalog may be ahead of the engine: read it again.
             self._reload()

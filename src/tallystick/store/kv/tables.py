@@ -7,7 +7,7 @@ checks, so that they cost nothing for the history; one that is checked meanwhile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from tallystick.core.message import KeptMessage, dated
 from tallystick.core.transaction import CheckState, Prepared, Record, Resolved, Undecided
 from tallystick.core.wire import Split, TableName
 from tallystick.store.kv import call_views, keys, views
-from tallystick.store.kv.batch import Batch, decode_pending
+from tallystick.store.kv.batch import Batch, Look, decode_pending
 from tallystick.store.kv.call_records import decode_calls, decode_state
 from tallystick.store.kv.catalog import decode_mark
 from tallystick.store.kv.delayed import decode_delayed
@@ -97,6 +97,8 @@ def page(batch: Batch, reader: QueueReader, query: TableQuery) -> TablePage:
     else:
         make, at_once = _MAKERS[query.table]
         entries = _entries(batch, query)
+        if query.table in _LOOKS:
+            entries = batch.foreseeing_for(entries, _LOOKS[query.table])
         size = examined = 0
         while some := list(islice(entries, min(at_once, query.limit - len(rows)))):
             for row, weight in make(batch, some, query):
@@ -186,7 +188,7 @@ def _resolved_row(gid: str, record: Resolved) -> Row:
 def _half_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
     for _, kind, key, _ in entries:
         gid = kind.name(key)
-        stored = batch.engine.get("tx", keys.TRANSACTION.key(gid))
+        stored = batch.get("tx", keys.TRANSACTION.key(gid))
         record = None if stored is None else _decode_record(stored)
         if not isinstance(record, Prepared) or not _wanted(record, query):
             continue
@@ -222,8 +224,8 @@ def _call_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _R
     """Calls of transactions that have an outcome; by an index, the one call that its key names."""
     for _, kind, key, value in entries:
         gid, only = kind.call(key) if isinstance(kind, keys.OfCall) else (kind.name(key), None)
-        stored = value if only is None else batch.engine.get("index", keys.CALLS_STATE.key(gid))
-        spec = batch.engine.get("tx", keys.CALLS.key(gid))
+        stored = value if only is None else batch.get("index", keys.CALLS_STATE.key(gid))
+        spec = batch.get("tx", keys.CALLS.key(gid))
         if stored is None or spec is None:
             continue
         state = decode_state(stored)
@@ -240,6 +242,22 @@ def _call_row(view: CallView) -> Row:
     when = (view.next_at or None, view.last_error or None, view.finished_at or None, view.created_at)
     return (*what, *when, view.size)
 
+
+def _half_looks(entry: _Entry) -> list[Look]:
+    gid = entry[1].name(entry[2])
+    return [("tx", keys.TRANSACTION.key(gid)), ("index", keys.CHECK.key(gid))]
+
+
+def _call_looks(entry: _Entry) -> list[Look]:
+    _, kind, key, _ = entry
+    if not isinstance(kind, keys.OfCall):
+        return [("tx", keys.CALLS.key(kind.name(key)))]
+    gid, _ = kind.call(key)
+    return [("index", keys.CALLS_STATE.key(gid)), ("tx", keys.CALLS.key(gid))]
+
+
+# What an engine that is far away is asked for together, where rows are made of one key at a time.
+_LOOKS: dict[str, Callable[[_Entry], list[Look]]] = {"half": _half_looks, "calls": _call_looks}
 
 _Maker = Callable[[Batch, Sequence[_Entry], TableQuery], _Rows]
 # How the rows of each table are made, and of how many keys at a time: of one where a key may stand for many rows.
@@ -264,7 +282,10 @@ def _records(batch: Batch, entries: Sequence[_Entry]) -> Iterator[tuple[str, Und
         yield gid, None if value is None else decode_pending(value)
 
 
-def _values(batch: Batch, area: Area, wanted: Iterable[bytes]) -> dict[bytes, bytes | None]:
+def _values(batch: Batch, area: Area, wanted: Collection[bytes]) -> dict[bytes, bytes | None]:
+    if batch.engine.remote:
+        batch.foresee({area: wanted})
+        return {key: batch.get(area, key) for key in wanted}
     ordered = sorted(wanted)
     return dict(zip(ordered, batch.engine.get_many(area, ordered), strict=True))
 
@@ -278,16 +299,17 @@ def _check_states(batch: Batch, records: Iterable[tuple[str, Undecided | Resolve
     """What checking has come to, for those that were ever claimed.
 
     Which those can be is told by the marks as they are stored: the writer's own may be ahead. They are read after the
-    transactions, so whatever was claimed when those were found is known.
+    transactions, so whatever was claimed when those were found is known. A mark saves a look at the disk; of an engine
+    that is far away it is not asked for, because the looks of many cost one round trip.
     """
     claimed: dict[int, int] = {}
     wanted: dict[bytes, str] = {}
     for gid, record in records:
         if isinstance(record, Undecided):
-            if record.channel not in claimed:
+            if record.channel not in claimed and not batch.engine.remote:
                 mark = batch.engine.get("index", keys.MARK.key(record.channel))
                 claimed[record.channel] = 0 if mark is None else decode_mark(mark).claimed
-            if record.first_check_at <= claimed[record.channel]:
+            if batch.engine.remote or record.first_check_at <= claimed[record.channel]:
                 wanted[keys.CHECK.key(gid)] = gid
     found = _values(batch, "index", wanted) if wanted else {}
     return {wanted[key]: _decode_check(value) for key, value in found.items() if value is not None}

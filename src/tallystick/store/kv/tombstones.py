@@ -47,7 +47,8 @@ def _forget(batch: Batch, gid: str) -> None:
 
 def _expire_kept(batch: Batch, limit: int) -> int:
     done = 0
-    for key, _ in islice(batch.scan("index", *keys.KEPT.before(batch.now)), limit):
+    found = islice(batch.scan("index", *keys.KEPT.before(batch.now)), limit)
+    for key, _ in batch.foreseeing(found, lambda key: [("index", keys.CALLS_STATE.key(keys.KEPT.name(key)))]):
         batch.delete("index", key)
         _forget(batch, keys.KEPT.name(key))
         done += 1

@@ -17,6 +17,7 @@ from tallystick.store.kv.visible import show
 from tallystick.store.protocol import DeleteTopic, MadeTopic, Progress, PutTopic, TrimTo, TrimTopics
 
 _MESSAGE = "a message"
+_LOOKS_AT_ONCE = 64  # at the heads of queues, by one sweep: each may be a round trip
 
 
 def known(catalog: Catalog, name: str) -> Topic:
@@ -126,13 +127,25 @@ def delete(batch: Batch, op: DeleteTopic) -> None:
 
 def trim(batch: Batch, op: TrimTopics) -> Progress:
     """Drop the chunks at the head of each queue that have outlived the topic's retention."""
-    left = op.limit
+    left, looks = op.limit, _LOOKS_AT_ONCE
     for topic in list(batch.catalog.topics.values()):
         for queue in range(topic.queues):
+            if _is_young(batch, topic, queue):
+                continue
             left -= _trim_queue(batch, topic, queue, left)
-            if left <= 0:
-                return Progress(op.limit, more=True)
+            looks -= 1
+            if left <= 0 or looks <= 0:
+                return Progress(op.limit - left, more=True)
     return Progress(op.limit - left)
+
+
+def _is_young(batch: Batch, topic: Topic, queue: int) -> bool:
+    """Whether the queue is empty, or begins with what was stored recently, as far as that is known."""
+    where = (topic.id, queue)
+    if batch.catalog.starts.get(where, 0) >= batch.catalog.ends.get(where, 0):
+        return True
+    head = batch.catalog.heads.get(where)
+    return head is not None and head >= batch.now - topic.retention_ms
 
 
 def trim_to(batch: Batch, op: TrimTo) -> Progress:
@@ -167,20 +180,26 @@ def _drop_before(batch: Batch, topic: Topic, queue: int, offset: int, limit: int
     batch.delete_range("log", *keys.CHUNK.between(*where, 0, offset))
     batch.delete_range("index", *keys.REFERENCE.before(*where, offset))
     batch.catalog.starts[where] = batch.trimmed[where] = offset
+    batch.catalog.heads.pop(where, None)
     batch.touched.add(topic.id)
     batch.put("index", keys.START.key(*where), keys.u64(offset))
     return dropped
 
 
 def _trim_queue(batch: Batch, topic: Topic, queue: int, limit: int) -> int:
+    where = (topic.id, queue)
     oldest = batch.now - topic.retention_ms
-    start = batch.catalog.starts.get((topic.id, queue), 0)
+    start = batch.catalog.starts.get(where, 0)
     trimmed, new_start = 0, start
+    head = batch.now  # unless there is an older one: of what this very unit appends nothing is found yet
     for key, value in batch.engine.scan("log", *keys.CHUNK.since(topic.id, queue, start)):
-        if trimmed >= limit or decode_head(value).stored_at >= oldest:
+        stored_at = decode_head(value).stored_at
+        if trimmed >= limit or stored_at >= oldest:
+            head = stored_at
             break
         trimmed += 1
         new_start = keys.CHUNK.last(key) + 1
     if trimmed:
         _drop_before(batch, topic, queue, new_start, trimmed)
+    batch.catalog.heads[where] = head
     return trimmed

@@ -10,7 +10,7 @@ from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.transaction import Prepared, Resolved
 from tallystick.core.wire import GroupView, QueueOffset, TransactionView
 from tallystick.store.kv import keys, places, topics
-from tallystick.store.kv.batch import Batch
+from tallystick.store.kv.batch import Batch, Look
 from tallystick.store.kv.catalog import Topic
 from tallystick.store.kv.reader import QueueReader
 from tallystick.store.kv.tombstones import decode_outcomes
@@ -115,7 +115,9 @@ def scan(
     first, place = _read_token(stages, after) if after is not None else (0, "")
     found: list[TransactionView] = []
     for number in range(first, len(stages)):
-        for examined, (token, gid) in enumerate(_places(batch, stages[number], place)):
+        named = _places(batch, stages[number], place)
+        foreseen = batch.foreseeing_for(named, lambda one: batch.looks_at(one[1], checked=True))
+        for examined, (token, gid) in enumerate(foreseen):
             view = transaction(batch, gid)
             if view and (state is None or view.state == state) and group in (None, view.group):
                 found.append(view)
@@ -130,10 +132,8 @@ def scan(
 
 def groups(batch: Batch, reader: QueueReader, only: str | None) -> list[GroupView]:
     """Every (group, topic) pair that has a cursor or a stored offset."""
-    views: list[GroupView] = []
-    for name, group_id in sorted(batch.catalog.groups.items()):
-        if only in (None, name):
-            views.extend(group_view(batch, reader, name, topic) for topic in _topics_of(batch, group_id))
+    names = [name for name in sorted(batch.catalog.groups) if only in (None, name)]
+    views = [group_view(batch, reader, *pair) for pair in _pairs(batch, names)]
     if only is not None and only not in batch.catalog.groups:
         raise NotFound(f"there is no consumer group {only!r}", field="group")
     return views
@@ -141,8 +141,21 @@ def groups(batch: Batch, reader: QueueReader, only: str | None) -> list[GroupVie
 
 def lags(batch: Batch, most: int) -> list[GroupView]:
     """The lag of the first `most` (group, topic) pairs."""
-    pairs = ((name, topic) for name, id_ in sorted(batch.catalog.groups.items()) for topic in _topics_of(batch, id_))
-    return [lag_view(batch, name, topic) for name, topic in islice(pairs, most)]
+    return [lag_view(batch, *pair) for pair in islice(_pairs(batch, sorted(batch.catalog.groups)), most)]
+
+
+def _pairs(batch: Batch, names: list[str]) -> Iterator[tuple[str, Topic]]:
+    """The groups with their topics; where each stands there is foreseen."""
+    known = batch.catalog.groups
+
+    def looks(pair: tuple[str, Topic]) -> Iterator[Look]:
+        gt = keys.group_topic(known[pair[0]], pair[1].id)
+        for queue in range(pair[1].queues):
+            yield "index", keys.CURSOR.key(gt, queue)
+            yield "index", keys.STORED.key(gt, queue)
+
+    pairs = ((name, topic) for name in names for topic in _topics_of(batch, known[name]))
+    return batch.foreseeing_for(pairs, looks)
 
 
 def _topics_of(batch: Batch, group_id: int) -> Iterator[Topic]:
@@ -159,7 +172,8 @@ def group_view(batch: Batch, reader: QueueReader, name: str, topic: Topic) -> Gr
     view = lag_view(batch, name, topic)
     gt = keys.group_topic(batch.catalog.groups.get(name, 0), topic.id)
     for one in view.queues:
-        _note_oldest(batch, reader, view, gt, topic, one.queue, one.offset)
+        if one.lag:
+            _note_oldest(batch, reader, view, gt, topic, one)
     return view
 
 
@@ -185,12 +199,11 @@ def _place(batch: Batch, gt: bytes, queue: int, start: int) -> tuple[int, int]:
     return max(places.offset(batch, gt, queue) or 0, start), 0
 
 
-def _note_oldest(
-    batch: Batch, reader: QueueReader, view: GroupView, gt: bytes, topic: Topic, queue: int, place: int
-) -> None:
-    first = next(batch.scan("index", *keys.LEASE.of_queue(gt, queue)), None)
-    oldest = place if first is None else keys.LEASE.offset(first[0])
-    at = reader.stored_at(topic, queue, oldest)
+def _note_oldest(batch: Batch, reader: QueueReader, view: GroupView, gt: bytes, topic: Topic, one: QueueOffset) -> None:
+    leased = one.lag > one.end - one.offset
+    first = next(batch.scan("index", *keys.LEASE.of_queue(gt, one.queue)), None) if leased else None
+    oldest = one.offset if first is None else keys.LEASE.offset(first[0])
+    at = reader.stored_at(topic, one.queue, oldest)
     if at is not None and (view.oldest_unsettled_at is None or at < view.oldest_unsettled_at):
         view.oldest_unsettled_at = at
 

@@ -45,6 +45,9 @@ class SharedStore(KvStore):
         self._engine.write(changes)
         return store_id
 
+    def round_trips(self) -> int:
+        return self.server.trips
+
     def close(self) -> None:
         super().close()
         self.server.close()

@@ -12,6 +12,7 @@ from tallystick.extras import need
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.shared.connections import Connections
 from tallystick.store.shared.definitions import table_statements
+from tallystick.store.shared.postgresql_session import PatientConnection
 from tallystick.store.shared.server import Fence, ServerAway
 
 need("postgresql")
@@ -22,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
 from psycopg.pq import Format  # noqa: E402
 from psycopg.types.numeric import Int4, Int8  # noqa: E402
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+Connection = PatientConnection
 
 # A dead server is noticed within seconds, and after a failover the one that takes writes is looked for. What the
 # operator's URL says goes before.
@@ -69,7 +70,7 @@ class PostgresqlLink:
 
     def _connect(self) -> Connection:
         # Each statement is prepared at its first use: there are few, and planning one costs more than running it.
-        connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=0)
+        connection = Connection.connect(self._conninfo, autocommit=True, prepare_threshold=0)
         connection.adapters.register_dumper(_Keys, _KeysDumper)
         chosen = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
         connection.execute(f"select {chosen}")
