@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from tallystick.chaos.display import ChaosDisplay, blows_text
-from tallystick.chaos.engines import OWN
+from tallystick.chaos.engines import OWN, check_store
 from tallystick.chaos.modes import MODES, PROMISES, Mode
 from tallystick.chaos.run import ROCKSDB, ChaosOptions, ModeResult, Run
 from tallystick.chaos.schedule import Sizes
@@ -61,6 +61,8 @@ def chaos(
 ) -> None:
     need("server")
     chosen = random.randrange(1_000_000) if seed is None else seed  # noqa: S311 - shown, so that it can be given again
+    if store != ROCKSDB:
+        check_store(store)
     if mode == "all" and "://" in store:
         raise InvalidRequest("--mode: one mode for each empty database that --store names", field="--mode")
     sizes = Sizes(producers, brokers, consumers, engine=int(store == OWN))

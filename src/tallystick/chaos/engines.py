@@ -149,5 +149,13 @@ def _programs() -> Path:
     return versions[-1].parent if versions else Path(str(found)).parent
 
 
+def check_store(store: str) -> None:
+    """Refuse what `engine_at` could make nothing of."""
+    if store == OWN:
+        _programs()
+    else:
+        GivenEngine(store)
+
+
 def engine_at(store: str, log: Path) -> ChaosEngine:
     return OwnPostgresql(log) if store == OWN else GivenEngine(store)

@@ -19,7 +19,7 @@ from tallystick.chaos.verdict import Findings
 from tallystick.demo.looks import log_values, transactions, unsettled_messages
 from tallystick.link import Link
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0  # a slow machine breaks no promise
 UNDECIDED = ("prepared", "parked")
 
 
