@@ -66,6 +66,8 @@ WAYS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
     "list_calls": ((None, None, 1), ("calls",)),
     "call_topics": ((), ("call topics",)),
     "call_hosts": ((), ("call hosts",)),
+    "called_hosts": ((), ("call hosts",)),
+    "cluster": ((), ("broker",)),
     "groups": (("g",), ("group", "g")),
     "stored_offsets": (("g", "orders"), ("group", "g", "orders")),
     "ledger": (("app",), ("ledger", "app")),
@@ -74,7 +76,9 @@ WAYS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
     "page": (("half", 1), ("table", "half")),
     "info": ((), ("broker",)),
     "metrics": ((), ("metrics",)),
+    "families": ((), ("metrics",)),
     "topic": (("orders",), ("topic", "orders")),
+    "known_topic": (("orders",), ("topic", "orders")),
     "offsets_at": (("orders", 0), ("topic", "orders")),
     "read": (("orders", 0, 0, 1, 1), ("topic", "orders")),
     "fetch": (("orders", 0, 0, 1, 1, 0), ("topic", "orders")),
@@ -83,7 +87,7 @@ WAYS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
 }
 # What says nothing of anybody's messages: names, the time, whether there is work to be had, counting; and into how many
 # queues messages are divided that the caller is about to be asked about.
-OPEN = {"new_gid", "store_id", "now_ms", "not_ready", "answered", "queues_of"}
+OPEN = {"new_gid", "new_gid_of", "store_id", "now_ms", "not_ready", "answered", "queues_of"}
 
 
 def test_every_way_is_known_here() -> None:

@@ -88,6 +88,7 @@ def impostor(clock_ahead: float = 0.0, **changed: Any) -> Iterator[str]:
         "/readyz": changed.get("ready", (200, {"status": "ready"})),
         "/v1/transactions": (200, {"transactions": [], "next": None}),
         "/v1/groups": (200, {"groups": []}),
+        "/v1/cluster": (200, {"stores": [{"id": "s"}], "brokers": []}),
         "/v1/call-hosts": (200, {"hosts": []}),
     }
 

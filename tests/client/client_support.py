@@ -37,7 +37,7 @@ class Bank:
     def open(self) -> Any:
         if isinstance(self._place, Server):
             return self._place.connect(self._database)
-        return sqlite3.connect(self._place, timeout=10)
+        return sqlite3.connect(self._place, timeout=60)
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[Any]:

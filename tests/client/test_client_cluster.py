@@ -28,7 +28,7 @@ pytestmark = pytest.mark.postgresql
 
 QUICK = {"check_after": "500ms", "check_interval": "300ms", "redelivery_first": "100ms"}
 STORES = 4
-KEYS = [f"key-{number}" for number in range(12)]
+KEYS = [f"key-{number}" for number in range(64)]  # enough for every store to have some
 
 
 @pytest.fixture(scope="module")

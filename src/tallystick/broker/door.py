@@ -296,7 +296,10 @@ class BrokerDoor:
     async def call_topics(self) -> list[CallTopicView]:
         return await self._see(lambda store: store.call_topics(), "call topics")
 
-    async def call_hosts(self) -> list[HostView]:
+    async def called_hosts(self) -> list[HostView]:
+        return self.call_hosts()
+
+    def call_hosts(self) -> list[HostView]:
         self._caller.may_see("call hosts")
         return self._broker.calls.hosts()
 

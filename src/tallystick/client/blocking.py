@@ -259,7 +259,8 @@ class BlockingOperations:
         return self._call(lambda: self._operations.topic(name, broker=broker))
 
     def create_topic(self, name: str, *, queues: int | None = None, retention: float | None = None) -> TopicView:
-        """Create a topic, or change it, on every broker of this client; the view of the preferred one."""
+        """Create a topic, or change it, on every broker of this client; the view of the preferred one. A cluster has it
+        as a whole, on all of its stores."""
         return self._call(lambda: self._operations.create_topic(name, queues=queues, retention=retention))
 
     def info(self, *, broker: str | None = None) -> BrokerInfo:

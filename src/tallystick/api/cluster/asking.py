@@ -30,7 +30,7 @@ METHODS = frozenset(
     method.__name__
     for method in (
         BrokerDoor.batch,
-        BrokerDoor.call_hosts,
+        BrokerDoor.called_hosts,
         BrokerDoor.call_topics,
         BrokerDoor.calls,
         BrokerDoor.delete_topic,

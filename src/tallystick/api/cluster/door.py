@@ -223,6 +223,9 @@ class ClusterDoor(ClusterViews):
     def known_topic(self, name: str) -> NoReturn:
         raise TypeError("a cluster keeps nothing in memory")
 
+    def call_hosts(self) -> NoReturn:
+        raise TypeError("a cluster keeps nothing in memory")
+
     def read(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("streams are handed on as they come")
 

@@ -128,10 +128,10 @@ class ClusterViews(BrokerDoor):
                 newest[view.topic] = view
         return [newest[topic] for topic in sorted(newest)]
 
-    async def call_hosts(self) -> list[HostView]:
+    async def called_hosts(self) -> list[HostView]:
         """Each store has its own share of calls to a host, and its own opinion of it."""
         hosts: dict[str, HostView] = {}
-        for one in itertools.chain.from_iterable(await self._each(BrokerDoor.call_hosts)):
+        for one in itertools.chain.from_iterable(await self._each(BrokerDoor.called_hosts)):
             known = hosts.setdefault(one.name, HostView(one.name))
             hosts[one.name] = HostView(
                 one.name,

@@ -34,9 +34,9 @@ def look_at_broker(url: str, expected: bool, max_lag: int, max_pending: int) -> 
         yield _clock(info["now_ms"] / 1000, asked, answered)
         yield _pending(info, max_pending)
         yield from _durability(info)
-        yield from _cluster(broker)
         yield from _grpc(url, info.get("grpc_port", 0))
         try:
+            yield from _cluster(broker)
             yield from (_ready(broker), _parked(broker), _parked_calls(info), _circuits(broker), _lag(broker, max_lag))
         except TallystickError as error:
             yield Finding("broker", "problem", f"stopped answering: {error.detail}", "see the broker's log")

@@ -67,7 +67,7 @@ class Brokers:
                 self._learn(await self._views.ask(seconds))
             except Exception as error:  # whatever it is, giving up here would leave everybody waiting
                 tries += 1
-                (log.warning if tries == 1 else log.debug)("no broker answers yet: %s", error)
+                (log.info if tries == 1 else log.debug)("no broker answers yet: %s", error)
                 self._looked_once()
                 await asyncio.sleep(LOOK_AGAIN.wait_ms(tries) / 1000)
 

@@ -59,7 +59,7 @@ async def list_(asked: Asked, query: CallListQuery) -> CallPage:
 
 
 async def hosts(asked: Asked) -> HostList:
-    return HostList(await asked.door.call_hosts())
+    return HostList(await asked.door.called_hosts())
 
 
 # --- call topics -------------------------------------------------------------------------------------------------
