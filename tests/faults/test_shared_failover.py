@@ -196,9 +196,11 @@ def test_who_opens_a_store_at_another_galera_node_sees_all_that_was_told(galera:
         stream.unit("while it is behind", size=1)
         with ThreadPoolExecutor(1) as pool:
             opening = pool.submit(cluster.claim, "second", at[2])
-            eventually(lambda: galera[2].execute(WAITS), "it waits for what the others have")
-            assert not opening.done()
-            locking.cursor().execute("unlock tables")
+            try:
+                eventually(lambda: galera[2].execute(WAITS), "it waits for what the others have")
+                assert not opening.done()
+            finally:
+                locking.cursor().execute("unlock tables")
             stream.check(opening.result())
         refused(stream.store)
 
