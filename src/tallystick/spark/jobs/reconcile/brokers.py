@@ -88,10 +88,17 @@ def pin(url: str, only: tuple[str, ...]) -> PinnedLog:
         told = msgspec.convert(link.get("info"), BrokerInfo)
         views = [msgspec.convert(one, TopicView) for one in link.get("topics")["topics"]]
     chosen = [view for view in views if not only or view.name in only or view.name.startswith(DEAD_LETTERS)]
-    missing = [name for name in only if name not in {view.name for view in chosen}]
-    if missing:
-        raise NotFound(f"topics: the broker at {url} has no topic {', '.join(map(repr, missing))}", field="topics")
     return PinnedLog(url, told.store, told.now_ms, told.dedup_retention_ms, tuple(chosen))
+
+
+def require_topics(only: tuple[str, ...], pinned: Iterable[PinnedLog]) -> None:
+    """Each must be somewhere: a store of a cluster, or one of several brokers, may have had no message of it."""
+    pinned = list(pinned)
+    known = {view.name for broker in pinned for view in broker.topics}
+    missing = [name for name in only if name not in known]
+    if pinned and missing:
+        where = " and ".join(broker.url for broker in pinned)
+        raise NotFound(f"topics: the broker at {where} has no topic {', '.join(map(repr, missing))}", field="topics")
 
 
 def has_delayed(url: str) -> bool:

@@ -108,6 +108,7 @@ class SnapshotReader:
         self._keep("outboxes", [self._outbox(one) for one in producers if one.has_rows(settings.outbox_table)])
         self._keep("delayed messages", [self._delayed(url) for url in settings.brokers if brokers.has_delayed(url)])
         pinned = [brokers.pin(url, settings.topics) for url in settings.brokers]
+        brokers.require_topics(settings.topics, pinned)
         places = Places(pinned, consuming, settings)
         self._keep("log", [rows for broker in pinned for rows in self._log(broker, places)])
         self._keep("transactions", [self._transactions(broker) for broker in pinned])
