@@ -224,40 +224,49 @@ def pgbouncer(behind: Server, pool_mode: str, **settings: str) -> Iterator[Serve
 def mariadb_server(**settings: str) -> Iterator[Server]:
     """A MariaDB server of its own; `settings` are its system variables."""
     with _directory("mysql") as (directory, user):
-        data = directory / "data"
-        # A starting server removes every temporary table in its tmpdir: in a shared one, also those of the others.
-        scratch = directory / "tmp"
-        scratch.mkdir()
-        if os.getuid() == 0:
-            shutil.chown(scratch, user)
-        install = [_program("mariadb-install-db"), "--no-defaults", f"--datadir={data}", f"--tmpdir={scratch}"]
-        _run(user, [*install, "--auth-root-authentication-method=normal", "--skip-test-db"])
-        start = directory / "init.sql"
-        start.write_text(
-            f"create database if not exists {DATABASE};\n"
-            f"create user if not exists {USER}@'127.0.0.1' identified by '{PASSWORD}';\n"
-            f"grant all on *.* to {USER}@'127.0.0.1' with grant option;\n"
-        )
-        start.chmod(0o644)
         port = free_port()
-        small = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "16M", "skip_name_resolve": "1"}
-        chosen = {**small, "max_allowed_packet": "64M", **settings}
-        options = [f"--{name}={value}" for name, value in chosen.items()]
-        command = [_program("mariadbd"), "--no-defaults", f"--datadir={data}", f"--init-file={start}"]
-        place = [
-            "--bind-address=127.0.0.1",
-            f"--port={port}",
-            f"--socket={directory / 'socket'}",
-            f"--tmpdir={scratch}",
-        ]
+        _install_mariadb(directory, user)
+        command = _mariadb(directory, port, **settings)
         with contextlib.ExitStack() as runs:
 
             def launch() -> subprocess.Popen[bytes]:
-                return runs.enter_context(_running(user, [*command, *place, *options], directory, signal.SIGKILL))
+                return runs.enter_context(_running(user, command, directory, signal.SIGKILL))
 
             server = Server("mysql", "127.0.0.1", port, directory, launch(), pymysql.connect, launch=launch)
             _wait_until_ready(server, DATABASE)
             yield server
+
+
+def _install_mariadb(directory: Path, user: str) -> None:
+    # A starting server removes every temporary table in its tmpdir: in a shared one, also those of the others.
+    scratch = directory / "tmp"
+    scratch.mkdir()
+    if os.getuid() == 0:
+        shutil.chown(scratch, user)
+    install = [
+        _program("mariadb-install-db"),
+        "--no-defaults",
+        f"--datadir={directory / 'data'}",
+        f"--tmpdir={scratch}",
+    ]
+    _run(user, [*install, "--auth-root-authentication-method=normal", "--skip-test-db"])
+    start = directory / "init.sql"
+    start.write_text(
+        f"create database if not exists {DATABASE};\n"
+        f"create user if not exists {USER}@'127.0.0.1' identified by '{PASSWORD}';\n"
+        f"grant all on *.* to {USER}@'127.0.0.1' with grant option;\n"
+    )
+    start.chmod(0o644)
+
+
+def _mariadb(directory: Path, port: int, **settings: str) -> list[Any]:
+    """The command that runs what was installed there."""
+    small = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "16M", "skip_name_resolve": "1"}
+    chosen = {**small, "max_allowed_packet": "64M", **settings}
+    options = [f"--{name}={value}" for name, value in chosen.items()]
+    command = [_program("mariadbd"), "--no-defaults", f"--datadir={directory / 'data'}"]
+    place = [f"--port={port}", f"--socket={directory / 'socket'}", f"--tmpdir={directory / 'tmp'}"]
+    return [*command, f"--init-file={directory / 'init.sql'}", "--bind-address=127.0.0.1", *place, *options]
 
 
 @contextlib.contextmanager

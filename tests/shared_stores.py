@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from urllib.parse import quote
@@ -19,6 +20,8 @@ IN_SHORT = ("postgresql",)  # has tests in the short run that others have in the
 SHARED_FULL = [pytest.param(engine, marks=[*MARKS[engine], pytest.mark.full]) for engine in FIXTURES]
 SHARED = [pytest.param(name, marks=MARKS[name] + [pytest.mark.full] * (name not in IN_SHORT)) for name in FIXTURES]
 
+CLUSTER_DB = 7  # of Redis, for the tests of whole clusters: their keys have fixed names
+
 _numbers = itertools.count(1)
 _urls: dict[str, str] = {}
 
@@ -34,6 +37,16 @@ def start(engine: str, request: pytest.FixtureRequest) -> None:
     if engine in FIXTURES and engine not in _urls:
         server = request.getfixturevalue(FIXTURES[engine])
         _urls[engine] = server.url if isinstance(server, RedisServer) else url_of(server, server.new_database())
+
+
+def new_place(engine: str, request: pytest.FixtureRequest, port: int | None = None) -> str:
+    """Where nothing is yet: a database of its own, for a whole cluster. On Redis, one that is emptied."""
+    server: Server | RedisServer = request.getfixturevalue(FIXTURES[engine])
+    if not isinstance(server, RedisServer):
+        return url_of(server, server.new_database(), port)
+    with contextlib.closing(server.connect(db=CLUSTER_DB)) as client:
+        client.flushdb()
+    return f"redis://{server.host}:{port or server.port}/{CLUSTER_DB}"
 
 
 def url_at(engine: str) -> str:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -47,15 +47,19 @@ class Link:
     """
 
     def __init__(self, url: str, timeout: float = TIMEOUT_SECONDS, patience: float = 0.0, named: str = "--url") -> None:
-        address = checked_address(url, named)
+        self._named, self._timeout, self._patience = named, timeout, patience
+        self._abandoned = threading.Event()
+        self._connect_to(url)
+
+    def _connect_to(self, url: str) -> None:
+        """At the next request."""
+        address = checked_address(url, self._named)
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         self.url = url
-        self._named, self._patience = named, patience
         self._prefix = address.path
-        self._connection = kind(address.host, address.port, timeout=timeout)
-        self._abandoned = threading.Event()
+        self._connection = kind(address.host, address.port, timeout=self._timeout)
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -150,6 +154,10 @@ class Link:
                 wait = _BACKOFF.wait_ms(tries) / 1000
                 if not error.retryable or time.monotonic() + wait > deadline or not self.rest(wait):
                     raise
+                self._before_another_try(error)
+
+    def _before_another_try(self, error: TallystickError) -> None:
+        """For those who know where else to ask."""
 
     def _exchange(
         self, method: str, path: str, body: bytes | memoryview | None, headers: dict[str, str]

@@ -198,7 +198,7 @@ def test_a_broker_that_is_not_there_is_told_as_such() -> None:
         address = f"http://127.0.0.1:{reserved.getsockname()[1]}"
     with front_of(address) as front, RawClient(front.url) as client:
         answer = client.request("GET", "/v1/info")
-    assert (answer.status, answer.problem().code) == (503, "unavailable")
+    assert (answer.status, answer.problem().code) == (503, "unreachable")
     assert "cannot be reached" in answer.problem().detail
     assert answer.headers["retry-after"] == "1"
 

@@ -14,7 +14,7 @@ from brokers import BrokerProcess, running_broker
 from cutting_proxy import LossyProxy, lossy_proxy
 from eventually import eventually
 from tallystick import AsyncClient, Client, Message, errors, outgoing
-from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.core.ids import store_of_gid
 
 pytestmark = pytest.mark.fault

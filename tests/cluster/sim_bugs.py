@@ -65,6 +65,28 @@ class _EarlyAnswer(Build):
         return self.Engine(server, epoch)
 
 
+class _NoEmptyUnit(Build):
+    """Whoever opens a store writes nothing: a unit that was given up may come in behind what was read."""
+
+    class Engine(SharedEngine):
+        def _begin(self) -> int:
+            return self._ask(self._own_fence).unit
+
+    def engine(self, server: SharedServer, epoch: int) -> SharedEngine:
+        return self.Engine(server, epoch)
+
+
+class _UnnumberedUnits(Build):
+    """The server looks at the owner alone: a unit that comes twice is carried out twice."""
+
+    class Server(MemoryServer):
+        def apply(self, epoch: int, unit: int, changes: Changes) -> bool:
+            return super().apply(epoch, max(unit, self._shard.fence.unit), changes)
+
+    def server(self, cluster: MemoryCluster, number: int) -> Any:
+        return self.Server(cluster, number)
+
+
 class _ForgottenLease(Build):
     """Whoever takes a store over takes back what the owner before has lent."""
 
@@ -91,4 +113,6 @@ BUGS: dict[str, type[Build]] = {
     "wall_clock": _WallClock,
     "early_answer": _EarlyAnswer,
     "forgotten_lease": _ForgottenLease,
+    "no_empty_unit": _NoEmptyUnit,
+    "unnumbered_units": _UnnumberedUnits,
 }

@@ -103,8 +103,9 @@ class SimClient:
     def run(self) -> None:
         raise NotImplementedError
 
-    def sleep(self, ms: float) -> None:
-        self.world.sleep(self.process, ms)
+    def dawdle(self, most_ms: float) -> None:
+        """Only while there is something to be caught by: what is left to do in the calm is done without delay."""
+        self.world.sleep(self.process, self.random.uniform(0, min(most_ms, 50) if self.world.calm else most_ms))
 
     def try_once(self, store: str, op: StoreOp) -> Any:
         """What a node has told, or None if nobody knows whether it was carried out."""
@@ -114,7 +115,7 @@ class SimClient:
         )
         if told is TIMED_OUT or (isinstance(told[0], OpResult) and told[0].error in NOT_CARRIED_OUT):
             self._guess[store] = (self._guess[store] + 1) % len(self.nodes)
-            self.sleep(self.random.uniform(10, 150))
+            self.dawdle(200)
             return None
         return told
 
@@ -130,7 +131,7 @@ class SimProducer(SimClient):
 
     def run(self) -> None:
         for number in range(self.count):
-            self.sleep(self.random.uniform(0, 2_500))
+            self.dawdle(2_000)
             store = self.random.choice(self.stores)
             gid = f"{self.process.name}-{number}"
             way = self.random.random()
@@ -141,7 +142,7 @@ class SimProducer(SimClient):
             refused = self.until_told(store, prepare)
             if refused:
                 raise Broken(f"{gid} could not be prepared: {refused}")
-            self.sleep(self.random.uniform(0, 500))
+            self.dawdle(500)
             if way < 0.8:
                 self._end(store, Commit(gid), gid, "committed")
             else:
@@ -158,20 +159,17 @@ class SimProducer(SimClient):
 
 
 class SimConsumer(SimClient):
-    """Goes on until nothing has come for long after everything was sent."""
+    """Goes on until everything was sent and every store says that it has nothing more to lend just now."""
 
     producers: list[SimProducer]
 
     def run(self) -> None:
-        idle_since = self.world.now
-        while self.world.now < idle_since + 2 * INVISIBLE_MS:
-            for store in self.stores:
-                if self._consume(store) or not self._all_sent():
-                    idle_since = self.world.now
-            self.sleep(self.random.uniform(100, 1_000))
-
-    def _all_sent(self) -> bool:
-        return all(producer.finished for producer in self.producers)
+        all_sent = some_came = False
+        while some_came or not all_sent:
+            all_sent = all(producer.finished for producer in self.producers)
+            came = [self._consume(store) for store in self.stores]
+            some_came = any(came)
+            self.world.sleep(self.process, self.random.uniform(0, 1_000))
 
     def _consume(self, store: str) -> bool:
         told = self.try_once(store, Receive(GROUP, TOPIC, 3, INVISIBLE_MS))
@@ -179,7 +177,7 @@ class SimConsumer(SimClient):
             return True  # who knows
         deliveries = told[0].deliveries if isinstance(told[0], Received) else []
         for delivery in deliveries:
-            self.sleep(self.random.uniform(0, 100) if self.random.random() < 0.8 else self.random.uniform(0, 9_000))
+            self.dawdle(100 if self.random.random() < 0.8 else 9_000)
             if self.random.random() < 0.15:
                 self.history.gives_back(store, delivery)
                 self.until_told(store, Nack(GROUP, [delivery.receipt], delay_ms=200))

@@ -5,6 +5,7 @@ What `Node`, `Tenure` and `Writer` do with threads and an event loop is done her
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sim_world import TIMED_OUT, Process, World
@@ -33,7 +34,20 @@ class Far:
         self._process, self._engine, self._real = process, engine, real
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        found = self._process.world.ask(self._process, self._engine, lambda answer: answer(question()), PATIENCE_MS)
+        return self._told(lambda answer: answer(question()))
+
+    def _change(self, do: Callable[[], Any]) -> Any:
+        """What is to be written may have to wait on the engine's machine, and is written whoever still wants it."""
+
+        def change(answer: Callable[[Any], None]) -> None:
+            world = self._process.world
+            wait = max(0.0, self._engine.writes_wait_until - world.now) * world.random.random()
+            world.later(wait, lambda: answer(do()), self._engine)
+
+        return self._told(change)
+
+    def _told(self, do: Callable[[Callable[[Any], None]], None]) -> Any:
+        found = self._process.world.ask(self._process, self._engine, do, PATIENCE_MS)
         if found is TIMED_OUT:
             raise ServerAway("no answer in time")
         return found
@@ -58,7 +72,7 @@ class FarServer(Far):
         return self._ask(lambda: self._real.page(*which))
 
     def apply(self, epoch: int, unit: int, changes: Changes) -> Any:
-        return self._ask(lambda: self._real.apply(epoch, unit, changes))
+        return self._change(lambda: self._real.apply(epoch, unit, changes))
 
 
 class FarRegistry(Far):
@@ -67,11 +81,11 @@ class FarRegistry(Far):
         return found
 
     def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
-        found: int | None = self._ask(lambda: self._real.claim(number, expected_epoch, owner))
+        found: int | None = self._change(lambda: self._real.claim(number, expected_epoch, owner))
         return found
 
     def release(self, number: int, epoch: int) -> None:
-        self._ask(lambda: self._real.release(number, epoch))
+        self._change(lambda: self._real.release(number, epoch))
 
     def forget(self, member_id: str) -> None:
         self._ask(lambda: self._real.forget(member_id))
@@ -163,6 +177,7 @@ class SimNode:
         self.world, self.name, self.cluster, self.engine = world, name, cluster, engine
         self.build, self.lent = build, lent
         self.lives = 0
+        self.others: dict[str, SimNode] = {}  # by their names
         self.start()
 
     def start(self) -> None:
@@ -170,6 +185,7 @@ class SimNode:
         self.process = Process(self.world, self.name)
         self.membership = Membership(Member(f"{self.name}.{self.lives}", self.name, f"http://{self.name}"))
         self.tenures: dict[int, SimTenure] = {}
+        self._seen: Seen | None = None
         self._learnt = EngineClock(self.process)
         self.clock = self.build.clock(self.process, self._learnt)
         self._registry = FarRegistry(self.process, self.engine, self.cluster)
@@ -178,12 +194,28 @@ class SimNode:
     def crash(self) -> None:
         self.process.alive = False
 
-    def request(self, store_id: str, op: StoreOp, tell: Told) -> None:
+    def request(self, store_id: str, op: StoreOp, tell: Told, handed_on: bool = False) -> None:
+        """Carried out here, or handed on, once, to whom this node takes for the owner."""
         for tenure in self.tenures.values():
             if tenure.holding.id == store_id and tenure.store is not None and not tenure.ending:
                 tenure.put(op, tell)
                 return
-        tell(OpResult(error=Moved.code))
+        owner = None if handed_on else self._owner(store_id)
+        if owner is None:
+            tell(OpResult(error=Moved.code))
+        else:
+            here, there = self.process, owner.process
+            bring = partial(
+                owner.request, store_id, op, lambda it: self.world.carry(there, here, partial(tell, it)), True
+            )
+            self.world.carry(here, there, bring)
+
+    def _owner(self, store_id: str) -> SimNode | None:
+        """By the last look: it may have been dead for long."""
+        for holding in self._seen.holdings if self._seen else ():
+            if holding.id == store_id and holding.owner not in ("", self.membership.me.id):
+                return self.others[holding.owner.split(".")[0]]
+        return None
 
     def _run(self) -> None:
         while not (self.membership.me.leaving and not self.tenures):
@@ -197,7 +229,7 @@ class SimNode:
 
     def _look(self) -> Todo:
         asked_at = self.process.elapsed_ms()
-        seen = self._registry.look(self.membership.beat())
+        self._seen = seen = self._registry.look(self.membership.beat())
         answered_at = self.process.elapsed_ms()
         self._learnt.learn(seen.now_ms, asked_at, answered_at)
         return self.membership.saw(seen, asked_at, answered_at)

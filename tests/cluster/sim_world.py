@@ -9,12 +9,25 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from itertools import count
+from functools import partial
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
+from msgspec import Struct
 
 TIMED_OUT = object()
+
+
+class Line(Struct):
+    """How often a message is lost, comes twice, much too late, or a little late and behind others."""
+
+    lost: float = 0.02
+    twice: float = 0.02
+    late: float = 0.04
+    slow: float = 0.08
+
+
+USUAL, CALM = Line(), Line(0, 0, 0, 0)
 
 
 class Process:
@@ -26,6 +39,8 @@ class Process:
         self.alive = True
         self.paused_until = 0.0
         self.cut_off: set[str] = set()  # names of processes that it cannot speak with
+        self.lines: dict[str, Line] = {}  # to those with whom it speaks over a worse line than usual
+        self.writes_wait_until = 0.0
         self.wall_ahead = 0
         self._began = world.random.randrange(1_000_000)
 
@@ -35,27 +50,45 @@ class Process:
     def now_ms(self) -> int:
         return self.world.engine_ms() + self.wall_ahead
 
-    def meanwhile(self, do: Callable[[], None]) -> None:
-        """Do something as soon as the process runs; never, if it is dead."""
-        if not self.alive:
+
+class _Waiting:
+    """A greenlet that waits to be told something. What comes after the first word is not heard."""
+
+    __slots__ = ("_process", "_told", "_waiting", "_world")
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world, self._process = world, process
+        self._waiting = getcurrent()
+        self._told = False
+
+    def answer(self, patience: float) -> Any:
+        self._world.later(patience, self._give_up, self._process)
+        return self._world.hub.switch()
+
+    def tell(self, answer: Any) -> None:
+        if self._told:
             return
-        wait = self.paused_until - self.world.now
-        if wait > 0:
-            self.world.later(wait, lambda: self.meanwhile(do))
-        else:
-            do()
+        self._told = True
+        if getcurrent() is self._world.hub:
+            self._waiting.switch(answer)
+        else:  # whoever tells is in a greenlet of its own, and goes on first
+            self._world.later(0, partial(self._waiting.switch, answer), self._process)
+
+    def _give_up(self) -> None:
+        self.tell(TIMED_OUT)
 
 
 class World:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self._draw = self.random.random
         self.now = 0.0  # milliseconds
         self.calm = False  # whether the network has stopped playing tricks
         self.steps = 0
         self.finished = 0  # how many have done what they had to do
-        self._coming: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
-        self._hub = getcurrent()
+        self.hub = getcurrent()
+        self._coming: list[tuple[float, int, Process | None, Callable[[], None]]] = []
+        self._order = 0
         self._greenlets: list[greenlet] = []
         self._over = False
 
@@ -65,16 +98,23 @@ class World:
 
     # --- time ----------------------------------------------------------------------------------------------------
 
-    def later(self, ms: float, do: Callable[[], None]) -> None:
-        heapq.heappush(self._coming, (self.now + ms, next(self._order), do))
+    def later(self, ms: float, do: Callable[[], None], process: Process | None = None) -> None:
+        """What a process does it does as soon as it runs; never, if it is dead by then."""
+        self._order += 1
+        heapq.heappush(self._coming, (self.now + ms, self._order, process, do))
 
     def run(self, until: float, wanted: int) -> None:
         """Until so many have finished, or time is up."""
         coming = self._coming
         while coming and self.now <= until and self.finished < wanted:
-            self.now, _, do = heapq.heappop(coming)
+            self.now, _, process, do = heapq.heappop(coming)
             self.steps += 1
-            do()
+            if process is None:
+                do()
+            elif process.paused_until > self.now:
+                self.later(process.paused_until - self.now, do, process)
+            elif process.alive:
+                do()
 
     def end(self) -> None:
         """Everybody who still waits for something is told that nothing will come any more."""
@@ -86,56 +126,54 @@ class World:
     # --- what blocks ---------------------------------------------------------------------------------------------
 
     def start(self, process: Process, work: Callable[[], None]) -> None:
-        running = greenlet(work, self._hub)
+        running = greenlet(work, self.hub)
         self._greenlets.append(running)
-        self.later(0, lambda: process.meanwhile(lambda: running.switch()))
+        self.later(0, running.switch, process)
 
     def wait(self, process: Process, begin: Callable[[Callable[[Any], None]], None], patience: float) -> Any:
         """Begin something that will be answered, and wait for that; `TIMED_OUT` if it takes longer."""
-        if self._over or not process.alive:
-            raise GreenletExit
-        waiting = getcurrent()
-        told: list[Any] = []
-
-        def tell(answer: Any) -> None:
-            if not told:
-                told.append(answer)
-                # Not here and now: whoever tells may be in a greenlet of its own, and goes on first.
-                self.later(0, lambda: process.meanwhile(lambda: waiting.switch(answer)))
-
-        begin(tell)
-        self.later(patience, lambda: tell(TIMED_OUT))
-        return self._hub.switch()
+        self._must_live(process)
+        waiting = _Waiting(self, process)
+        begin(waiting.tell)
+        return waiting.answer(patience)
 
     def sleep(self, process: Process, ms: float) -> None:
-        self.wait(process, lambda tell: None, ms)
+        self._must_live(process)
+        self.later(ms, getcurrent().switch, process)
+        self.hub.switch()
+
+    def _must_live(self, process: Process) -> None:
+        if self._over or not process.alive:
+            raise GreenletExit
 
     # --- the network ---------------------------------------------------------------------------------------------
 
     def carry(self, sender: Process, receiver: Process, deliver: Callable[[], None]) -> None:
         """A message: it arrives soon, late, twice, behind later ones, or never."""
-        if receiver.name in sender.cut_off or sender.name in receiver.cut_off or self._happens(0.02):
+        if receiver.name in sender.cut_off or sender.name in receiver.cut_off:
             return
-        for _ in range(2 if self._happens(0.02) else 1):
-            self.later(self._delay(), lambda: receiver.meanwhile(deliver))
+        line = CALM if self.calm else sender.lines.get(receiver.name) or receiver.lines.get(sender.name) or USUAL
+        fate = self._draw()
+        if fate >= line.lost:
+            self.later(self._delay(line), deliver, receiver)
+        if fate > 1 - line.twice:
+            self.later(self._delay(line), deliver, receiver)
 
-    def _happens(self, chance: float) -> bool:
-        return not self.calm and self.random.random() < chance
-
-    def _delay(self) -> float:
-        if self._happens(0.04):
-            return self.random.uniform(200, 6_000)
-        if self._happens(0.08):
-            return self.random.uniform(5, 200)
-        return self.random.uniform(0.2, 2)
+    def _delay(self, line: Line) -> float:
+        how, share = self._draw(), self._draw()
+        if how < line.late:
+            return 200 + 5_800 * share
+        if how < line.late + line.slow:
+            return 5 + 195 * share
+        return 0.2 + 1.8 * share
 
     def ask(self, asker: Process, other: Process, do: Callable[[Callable[[Any], None]], None], patience: float) -> Any:
         """A question and its answer, each a message of its own. `do` answers by calling what it is given."""
+        self._must_live(asker)
+        waiting = _Waiting(self, asker)
 
-        def begin(tell: Callable[[Any], None]) -> None:
-            def answer(what: Any) -> None:
-                self.carry(other, asker, lambda: tell(what))
+        def answer(what: Any) -> None:
+            self.carry(other, asker, partial(waiting.tell, what))
 
-            self.carry(asker, other, lambda: do(answer))
-
-        return self.wait(asker, begin, patience)
+        self.carry(asker, other, partial(do, answer))
+        return waiting.answer(patience)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from tallystick.broker.cluster.membership import LEASE_MS, TICK_MS, Membership, 
 from tallystick.core.errors import ConfigError
 from tallystick.store.shared.memory import MemoryCluster
 from tallystick.store.shared.registry import Member
+from tallystick.store.shared.server import Fence
 
 STORES = 7
 
@@ -116,6 +118,16 @@ def test_one_who_slept_through_its_death_learns_of_it_with_its_first_look() -> N
     world.settle()
     assert set(sleeper.tick(60_000).lost) == held
     assert not held & set(sleeper.held)
+
+
+def test_what_a_failover_took_back_is_lost_whoever_has_it_now() -> None:
+    """The engine is back at an epoch before ours, and then at ours, but in somebody else's name."""
+    world = Parties("a")
+    world.tick()
+    fences = [shard.fence for shard in world.registry.shards]
+    world.registry.shards[0].fence = Fence(0, 0, "")
+    world.registry.shards[1].fence = msgspec.structs.replace(fences[1], owner="b")
+    assert world["a"].tick().lost == (0, 1)
 
 
 def test_one_who_leaves_has_nothing_after_its_next_look_and_the_others_all_after_theirs() -> None:

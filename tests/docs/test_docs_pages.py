@@ -83,6 +83,7 @@ def _environment(page: Page, broker: BrokerProcess, request: pytest.FixtureReque
         "TALLYSTICK_PORT": str(broker.port),
         "TALLYSTICK_GRPC_PORT": str(broker.grpc_port),
         "TALLYSTICK_MIN_FREE_BYTES": "0",
+        "TALLYSTICK_ALLOW_WEAK_DURABILITY": "true",  # the servers of tests do not wait for their disk
         "EXAMPLES": str(ROOT / "examples"),
     }
     if page.settings.get("needs") == "postgresql":

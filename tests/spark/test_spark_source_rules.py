@@ -53,7 +53,7 @@ def test_options_are_read_in_any_case_and_sparks_own_are_let_through() -> None:
         ({**ONE, "subscribe": "b"}, "not topic and subscribe"),
         ({**URL, "subscribe": "a,,b"}, "subscribe '' is not a valid name"),
         ({**URL, "subscribePattern": "a("}, "'subscribePattern': 'a(' is no regular expression"),
-        ({"url": "http://a,http://b", "topic": "a"}, "'url': 'http://a,http://b' is not one address"),
+        ({"url": "http://a,ftp://b", "topic": "a"}, "'url': 'ftp://b' is no address"),
         ({"url": "kafka://a:9092", "topic": "a"}, "'url': 'kafka://a:9092' is no address such as http"),
         ({**ONE, "startingOffset": "latest"}, "did you mean 'startingOffsets'?"),
         ({**ONE, "colour": "red"}, "option 'colour': the source has no such option. It takes: archive, "),

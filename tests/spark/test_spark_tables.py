@@ -210,7 +210,7 @@ def test_a_table_without_partitions_has_no_rows(broker: BrokerProcess) -> None:
         ({"table": "transactions", "group": "no group"}, "group"),
         ({"table": "transactions", "minPartitions": "0"}, "minPartitions"),
         ({"table": "transactions", "stat": "parked"}, "did you mean 'state'"),
-        ({"table": "transactions", "url": "http://a,http://b"}, "option 'url'"),
+        ({"table": "transactions", "url": "http://a,ftp://b"}, "option 'url'"),
     ],
 )
 def test_a_wrong_option_is_told_by_its_name(options: dict[str, str], message: str) -> None:

@@ -18,7 +18,7 @@ from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Send
 from tallystick.store.kv.engine import Changes
 from tallystick.store.protocol import StoreSettings
-from tallystick.store.shared import mysql, mysql_session
+from tallystick.store.shared import mysql, mysql_link, mysql_session
 from tallystick.store.shared.mysql import MysqlServer
 from tallystick.store.shared.server import ServerAway
 
@@ -75,7 +75,7 @@ def test_bytes_mean_the_same_in_every_mode_and_character_set(mariadb: Server, mo
         cursor.execute(f"set sql_mode = '{mode}', names {charset}")
 
         def back(data: bytes) -> Any:
-            cursor.execute(b"select hex(%s) as told" % mysql._quoted(data))
+            cursor.execute(b"select hex(%s) as told" % mysql_link.quoted(data))
             return bytes.fromhex(cursor.fetchone()[0].decode() if charset == "binary" else cursor.fetchone()[0])
 
         special = st.lists(

@@ -253,9 +253,7 @@ def _check_store(config: Config, origins: Mapping[str, str]) -> None:
             field="store",
         )
     if config.lease < LEAST_LEASE_MS:
-        raise ConfigError(
-            f"lease: at least {LEAST_LEASE_MS} ms, or a busy machine is taken for dead", field="lease"
-        )
+        raise ConfigError(f"lease: at least {LEAST_LEASE_MS} ms, or a busy machine is taken for dead", field="lease")
     if not config.shared:
         for name in ("stores", "advertise", "advertise_grpc"):
             if getattr(config, name):

@@ -174,6 +174,10 @@ class BrokerDoor:
         """For a transaction that is to hold these messages."""
         return new_gid(self.store_id)
 
+    def new_gid_of(self, app: str) -> str:
+        """For a batch of an application."""
+        return new_gid(self.store_id)
+
     # --- what an operator does -----------------------------------------------------------------------------------
 
     async def resolve(self, gid: str, outcome: Outcome) -> TransactionView:

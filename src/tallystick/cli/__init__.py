@@ -24,10 +24,12 @@ COMMANDS = {
     "groups": "tallystick.cli.groups",
     "send": "tallystick.cli.send",
     "tail": "tallystick.cli.tail",
+    "store": "tallystick.cli.store",
     "bench": "tallystick.cli.bench",
     "spark": "tallystick.cli.spark",
     "demo": "tallystick.demo.command",
     "chaos": "tallystick.chaos.command",
+    "cluster": "tallystick.cli.cluster",
     "doctor": "tallystick.cli.doctor",
 }
 

@@ -38,9 +38,10 @@ class BlockingOperations:
 
     # Transactions, for services that keep their own truth of an outcome; `transaction()` does all of this by itself
 
-    def new_gid(self) -> str:
-        """A new gid. It names the store of the broker that new transactions go to, once that is known."""
-        return self._core.new_gid()
+    def new_gid(self, *, key: str | None = None) -> str:
+        """A new gid. It names the store of the broker that new transactions go to, once that is known. On a cluster the
+        order of messages with one `key` is kept if it is said here: it names the store."""
+        return self._core.new_gid(key)
 
     def prepare(
         self,

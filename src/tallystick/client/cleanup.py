@@ -13,7 +13,8 @@ from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.clean import CleanKind, clean
 from tallystick.client.base.times import milliseconds
 from tallystick.client.connection import questions
-from tallystick.client.connection.brokers import BrokerPeer, Brokers
+from tallystick.client.connection.brokers import Brokers
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.transactions.script import InDatabase, Script
 from tallystick.core.errors import TallystickError
 from tallystick.core.wire import BrokerInfo, GroupView
@@ -35,6 +36,7 @@ class CleanupAges(Struct, frozen=True):
 async def plan(brokers: Brokers, older_than: float, groups: Sequence[str] | None, timeout: float) -> CleanupAges:
     """Ask every broker what it may still need. One that cannot be asked may need anything."""
     milliseconds(older_than, "older_than")  # with NaN, every row would count as old enough
+    await brokers.look()
     needs = await asyncio.gather(*(_needs(broker, groups, timeout) for broker in brokers))
     barrier = max(older_than, *(need.barrier for need in needs))
     inbox = max(older_than, *(need.inbox for need in needs))

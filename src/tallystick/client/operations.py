@@ -11,8 +11,8 @@ from tallystick.client.base.message import Message, outgoing
 from tallystick.client.base.settings import CheckBack, Settings, parse_address
 from tallystick.client.base.times import milliseconds, milliseconds_or_none
 from tallystick.client.connection import levels, questions
-from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.connection.levels import Level, Sent
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.questions import Fetched, Start, wait_for_calls
 from tallystick.client.runtime import ClientCore
 from tallystick.core.calls import CallsView, OutgoingCall, Protocol
@@ -51,16 +51,19 @@ from tallystick.core.wire import (
 class Operations:
     """Operations on the brokers that they belong to.
 
-    With several brokers, `broker` names the one to ask by its address; `subscribe` listens to all of them.
+    With several brokers, `broker` names the one to ask by its address; `subscribe` listens to all of them. On a cluster
+    all stores are asked as one, whose queues are numbered through; `broker` may name a single store,
+    `http://broker:7440/stores/<id>`, and its own queues.
     """
 
     _core: ClientCore
     _settings: Settings
 
-    def _broker(self, address: str | None) -> BrokerPeer:
+    async def _broker(self, address: str | None) -> BrokerPeer:
         """The broker that a caller names, or the one that new work goes to."""
         brokers = self._core.runtime().brokers
-        return brokers.for_new()[0] if address is None else brokers.at(parse_address(address))
+        preferred = await brokers.for_questions()
+        return preferred if address is None else brokers.at(parse_address(address))
 
     async def _on_gid(self, gid: str, op: ClientOp) -> OpResult | None:
         brokers = self._core.runtime().brokers
@@ -77,9 +80,10 @@ class Operations:
 
     # Transactions, for services that keep their own truth of an outcome; `transaction()` does all of this by itself
 
-    def new_gid(self) -> str:
-        """A new gid. It names the store of the broker that new transactions go to, once that is known."""
-        return self._core.new_gid()
+    def new_gid(self, *, key: str | None = None) -> str:
+        """A new gid. It names the store of the broker that new transactions go to, once that is known. On a cluster the
+        order of messages with one `key` is kept if it is said here: it names the store."""
+        return self._core.new_gid(key)
 
     async def prepare(
         self,
@@ -157,12 +161,12 @@ class Operations:
         """Wait to be asked for outcomes of a group, for services that answer by themselves."""
         runtime = self._core.runtime()
         poll = CheckPoll(check_name(group, "group"), f"{runtime.member}.poll", max, milliseconds(wait, "wait"))
-        return await questions.poll_checks(self._broker(broker), poll)
+        return await questions.poll_checks(await self._broker(broker), poll)
 
     async def answer_checks(self, answers: Mapping[str, Answer], *, broker: str | None = None) -> None:
         """Answer what `poll_checks` of the same broker asked."""
         op = AnswerChecks(dict(answers))
-        await self._broker(broker).ops.run(op, self._settings.timeout)
+        await (await self._broker(broker)).ops.run(op, self._settings.timeout)
 
     # Messages: sent without a transaction, fetched by offset, received under lease
 
@@ -202,7 +206,7 @@ class Operations:
     ) -> Fetched:
         """Messages of a queue from `offset` on, in order; waits up to `wait` seconds for the first."""
         timeout = self._settings.timeout
-        return await questions.fetch(self._broker(broker), topic, queue, offset, max, wait, timeout)
+        return await questions.fetch(await self._broker(broker), topic, queue, offset, max, wait, timeout)
 
     async def receive(
         self,
@@ -228,7 +232,7 @@ class Operations:
             None if tags is None else list(tags),
             self._core.runtime().member,
         )
-        return await questions.receive(self._broker(broker), group, request)
+        return await questions.receive(await self._broker(broker), group, request)
 
     async def ack(self, group: str, messages: Message | Sequence[Message]) -> None:
         """The messages are done. `StaleLease` if a lease had passed to another consumer; the others count."""
@@ -254,7 +258,7 @@ class Operations:
 
     async def offsets(self, group: str, topic: str, *, broker: str | None = None) -> GroupView:
         """The offsets that a group stored in the broker, with the lag of each queue."""
-        return await questions.offsets(self._broker(broker), group, topic, self._settings.timeout)
+        return await questions.offsets(await self._broker(broker), group, topic, self._settings.timeout)
 
     async def commit_offsets(
         self,
@@ -272,7 +276,7 @@ class Operations:
         """
         guard = None if expected is None else dict(expected)
         op = CommitOffsets(check_name(group, "group"), check_name(topic, "topic"), dict(offsets), guard)
-        await self._broker(broker).ops.run(op, self._settings.timeout)
+        await (await self._broker(broker)).ops.run(op, self._settings.timeout)
 
     async def reset_group(
         self,
@@ -296,27 +300,28 @@ class Operations:
             None if offsets is None else dict(offsets),
             milliseconds_or_none(at, "at"),
         )
-        return await questions.reset_group(self._broker(broker), group, request, self._settings.timeout)
+        return await questions.reset_group(await self._broker(broker), group, request, self._settings.timeout)
 
     async def topics(self, *, broker: str | None = None) -> list[TopicView]:
         """All topics of a broker; of the preferred one, unless an address is given."""
-        return await questions.topics(self._broker(broker), self._settings.timeout)
+        return await questions.topics(await self._broker(broker), self._settings.timeout)
 
     async def topic(self, name: str, *, broker: str | None = None) -> TopicView:
         """One topic: its queues, their first and next offsets, its retention."""
-        return await questions.topic(self._broker(broker), name, self._settings.timeout)
+        return await questions.topic(await self._broker(broker), name, self._settings.timeout)
 
     async def create_topic(self, name: str, *, queues: int | None = None, retention: float | None = None) -> TopicView:
-        """Create a topic, or change it, on every broker of this client; the view of the preferred one."""
+        """Create a topic, or change it, on every broker of this client; the view of the preferred one. A cluster has it
+        as a whole, on all of its stores."""
         spec = TopicSpec(queues, milliseconds_or_none(retention, "retention"))
-        brokers = self._core.runtime().brokers
+        brokers = await self._core.runtime().brokers.for_topics()
         timeout = self._settings.timeout
         views = await asyncio.gather(*(questions.put_topic(broker, name, spec, timeout) for broker in brokers))
         return views[0]
 
     async def info(self, *, broker: str | None = None) -> BrokerInfo:
         """What a broker says of itself."""
-        return await self._broker(broker).info()
+        return await (await self._broker(broker)).info()
 
     # Calls: messages with a URL, which the broker delivers itself, again and again until they are answered
 

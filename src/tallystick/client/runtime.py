@@ -88,7 +88,9 @@ class ClientCore:
         return runtime
 
     async def start(self) -> Runtime:
-        return self.runtime()
+        runtime = self.runtime()
+        await runtime.brokers.look()
+        return runtime
 
     async def close(self, timeout: float) -> None:
         """Close the runtime of the running loop."""
@@ -105,9 +107,9 @@ class ClientCore:
         self.latest = None
         self._runtimes = {}
 
-    def new_gid(self) -> str:
+    def new_gid(self, key: str | None = None) -> str:
         latest = self.latest
-        return latest.brokers.new_gid() if latest is not None else new_gid()
+        return latest.brokers.new_gid(key) if latest is not None else new_gid()
 
     async def redrive(self, open_connection: OpenConnection, every: float | None) -> None:
         milliseconds_or_none(every, "every")

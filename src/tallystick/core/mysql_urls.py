@@ -1,4 +1,5 @@
-"""Addresses of MySQL and MariaDB as an operator writes them: `mysql://user:word@host:3306/database`."""
+"""Addresses of MySQL and MariaDB as an operator writes them: `mysql://user:word@host:3306/database`, and with several
+hosts, `host:3306,other:3306`, where there are several servers with the same data."""
 
 from __future__ import annotations
 
@@ -18,3 +19,10 @@ def mysql_parameters(url: str) -> dict[str, Any]:
     }
     socket = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair).get("unix_socket")
     return {**known, "unix_socket": unquote(socket)} if socket else known
+
+
+def mysql_servers(url: str) -> list[dict[str, Any]]:
+    """What PyMySQL's connect() is told, of each host in its turn. ValueError if this is no address."""
+    parts = urlsplit(url)
+    who, at, hosts = parts.netloc.rpartition("@")
+    return [mysql_parameters(parts._replace(netloc=f"{who}{at}{host}").geturl()) for host in hosts.split(",")]

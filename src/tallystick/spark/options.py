@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tallystick.core.durations import milliseconds
 from tallystick.core.errors import InvalidRequest
-from tallystick.link import checked_address
+from tallystick.spark.brokers import addresses_of
 
 # Spark adds these to what the user gave; they say nothing to us.
 SPARKS_OWN = frozenset({"path", "paths", "checkpointlocation", "queryname"})
@@ -51,12 +51,11 @@ class Given:
         return found
 
     def url(self) -> str:
-        """The broker's address; one, because a broker's topics are its own."""
+        """The broker's address, or several of brokers that share their stores; of others, each has topics of its
+        own."""
         url = self.required("url", "http://127.0.0.1:7440")
-        if "," in url or any(letter.isspace() for letter in url):
-            raise refused("url", f"{url!r} is not one address such as http://127.0.0.1:7440")
-        checked_address(url, "option 'url'")  # here, and not first where a task opens a connection
-        return url
+        # Here, and not first where a task opens a connection.
+        return ",".join(addresses_of(url, "option 'url'"))
 
     def flag(self, name: str, default: bool) -> bool:
         found = self.text(name)

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 from tallystick.core.errors import BrokerUnavailable
 from tallystick.core.names import check_name
 from tallystick.link import Link
+from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.options import Given, refused
 from tallystick.spark.schema import Shape
 
@@ -179,8 +180,8 @@ def read_pages(
                 return
 
 
-def _link(settings: TableSettings) -> Link:
-    return Link(settings.url, timeout=_TIMEOUT_SECONDS, patience=settings.retry, named="option 'url'")
+def _link(settings: TableSettings) -> BrokersLink:
+    return BrokersLink(settings.url, timeout=_TIMEOUT_SECONDS, patience=settings.retry, named="option 'url'")
 
 
 def _page(

@@ -88,6 +88,12 @@ class DataDirectory:
                 f"data directory {self.path} has format {found}; this version of Tallystick reads format {FORMAT}",
                 field="data_dir",
             )
+        if source := known.get("copy_of"):
+            raise DataDirectoryError(
+                f"data directory {self.path} holds half a copy of {source}, which was interrupted; copy it again with "
+                "`tallystick store copy ... --force`",
+                field="data_dir",
+            )
         if found != FORMAT:
             self._write(marker, {**known, "format": FORMAT})
             sync_directory(self.path)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.waiting import WaitingOp, request_body
 from tallystick.client.runtime import Runtime, cores_at
 from tallystick.core.errors import TallystickError

@@ -62,21 +62,24 @@ class ClusterApi:
             return
         straight = self._straight(scope)
         if straight is not None:
-            store, path = straight
-            await self._owners.answer(store, path, path.encode(), scope, receive, send)
+            store, path, query = straight
+            handed_on = {**scope, "query_string": query}
+            await self._owners.answer(store, path, path.encode(), handed_on, receive, send)
         elif path.startswith(DTM_PREFIX):
             await self._dtm(scope, receive, send)
         else:
             await self._native(scope, receive, send)
 
-    def _straight(self, scope: Scope) -> tuple[str, str] | None:
-        """Streams that belong to one store go there as they come: a part that is sent, a queue that is read."""
-        stores = self._owners.stores()
+    def _straight(self, scope: Scope) -> tuple[str, str, bytes] | None:
+        """Streams that belong to one store go there as they come: a part that is sent, a queue that is read, whose rows
+        have the number that it has in the cluster."""
+        stores, query = self._owners.stores(), scope["query_string"]
         if (part := _PART.fullmatch(scope["path"])) is not None:
-            return Places(stores, lambda: stores[0]).of_gid(part[1]), scope["path"]
+            return Places(stores, lambda: stores[0]).of_gid(part[1]), scope["path"], query
         if (queue := _QUEUE.fullmatch(scope["path"])) is not None and _wants_arrow(scope):
             number, inside = local(int(queue[2]), len(stores))
-            return stores[number], f"{queue[1]}{inside}/messages"
+            called = b"called=" + queue[2].encode()
+            return stores[number], f"{queue[1]}{inside}/messages", query + b"&" + called if query else called
         return None
 
     # --- the end ---------------------------------------------------------------------------------------------------

@@ -44,6 +44,10 @@ class Places:
         named = store_of_gid(gid)
         return named if named in self.stores else store_for(gid, self.stores)
 
+    def of_app(self, app: str) -> str:
+        """All batches of an application are kept in one store: so it can tell which were committed."""
+        return store_for(app, self.stores)
+
     def of_messages(self, messages: Sequence[OutgoingMessage]) -> str:
         """Order per key: the first key names the store."""
         key = messages[0].key if messages else None
@@ -68,7 +72,7 @@ class Places:
         if isinstance(op, PreparePart):
             return self.of_gid(op.part)
         if isinstance(op, CommitBatch):
-            return store_for(op.app, self.stores)
+            return self.of_app(op.app)
         return self.of_gid(op.gid)
 
     def _receipts(self, receipts: list[str]) -> dict[str, list[str]]:

@@ -86,6 +86,9 @@ class ClusterDoor(ClusterViews):
     def new_gid(self, messages: Sequence[OutgoingMessage] = ()) -> str:
         return new_gid(self._places.of_messages(messages))
 
+    def new_gid_of(self, app: str) -> str:
+        return new_gid(self._places.of_app(app))
+
     # --- what an operator does -------------------------------------------------------------------------------------
 
     async def resolve(self, gid: str, outcome: Outcome) -> TransactionView:

@@ -47,7 +47,8 @@ class Owners:
         me, seen = self.node.membership.me, self.node.seen
         if seen is None:
             return ClusterView([], [], me.id)
-        urls = {member.id: member.url for member in seen.members if self.node.alive(member.id)}
+        brokers = [member for member in seen.members if member.url]  # the others are guests, and answer nobody
+        urls = {member.id: member.url for member in brokers if self.node.alive(member.id)}
         stores = [
             ClusterStore(
                 holding.id,
@@ -58,13 +59,13 @@ class Owners:
             )
             for holding in seen.holdings
         ]
-        brokers = [
+        shown = [
             ClusterBroker(
                 member.id, member.name, member.url, member.grpc_url, self.node.alive(member.id), member.leaving
             )
-            for member in seen.members
+            for member in brokers
         ]
-        return ClusterView(stores, sorted(brokers, key=lambda broker: broker.url), me.id)
+        return ClusterView(stores, sorted(shown, key=lambda broker: broker.url), me.id)
 
     def api(self, store: str) -> StoreApi | None:
         """What answers for the store here."""
@@ -85,7 +86,7 @@ class Owners:
         """The id of the broker that has it, if that is another one, and alive as far as can be seen."""
         for holding in () if self.node.seen is None else self.node.seen.holdings:
             if holding.id == store and holding.owner != self.node.membership.me.id:
-                return holding.owner if self.node.alive(holding.owner) else None
+                return holding.owner if self.node.alive(holding.owner) and self._address(holding.owner) else None
         return None
 
     # --- one request -----------------------------------------------------------------------------------------------
@@ -126,7 +127,9 @@ class Owners:
 
     async def _forward(self, store: str, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
         """For as long as the owner is alive: of a machine that is gone, or asleep, no answer would ever come."""
-        place = self._addresses.get(owner) or self._address(owner)
+        place = self._address(owner)
+        if place is None:
+            raise BrokerUnreachable("the owner of this store has just left")
         path = f"{PREFIX}{store}".encode() + scope["raw_path"]
         task = asyncio.create_task(self._forwarder.forward(scope, receive, send, place, path))
         try:
@@ -138,7 +141,9 @@ class Owners:
         finally:
             task.cancel()
 
-    def _address(self, member_id: str) -> BrokerAddress:
-        members = () if self.node.seen is None else self.node.seen.members
-        self._addresses = {member.id: broker_address(member.url) for member in members}
-        return self._addresses[member_id]
+    def _address(self, member_id: str) -> BrokerAddress | None:
+        """None for a guest, who holds a store for a while and answers nobody (store/shared/visit.py)."""
+        if member_id not in self._addresses:
+            members = () if self.node.seen is None else self.node.seen.members
+            self._addresses = {member.id: broker_address(member.url) for member in members if member.url}
+        return self._addresses.get(member_id)

@@ -202,6 +202,8 @@ class ClusterViews(BrokerDoor):
             page = await self._ask(
                 stores[number], BrokerDoor.page, table, limit, place, stop, state, group, older_than_ms
             )
+            if "queue" in page.columns:
+                page.columns["queue"] = [queue * len(stores) + number for queue in page.columns["queue"]]
             if page.next is not None:
                 return TablePage(page.columns, f"{number}{AT}{page.next}")
             if number >= last:

@@ -32,9 +32,18 @@ class QueueStream:
     """
 
     def __init__(
-        self, door: BrokerDoor, topic: str, queue: int, offset: int, end: int | None, names: tuple[str, ...]
+        self,
+        door: BrokerDoor,
+        topic: str,
+        queue: int,
+        offset: int,
+        end: int | None,
+        names: tuple[str, ...],
+        called: int | None = None,
     ) -> None:
+        """`called` is the number that the rows have for the queue, if that is another one."""
         self._door, self._topic, self._queue, self._names = door, topic, queue, names
+        self._called = queue if called is None else called
         self._offset, self._asked_end = offset, end
         self._welcome: Any = "all" if "value" in names else "no values"
         self._writer = StreamPieces(schema_of(names))
@@ -76,7 +85,7 @@ class QueueStream:
         return self._door.read(self._topic, self._queue, self._offset, ROWS_AT_ONCE, BYTES_AT_ONCE, self._welcome)
 
     def _encoded(self, piece: Slice) -> Buffers:
-        where = self._topic, self._queue, self._offset, self.end, self._names
+        where = self._topic, self._called, self._offset, self.end, self._names
         batches, following = [], piece.next
         for one in piece.columns:
             try:

@@ -14,12 +14,12 @@ from tallystick.broker.cluster.membership import TICK_MS, Membership
 from tallystick.broker.cluster.node import Node
 from tallystick.broker.config import Config
 from tallystick.broker.threads import on_a_thread
-from tallystick.core.errors import StorageFailed
+from tallystick.core.errors import ConfigError, StorageFailed
 from tallystick.core.ids import new_member_id
 from tallystick.store.protocol import Store
 from tallystick.store.shared.engine import away
 from tallystick.store.shared.opening import SharedStore, registry_at, server_at, weaknesses_of
-from tallystick.store.shared.registry import Holding, Member, OtherCount, Registry
+from tallystick.store.shared.registry import Holding, Member, Registry
 from tallystick.store.shared.server import ServerAway
 
 log = logging.getLogger("tallystick.broker.cluster")
@@ -77,6 +77,6 @@ def _entered(config: Config) -> tuple[Registry, tuple[str, ...]]:
 def _make(registry: Registry, wanted: int) -> None:
     try:
         registry.make(wanted or STORES)
-    except OtherCount:
-        if wanted:
+    except ConfigError as error:
+        if wanted or error.field != "stores":
             raise

@@ -16,7 +16,7 @@ TICK_MS = 250
 class Todo(Struct, frozen=True):
     """What follows from a look. Everything in it is safe to do late, twice or not at all: the epochs decide."""
 
-    lost: tuple[int, ...] = ()  # stores that somebody else has taken
+    lost: tuple[int, ...] = ()  # stores that are no longer ours
     take: tuple[Holding, ...] = ()
     give: tuple[Holding, ...] = ()  # best one at a time, unless the broker leaves
     forget: tuple[str, ...] = ()
@@ -57,9 +57,7 @@ class Membership:
         leaving = {member.id for member in seen.members if member.leaving} | (
             {self.me.id} if self.me.leaving else set()
         )
-        lost = {
-            holding.number for holding in seen.holdings if holding.epoch > self.held.get(holding.number, holding.epoch)
-        }
+        lost = {holding.number for holding in seen.holdings if self._is_lost(holding)}
         wanted = spread(self.me.id, seen.holdings, alive, leaving)
         return Todo(
             tuple(sorted(lost)),
@@ -67,6 +65,12 @@ class Membership:
             tuple(holding for holding in wanted.give if self._may_give(holding)),
             tuple(self._watch.long_dead()),
         )
+
+    def _is_lost(self, holding: Holding) -> bool:
+        """Held, but not as we hold it. A later epoch is somebody's claim; an earlier one is left by a failover of the
+        engine that has taken back our own."""
+        held = self.held.get(holding.number)
+        return held is not None and (holding.epoch, holding.owner) != (held, self.me.id)
 
     def _may_give(self, holding: Holding) -> bool:
         """What is ours by name only, because the answer to a claim was lost, nobody works on: it can go at once."""

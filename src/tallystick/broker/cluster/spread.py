@@ -29,8 +29,8 @@ def spread(me: str, holdings: Sequence[Holding], alive: Collection[str], leaving
     if me not in sharing:
         return Spread((), ())
     too_many = owned[me] - _share(me, len(holdings), sharing, owned)
-    by_wish = sorted(mine, key=lambda holding: _weight(holding.id, me))
-    return Spread(_my_turns(me, holdings, sharing, owned), tuple(by_wish[: max(0, too_many)]))
+    give = sorted(mine, key=lambda holding: _weight(holding.id, me))[:too_many] if too_many > 0 else ()
+    return Spread(_my_turns(me, holdings, sharing, owned), tuple(give))
 
 
 def _share(me: str, count: int, sharing: list[str], owned: Counter[str]) -> int:

@@ -65,6 +65,7 @@ class Tenure:
     async def _opened(self) -> Store | None:
         """Tries until it is open, or nobody wants it any more."""
         store: Store | None = None
+        told = ""
         while store is None and not self.ending:
             try:
                 store = await on_a_thread(lambda: self._open_store(self.holding, self.epoch), "open store")
@@ -72,7 +73,9 @@ class Tenure:
                 log.info("store %s went to somebody else before it was open", self.holding.id)
                 await self._end.wait()
             except (EngineFailed, StorageFailed) as error:
-                log.warning("store %s cannot be opened yet: %s", self.holding.id, error)
+                if str(error) != told:  # once, and not four times a second for as long as it lasts
+                    told = str(error)
+                    log.warning("store %s cannot be opened yet: %s", self.holding.id, told)
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
         if store is not None and self.ending:
             store.close()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from tallystick.cli.doctor.finding import Finding
 from tallystick.cli.output import span
-from tallystick.core.errors import BrokerUnavailable, TallystickError
+from tallystick.core.errors import BrokerUnavailable, NotFound, TallystickError
 from tallystick.link import Link
 
 ANSWER_SECONDS = 5.0
@@ -33,6 +33,8 @@ def look_at_broker(url: str, expected: bool, max_lag: int, max_pending: int) -> 
         yield _version(info["version"])
         yield _clock(info["now_ms"] / 1000, asked, answered)
         yield _pending(info, max_pending)
+        yield from _durability(info)
+        yield from _cluster(broker)
         yield from _grpc(url, info.get("grpc_port", 0))
         try:
             yield from (_ready(broker), _parked(broker), _parked_calls(info), _circuits(broker), _lag(broker, max_lag))
@@ -64,6 +66,29 @@ def _grpc(url: str, port: int) -> Iterator[Finding]:
         return
     advice = "does a firewall keep it, or does the broker listen on another address? --no-grpc switches it off"
     yield Finding("gRPC", "problem", f"port {port} takes no connections from here", advice)
+
+
+def _durability(info: dict[str, Any]) -> Iterator[Finding]:
+    for weakness in info.get("weaknesses", ()):
+        yield Finding("durability", "problem", f"acknowledged messages can be lost: {weakness}", "mend the database")
+
+
+def _cluster(broker: Link) -> Iterator[Finding]:
+    try:
+        view = broker.get("cluster")
+    except NotFound:  # it is older than clusters are
+        return
+    if not view["brokers"]:
+        return
+    silent = [one["url"] for one in view["brokers"] if not one["alive"]]
+    orphans = [one["id"] for one in view["stores"] if not one["url"]]
+    if orphans:
+        advice = "a takeover lasts seconds; if it does not end, see the brokers' logs"
+        yield Finding("cluster", "problem", f"nobody owns {', '.join(orphans)}", advice)
+    elif silent:
+        yield Finding("cluster", "note", f"silent: {', '.join(silent)}", "start them again, or they are soon forgotten")
+    else:
+        yield Finding("cluster", "ok", f"{len(view['brokers'])} brokers, {len(view['stores'])} stores")
 
 
 def _version(running: str) -> Finding:

@@ -12,7 +12,7 @@ from tallystick.client.answering.deciders import RememberedOutcomes, ask_decider
 from tallystick.client.base.databases import run_on_new
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection, questions
-from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.core.errors import TallystickError
 from tallystick.core.ops import Answer, AnswerChecks
 from tallystick.core.wire import CheckPoll
@@ -54,8 +54,10 @@ class Answerer:
         if self._started:
             return
         self._started = True
-        group = self._settings.needs_group("answering check-backs")
-        for broker in self._brokers:
+        self._tasks.start(self._listen(self._settings.needs_group("answering check-backs")))
+
+    async def _listen(self, group: str) -> None:
+        for broker in await self._brokers.known():
             self._tasks.start(repeat(f"polling {broker.address} for checks", self._poll(broker, group)))
 
     async def stop(self) -> None:

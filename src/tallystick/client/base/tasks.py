@@ -45,6 +45,12 @@ class Tasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait until it has let go of what it holds."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def repeat(what: str, once: Callable[[], Awaitable[float]]) -> None:
     """Do something for ever. `once` returns the seconds until the next time; a failure is logged and retried."""
     failures = 0

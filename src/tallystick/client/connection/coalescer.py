@@ -23,7 +23,7 @@ from tallystick.client.connection.waiting import (
     without_position,
 )
 from tallystick.core.backoff import Backoff
-from tallystick.core.errors import BrokerUnavailable, Busy, TallystickError, error_from_code
+from tallystick.core.errors import BrokerUnavailable, Busy, Moved, TallystickError, error_from_code
 from tallystick.core.limits import MIB
 from tallystick.core.ops import ClientOp, OpResult
 
@@ -94,6 +94,7 @@ class Coalescer:
         request_timeout: float = 10.0,
         backoff: Backoff | None = None,
         on_health: Callable[[bool], None] = lambda healthy: None,
+        on_failure: Callable[[TallystickError], None] = lambda error: None,
     ) -> None:
         self.address = address
         self.requests = 0  # how many were sent, for tests and measurements
@@ -102,6 +103,7 @@ class Coalescer:
         self._request_timeout = request_timeout
         self._backoff = backoff or Backoff(first_ms=50, cap_ms=2_000)
         self._on_health = on_health
+        self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[WaitingOp] = deque()
         self._waiting_bytes = 0
@@ -333,6 +335,8 @@ class Coalescer:
     def _op_failed(self, entry: WaitingOp, error: TallystickError) -> None:
         now = self._loop.time()
         entry.note(error, now)
+        if isinstance(error, Moved):
+            self._on_failure(error)
         if not (error.retryable and entry.retry):
             entry.fail(error)
             return
@@ -363,6 +367,7 @@ class Coalescer:
         self._failures += 1
         self._last_failure = error
         self._on_health(False)
+        self._on_failure(error)
         again: list[WaitingOp] = []
         now = self._loop.time()
         for entry in batch:
@@ -381,6 +386,15 @@ class Coalescer:
     def _resume(self) -> None:
         self._pause = None
         self._schedule_pump()
+
+    def hurry(self) -> None:
+        """Try again now: what the pause was for lies where nothing is sent any more."""
+        if self._later_timer is not None:
+            self._later_timer.cancel()
+            self._line_up_again()
+        if self._pause is not None:
+            self._pause.cancel()
+            self._resume()
 
     def _put_back(self, entries: list[WaitingOp]) -> None:
         self._waiting.extendleft(reversed(entries))

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from tallystick.client.base import forks
 from tallystick.client.connection.awaited import Awaited, Done, Told, wake_in_turn
 from tallystick.client.connection.coalescer import Coalescer
+from tallystick.client.connection.exchange import LEAVE_SECONDS
 from tallystick.client.connection.waiting import WaitingOp, request_body, results_of
 from tallystick.client.connection.wire import Wire, WireConnection
 from tallystick.core.errors import BrokerUnavailable, TallystickError
@@ -151,12 +152,12 @@ class Underway:
 class Combiner:
     """The way of threads to one broker. Made on the event loop of its coalescer."""
 
-    def __init__(self, ops: Coalescer, request_timeout: float) -> None:
+    def __init__(self, ops: Coalescer, request_timeout: float, way: str = "") -> None:
         self.requests = 0  # how many were sent, for tests and measurements
         self.address = ops.address
         self._ops = ops
         self._loop = asyncio.get_running_loop()
-        self._wire = Wire(ops.address)
+        self._wire = Wire(way or ops.address)
         ops.take_along = self._go_along
         self._request_timeout = request_timeout
         self.waiting: deque[WaitingOp] = deque()
@@ -392,6 +393,12 @@ class Combiner:
             batch: list[WaitingOp] = []
             self._take(batch)
             self._ops.take_over(batch, None)
+
+    def point_to(self, address: str) -> None:
+        """Have threads send to another address from now on."""
+        left = self._wire.point_to(address)
+        if left:
+            self._loop.call_later(LEAVE_SECONDS, self._wire.interrupt, left)
 
     async def close(self, timeout: float) -> None:
         """Leave what waits to the coalescer, once the thread that is sending has its answer."""

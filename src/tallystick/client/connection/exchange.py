@@ -21,6 +21,10 @@ IDLE_SECONDS = 3.0
 """Shorter than a web server's own patience with idle connections (5 s is common): a request on a connection that is
 just being closed at the other end would count as sent, with its answer lost."""
 
+LEAVE_SECONDS = 1.0
+"""What a request gets that is under way where its wire is no longer pointed to. It may wait at a broker that is paused
+and has lost its store; whatever was asked there is asked again where the wire leads now."""
+
 _problem = msgspec.json.Decoder(Problem)
 
 
@@ -80,14 +84,20 @@ class WireAnswer:
             self.keeps_alive = self._parser.should_keep_alive()
 
 
+def on_the_way(address: str, error: TallystickError) -> TallystickError:
+    """The error, with where it was met: a wire may be pointed to another address meanwhile."""
+    error.extra["way"] = address
+    return error
+
+
 def _refusal(address: str, status: int, retry_after: str, content: bytes) -> TallystickError:
     """The error of an answer that is not 2xx, also from a proxy that does not speak problem+json."""
     try:
         problem = _problem.decode(content)
     except msgspec.MsgspecError:
         text = content[:200].decode("utf-8", "replace")
-        return BrokerUnavailable(f"{address} answered {status} without a reason: {text!r}")
-    error = error_from_code(problem.code, problem.detail, problem.field)
+        return on_the_way(address, BrokerUnavailable(f"{address} answered {status} without a reason: {text!r}"))
+    error = on_the_way(address, error_from_code(problem.code, problem.detail, problem.field))
     if retry_after.isdigit():
         error.extra["retry_after"] = float(retry_after)
     return error

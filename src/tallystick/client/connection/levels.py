@@ -7,12 +7,14 @@ by which the broker drops what it has seen.
 from __future__ import annotations
 
 import logging
+import time
 from typing import Literal
 
 from msgspec import Struct
 
 from tallystick.client.base.stats import Stats
-from tallystick.client.connection.brokers import BrokerPeer, Brokers
+from tallystick.client.connection.brokers import Brokers
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.waiting import Answered
 from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.errors import (
@@ -50,6 +52,7 @@ async def send(brokers: Brokers, messages: list[OutgoingMessage], level: int, gi
         return await _send_once(brokers, Send(messages), gid)
     if level == 1:
         return await _send_confirmed(brokers, messages)
+    await brokers.look()
     _send_unconfirmed(brokers, messages, stats)
     return Sent(None, [])
 
@@ -63,7 +66,7 @@ async def send_calls(brokers: Brokers, calls: list[OutgoingCall], options: CallP
 
 def _send_unconfirmed(brokers: Brokers, messages: list[OutgoingMessage], stats: Stats) -> None:
     """Level 0. Never raises on the broker's account; losses are counted and logged."""
-    broker = brokers.for_new()[0]
+    broker = brokers.for_new(_key(messages))[0]
     if broker.unconfirmed.full:
         stats.unconfirmed_dropped += len(messages)
         return
@@ -78,17 +81,20 @@ def _send_unconfirmed(brokers: Brokers, messages: list[OutgoingMessage], stats: 
 
 async def _send_confirmed(brokers: Brokers, messages: list[OutgoingMessage]) -> Sent:
     """Level 1: whichever broker answers. A lost answer is tried again elsewhere and may have worked here."""
-    candidates = brokers.for_new()
+    await brokers.look()
+    candidates = brokers.for_new(_key(messages))
     share = brokers.timeout / len(candidates)
+    until = time.monotonic() + brokers.timeout
     for broker in candidates[:-1]:
         try:
-            return _sent(None, await broker.ops.run(broker.check(Send(messages)), share, retry=False))
+            return _sent(broker, None, await broker.ops.run(broker.check(Send(messages)), share, retry=False))
         except TallystickError as error:
             if not error.retryable:
                 raise
             log.info("level 1 message not taken by %s, trying another: %s", broker.address, error)
     last = candidates[-1]
-    return _sent(None, await last.ops.run(last.check(Send(messages)), share))
+    left = max(share, until - time.monotonic())
+    return _sent(last, None, await last.ops.run(last.check(Send(messages)), left))
 
 
 async def _send_once(brokers: Brokers, what: Send, gid: str | None) -> Sent:
@@ -96,11 +102,14 @@ async def _send_once(brokers: Brokers, what: Send, gid: str | None) -> Sent:
     if gid is not None:
         broker = await brokers.of_gid(check_gid(gid))
         return await _send_with_gid(broker, what, gid, brokers.timeout)
-    candidates = brokers.for_new()
+    await brokers.look()
+    candidates = brokers.for_new(_key(what.messages))
     for broker in candidates[:-1]:
         gid = new_gid(broker.store or "")
         try:
-            return _sent(gid, await broker.ops.run(broker.check(_named(what, gid)), brokers.timeout, retry=False))
+            return _sent(
+                broker, gid, await broker.ops.run(broker.check(_named(what, gid)), brokers.timeout, retry=False)
+            )
         except TallystickError as error:
             if _in_doubt(error):
                 return await _send_with_gid(broker, what, gid, brokers.timeout)
@@ -112,7 +121,12 @@ async def _send_once(brokers: Brokers, what: Send, gid: str | None) -> Sent:
 
 
 async def _send_with_gid(broker: BrokerPeer, what: Send, gid: str, timeout: float) -> Sent:
-    return _sent(gid, await broker.ops.run(broker.check(_named(what, gid)), timeout))
+    return _sent(broker, gid, await broker.ops.run(broker.check(_named(what, gid)), timeout))
+
+
+def _key(messages: list[OutgoingMessage]) -> str | None:
+    """What names the store on a cluster: messages that are sent together stay together."""
+    return messages[0].key if messages else None
 
 
 def _named(what: Send, gid: str) -> Send:
@@ -124,5 +138,7 @@ def _in_doubt(error: TallystickError) -> bool:
     return unsure and not isinstance(error, BrokerUnreachable)
 
 
-def _sent(gid: str | None, result: OpResult | None) -> Sent:
-    return Sent(gid, result.positions, result.duplicate) if result is not None else Sent(gid, [])
+def _sent(broker: BrokerPeer, gid: str | None, result: OpResult | None) -> Sent:
+    if result is None:
+        return Sent(gid, [])
+    return Sent(gid, [broker.position(at) for at in result.positions], result.duplicate)

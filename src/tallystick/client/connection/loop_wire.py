@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 from urllib.parse import urlencode
 
-from tallystick.client.connection.exchange import CONNECT_SECONDS, IDLE_SECONDS, WireAnswer, request_head
+from tallystick.client.connection.exchange import (
+    CONNECT_SECONDS,
+    IDLE_SECONDS,
+    LEAVE_SECONDS,
+    WireAnswer,
+    on_the_way,
+    request_head,
+)
 from tallystick.core.addresses import broker_address
 from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
 
@@ -22,13 +29,32 @@ class LoopWire:
     """Connections to one broker, made when there is none free. Belongs to the event loop that it is used on."""
 
     def __init__(self, address: str) -> None:
+        self._free: list[LoopWireConnection] = []
+        self._open: set[LoopWireConnection] = set()
+        self._left: set[LoopWireConnection] = set()  # to where it was pointed before
+        self._closed = False
+        self._aim(address)
+
+    def _aim(self, address: str) -> None:
         self.address = address
         self._place = broker_address(address)
         self._tls = ssl.create_default_context() if self._place.scheme == "https" else None
         self._batch_head = request_head(self._place)
-        self._free: list[LoopWireConnection] = []
-        self._open: set[LoopWireConnection] = set()
-        self._closed = False
+
+    def point_to(self, address: str) -> None:
+        """Send to another address from now on. What is under way at the old one has a moment to be answered."""
+        for connection in self._free:
+            connection.close()
+        self._free.clear()
+        self._left |= self._open
+        self._open = set()
+        self._aim(address)
+        asyncio.get_running_loop().call_later(LEAVE_SECONDS, self._cut, tuple(self._left))
+
+    def _cut(self, left: Iterable[LoopWireConnection]) -> None:
+        for connection in left:
+            self._left.discard(connection)
+            connection.close()
 
     async def post(self, body: bytes, timeout: float) -> bytes:
         """Operations, and the body of a 2xx answer; anything else is raised as the error it stands for."""
@@ -50,15 +76,18 @@ class LoopWire:
     async def _ask(self, head: bytes, body: bytes, timeout: float, *, once: bool) -> bytes:
         request = b"%b%d\r\n\r\n%b" % (head, len(body), body)
         deadline = asyncio.get_running_loop().time() + timeout
+        address = self.address
         try:
             answer = await self._over_kept(request, deadline, once)
             if answer is None:
                 answer = await self._exchange(await self._connect(min(CONNECT_SECONDS, timeout)), request, deadline)
+            return answer.content(address)
         except TimeoutError as failure:
-            raise BrokerUnavailable(f"{self.address} did not answer within {timeout:.1f} s") from failure
+            raise on_the_way(
+                address, BrokerUnavailable(f"{address} did not answer within {timeout:.1f} s")
+            ) from failure
         except OSError as failure:
-            raise BrokerUnavailable(f"the connection to {self.address} broke: {failure}") from failure
-        return answer.content(self.address)
+            raise on_the_way(address, BrokerUnavailable(f"the connection to {address} broke: {failure}")) from failure
 
     async def _over_kept(self, request: bytes, deadline: float, once: bool) -> WireAnswer | None:
         """None: over a new connection, please. A look may be taken again if what was kept for it has just been closed
@@ -82,7 +111,7 @@ class LoopWire:
             raise
         finally:
             timer.cancel()
-        if answer.keeps_alive:
+        if answer.keeps_alive and connection in self._open:
             self._free.append(connection)
         else:
             connection.close()
@@ -91,7 +120,7 @@ class LoopWire:
     def close(self) -> None:
         """Cut off what is under way, and make no connection any more."""
         self._closed = True
-        for connection in tuple(self._open):
+        for connection in (*self._open, *self._left):
             connection.close()
         self._free.clear()
 
@@ -108,18 +137,20 @@ class LoopWire:
         if self._closed:
             raise BrokerUnreachable(f"the client was closed before {self.address} was asked")
         loop = asyncio.get_running_loop()
-        host, port = self._place.host, self._place.port
+        address, host, port, all_open = self.address, self._place.host, self._place.port, self._open
         try:
             # Not wait_for: in Python 3.11 it loses a cancellation that comes as the connection is made, and a long poll
             # that was to end at the client's close would go on for ever.
             async with asyncio.timeout(seconds):
                 _, connection = await loop.create_connection(
-                    lambda: LoopWireConnection(self._open), host, port, ssl=self._tls
+                    lambda: LoopWireConnection(all_open), host, port, ssl=self._tls
                 )
         except (OSError, UnicodeError) as failure:  # a name that DNS cannot hold is the second
-            raise BrokerUnreachable(
-                f"{self.address} cannot be reached ({failure or 'no answer in time'}); is the broker running there?"
-            ) from failure
+            reason = f"{address} cannot be reached ({failure or 'no answer in time'}); is the broker running there?"
+            raise on_the_way(address, BrokerUnreachable(reason)) from failure
+        if all_open is not self._open:
+            connection.close()
+            raise on_the_way(address, BrokerUnreachable(f"{address} was left for {self.address} before it was asked"))
         return connection
 
 

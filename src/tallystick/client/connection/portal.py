@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 
 from tallystick.client.base import forks
 from tallystick.client.connection.awaited import Awaited
-from tallystick.client.connection.brokers import BrokerPeer
 from tallystick.client.connection.combiner import Underway
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.waiting import encode_op
 from tallystick.core.errors import TallystickError
 from tallystick.core.ops import ClientOp, OpResult

@@ -13,7 +13,7 @@ from tallystick.client.base.calls import CallsNotFinished
 from tallystick.client.base.encoding import encode
 from tallystick.client.base.message import Message, from_chunks, from_delivery
 from tallystick.client.base.times import milliseconds
-from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.core.calls import CallsView, first_pass_over
 from tallystick.core.errors import BrokerUnavailable, NotFound, TallystickError
 from tallystick.core.message import Chunk
@@ -67,7 +67,7 @@ class _Groups(Struct):
 
 
 async def _ask(broker: BrokerPeer, kind: type[T], method: str, path: str, **options: Any) -> T:
-    content = await broker.wire.request(method, path, **options)
+    content = await broker.request(method, path, **options)
     try:
         return msgspec.msgpack.decode(content, type=kind)
     except msgspec.MsgspecError as failure:

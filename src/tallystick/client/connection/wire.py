@@ -19,9 +19,9 @@ import ssl
 import struct
 import time
 
-from tallystick.client.connection.exchange import CONNECT_SECONDS, IDLE_SECONDS, WireAnswer, request_head
+from tallystick.client.connection.exchange import CONNECT_SECONDS, IDLE_SECONDS, WireAnswer, on_the_way, request_head
 from tallystick.core.addresses import broker_address
-from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
+from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, TallystickError
 
 RECEIVE_BYTES = 16 * 1024, 256 * 1024
 """At first, and of a large answer: memory of the second size comes from the system, and goes back to it, each time."""
@@ -32,29 +32,46 @@ KEPT = 2
 """How many connections are kept for the next request: one is in use, unless a request takes very long."""
 
 
+class _Target:
+    """Where requests go: one object, which threads find as a whole whenever the wire is pointed elsewhere."""
+
+    def __init__(self, address: str) -> None:
+        place = broker_address(address)
+        self.address = address
+        self.place = (place.host, place.port)
+        self.is_secure = place.scheme == "https"
+        self.head = request_head(place)
+
+
 class Wire:
     """Connections to one broker, made when there is none. Whoever sends has one for itself until the answer is there:
     whatever else goes wrong, an answer reaches only whom it is for."""
 
     def __init__(self, address: str) -> None:
-        place = broker_address(address)
-        self.address = address
         self.connections = 0  # how many were made, for tests and measurements
-        self._place = (place.host, place.port)
-        self._is_secure = place.scheme == "https"
-        self._head = request_head(place)
         self._free: list[WireConnection] = []
         self._in_use: set[WireConnection] = set()
+        self._target = _Target(address)
+
+    @property
+    def address(self) -> str:
+        return self._target.address
+
+    def point_to(self, address: str) -> frozenset[WireConnection]:
+        """Send to another address from now on; the connections to the old one whose answers are still waited for."""
+        self._target = _Target(address)
+        self.close()
+        return frozenset(self._in_use)
 
     def send(self, body: bytes, seconds: float) -> WireConnection:
         """Send a request, and have the connection for its answer: to be given to `receive` or `drop`."""
         connection = self._take() or self._connect(min(CONNECT_SECONDS, seconds))
         self._in_use.add(connection)
         try:
-            connection.send(b"%b%d\r\n\r\n%b" % (self._head, len(body), body), seconds)
+            connection.send(b"%b%d\r\n\r\n%b" % (connection.target.head, len(body), body), seconds)
         except OSError as failure:
             self.drop(connection)
-            raise self._broken(failure, seconds) from failure
+            raise _broken(connection, failure, seconds) from failure
         except BaseException:
             self.drop(connection)
             raise
@@ -66,26 +83,21 @@ class Wire:
             answer = connection.receive()
         except OSError as failure:
             self.drop(connection)
-            raise self._broken(failure, connection.seconds) from failure
+            raise _broken(connection, failure, connection.seconds) from failure
         except BaseException:
             self.drop(connection)
             raise
         self._in_use.discard(connection)
-        if answer.keeps_alive and len(self._free) < KEPT:
+        if answer.keeps_alive and len(self._free) < KEPT and connection.target is self._target:
             self._free.append(connection)
         else:
             connection.close()
-        return answer.content(self.address)
+        return answer.content(connection.target.address)
 
     def drop(self, connection: WireConnection) -> None:
         """Whoever waited for the answer is gone: one that comes now would be taken for that of the next request."""
         self._in_use.discard(connection)
         connection.close()
-
-    def _broken(self, failure: OSError, seconds: float) -> BrokerUnavailable:
-        if isinstance(failure, TimeoutError | BlockingIOError):
-            return BrokerUnavailable(f"{self.address} did not answer within {seconds:.1f} s")
-        return BrokerUnavailable(f"the connection to {self.address} broke: {failure}")
 
     def close(self) -> None:
         """Close what nobody uses."""
@@ -93,9 +105,9 @@ class Wire:
             with contextlib.suppress(IndexError):
                 self._free.pop().close()
 
-    def interrupt(self) -> None:
-        """Cut off the requests that are under way."""
-        for connection in tuple(self._in_use):
+    def interrupt(self, left: frozenset[WireConnection] | None = None) -> None:
+        """Cut off the requests that are under way, or those of them that are on connections which were left."""
+        for connection in frozenset(self._in_use) if left is None else left & self._in_use:
             connection.interrupt()
 
     def after_fork(self) -> None:
@@ -109,23 +121,25 @@ class Wire:
         try:
             while True:
                 connection = self._free.pop()
-                if not connection.is_stale():
+                if connection.target is self._target and not connection.is_stale():
                     return connection
                 connection.close()
         except IndexError:
             return None
 
     def _connect(self, seconds: float) -> WireConnection:
+        target = self._target
         try:
-            plain = socket.create_connection(self._place, seconds)
+            plain = socket.create_connection(target.place, seconds)
             self.connections += 1
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._is_secure:
-                plain = self._tls.wrap_socket(plain, server_hostname=self._place[0])
-            return WireConnection(plain)
+            if target.is_secure:
+                plain = self._tls.wrap_socket(plain, server_hostname=target.place[0])
+            return WireConnection(plain, target)
         except OSError as failure:
-            raise BrokerUnreachable(
-                f"{self.address} cannot be reached ({failure}); is the broker running there?"
+            raise on_the_way(
+                target.address,
+                BrokerUnreachable(f"{target.address} cannot be reached ({failure}); is the broker running there?"),
             ) from failure
 
     @functools.cached_property
@@ -134,10 +148,19 @@ class Wire:
         return ssl.create_default_context()
 
 
-class WireConnection:
-    """One socket, and when it was last of use."""
+def _broken(connection: WireConnection, failure: OSError, seconds: float) -> TallystickError:
+    if isinstance(failure, TimeoutError | BlockingIOError):
+        broken = BrokerUnavailable(f"{connection.target.address} did not answer within {seconds:.1f} s")
+    else:
+        broken = BrokerUnavailable(f"the connection to {connection.target.address} broke: {failure}")
+    return on_the_way(connection.target.address, broken)
 
-    def __init__(self, plain: socket.socket) -> None:
+
+class WireConnection:
+    """One socket, where it leads, and when it was last of use."""
+
+    def __init__(self, plain: socket.socket, target: _Target) -> None:
+        self.target = target
         self.seconds = -1.0
         self._socket = plain
         self._poll = select.poll()

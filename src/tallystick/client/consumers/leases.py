@@ -16,7 +16,7 @@ from msgspec import Struct
 from tallystick.client.base.message import Message
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection, questions
-from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, OneByOne, handle_once, handle_plainly
 from tallystick.client.consumers.lanes import lane_for
 from tallystick.client.consumers.marks import InboxRows
@@ -70,9 +70,7 @@ class LeaseConsumer:
         self._stopping = False
 
     def start(self) -> None:
-        for broker in self._brokers:
-            what = f"receiving for {self._subscription.name} from {broker.address}"
-            self._receiving.start(repeat(what, self._receive(broker)))
+        self._receiving.start(self._receive_from_all())
         self._receiving.start(repeat("renewing leases", self._renew))
 
     async def stop(self, grace: float) -> None:
@@ -87,6 +85,11 @@ class LeaseConsumer:
         await self._lane.close()
 
     # Receiving
+
+    async def _receive_from_all(self) -> None:
+        for broker in await self._brokers.known():
+            what = f"receiving for {self._subscription.name} from {broker.address}"
+            self._receiving.start(repeat(what, self._receive(broker)))
 
     def _receive(self, broker: BrokerPeer) -> Callable[[], Awaitable[float]]:
         subscription = self._subscription

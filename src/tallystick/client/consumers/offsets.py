@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from tallystick.client.base.message import Message
 from tallystick.client.base.tasks import RETRY, Tasks, repeat
 from tallystick.client.connection import LoopConnection, questions
-from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.questions import Fetched
 from tallystick.client.connection.waiting import Answered
 from tallystick.client.consumers.effects import (
@@ -57,7 +57,10 @@ class OffsetConsumer:
         self._stopping = asyncio.Event()
 
     def start(self) -> None:
-        for broker in self._brokers:
+        self._looking.start(self._look_at_all())
+
+    async def _look_at_all(self) -> None:
+        for broker in await self._brokers.known():
             self._looking.start(repeat(f"looking for {self._subscription.topic}", self._look(broker)))
 
     async def stop(self, grace: float) -> None:

@@ -139,12 +139,17 @@ class Block(ABC):
             raise InvalidRequest(f"the half messages are prepared already; {what} before tx.prepare()")
 
     @property
+    def key(self) -> str | None:
+        """That of the first message, which on a cluster names the store of the whole transaction."""
+        return self.messages[0].key if self.messages else None
+
+    @property
     def gid(self) -> str:
         if self.pinned is not None:
             return self.pinned.gid
         if self.known_gid is None:
             # Whoever reads a gid may write it down, so from here on no other one will do.
-            self.known_gid = self.producer().connection.brokers.new_gid()
+            self.known_gid = self.producer().connection.brokers.new_gid(self.key)
         return self.known_gid
 
     async def wait_for_calls(self, seconds: float) -> None:

@@ -47,7 +47,9 @@ class CheckBackBlock(Block):
         """Which database this should be, if it is sure enough for the broker to be told before it is looked at. With a
         gid of the user's own the mark comes first in any case: it may have to wait for another attempt."""
         producer = self.producer()
-        if self.known_gid is not None or not producer.answering or producer.connection.brokers.only is None:
+        if self.known_gid is not None or not producer.answering:
+            return None
+        if producer.connection.brokers.sole(self.key) is None:
             return None
         databases = producer.connection.databases
         source = databases.expected(address)
@@ -58,7 +60,7 @@ class CheckBackBlock(Block):
         taken back, if this is not the database that was expected."""
         check = self.check.on_the_wire(source, self.settings.check_after)
         producer = self.producer()
-        pinned = yield from producer.begin_meanwhile(lambda gid: self._half(gid, check), self._mark)
+        pinned = yield from producer.begin_meanwhile(lambda gid: self._half(gid, check), self._mark, self.key)
         found = yield from self.find_source(needs_door=False)
         producer.connection.databases.found(address, found)
         if found != source:
@@ -117,7 +119,7 @@ class CheckBackBlock(Block):
         """Make the half messages durable at a broker. A conflict under a gid of the user's own is handed back."""
         self.settings.needs_group("a transaction in check-back mode")
         try:
-            self.pinned = yield from self.producer().begin(first_op, self.known_gid)
+            self.pinned = yield from self.producer().begin(first_op, self.known_gid, self.key)
         except Conflict as conflict:
             if not self.own_gid:
                 raise
@@ -179,7 +181,7 @@ class OutboxBlock(Block):
     _row = ""
 
     def before_commit(self) -> Script[None]:
-        pinned = yield from self.producer().choose(self.known_gid)
+        pinned = yield from self.producer().choose(self.known_gid, self.key)
         yield from self._put(pinned, self._send(pinned))
         self.pinned = pinned
 
@@ -247,7 +249,7 @@ class ConsumerDedupBlock(OutboxBlock):
     takes_calls = False
 
     def before_commit(self) -> Script[None]:
-        pinned = yield from self.producer().choose(self.known_gid)
+        pinned = yield from self.producer().choose(self.known_gid, self.key)
         half = Send(prepared(self.messages, pinned.gid), pinned.gid)
         yield from self._put(pinned, self._outcome(pinned, "commit"))
         self.pinned = pinned

@@ -17,7 +17,7 @@ from tallystick.client.base.databases import DatabaseBusy, Door, run_on_new
 from tallystick.client.base.encoding import encode
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection
-from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.errors import TallystickError
 from tallystick.core.limits import Limits

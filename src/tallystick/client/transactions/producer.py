@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 
 from msgspec import Struct
 
 from tallystick.client.connection import LoopConnection
-from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.transactions.outbox import Outbox
 from tallystick.client.transactions.script import Answer, Ask, OnLoop, Put, Script, Tell
 from tallystick.core.errors import BrokerUnavailable, NotFound, TallystickError
@@ -57,32 +58,37 @@ class Producer:
         broker = brokers.only or (yield OnLoop(lambda: brokers.of_gid(gid)))
         return Pinned(broker, gid)
 
-    def choose(self, gid: str | None) -> Script[Pinned]:
+    def choose(self, gid: str | None, key: str | None) -> Script[Pinned]:
         """A place for messages that are not sent yet. The broker may be away: only its health is looked at."""
         if gid is not None:
             return (yield from self.pin(gid))
-        return (yield from self._new_at(self.connection.brokers.for_new()[0], LEAST_ATTEMPT_SECONDS))
+        brokers = self.connection.brokers
+        if not brokers.looked:
+            yield OnLoop(brokers.look)
+        return (yield from self._new_at(brokers.for_new(key)[0], LEAST_ATTEMPT_SECONDS))
 
     def _new_at(self, broker: BrokerPeer, patience: float) -> Script[Pinned]:
         """A new gid. It names its store, or does without if the broker is away: the request itself will tell."""
-        if broker.store is None and broker.healthy:
+        if not broker.introduced and broker.healthy:
             try:
                 yield OnLoop(lambda: broker.info(patience))
             except TallystickError as error:
                 log.debug("no name of the store yet: %s", error)
         return Pinned(broker, new_gid(broker.store or ""))
 
-    def begin(self, first_op: FirstOp, gid: str | None) -> Script[Pinned]:
-        """Have a broker take the first operation of a new transaction.
+    def begin(self, first_op: FirstOp, gid: str | None, key: str | None) -> Script[Pinned]:
+        """Have a broker take the first operation of a new transaction. `key` is that of its first message.
 
         With a gid that somebody knows, only its own broker is asked. Otherwise another broker may be tried, under
         another gid: nothing local is committed yet, so the gid left behind can only end as rolled back.
         """
         brokers = self.connection.brokers
+        if not brokers.looked:
+            yield OnLoop(brokers.look)
         if gid is not None:
             pinned = yield from self.pin(gid)
-        elif brokers.only is not None:
-            pinned = yield from self._new_at(brokers.only, self._timeout)
+        elif (sole := brokers.sole(key)) is not None:
+            pinned = yield from self._new_at(sole, self._timeout)
         else:
             return (yield from self._begin_at_any(first_op, brokers.for_new()))
         op = yield from first_op(pinned.gid)
@@ -95,10 +101,10 @@ class Producer:
         return pinned
 
     def begin_meanwhile(
-        self, op: Callable[[str], ClientOp], meanwhile: Callable[[str], Script[None]]
+        self, op: Callable[[str], ClientOp], meanwhile: Callable[[str], Script[None]], key: str | None
     ) -> Script[Pinned]:
-        """The same, at the only broker and under a new gid, while something else is done for it."""
-        pinned = yield from self._new_at(self.connection.brokers.for_new()[0], self._timeout)
+        """The same, at the only place and under a new gid, while something else is done for it."""
+        pinned = yield from self._new_at(self.connection.brokers.for_new(key)[0], self._timeout)
         underway = yield Put(pinned.broker, op(pinned.gid), self._timeout)
         done = False
         try:
@@ -122,6 +128,9 @@ class Producer:
 
     def _begin_at_any(self, first_op: FirstOp, candidates: list[BrokerPeer]) -> Script[Pinned]:
         attempt = max(LEAST_ATTEMPT_SECONDS, self._timeout / len(candidates))
+        until = time.monotonic() + self._timeout
+        # A store of a cluster without an owner has one before long: where none has any, the last one is waited for.
+        waited_for = None if self.connection.brokers.cluster is None else candidates[-1]
         failures: list[TallystickError] = []
         for broker in candidates:
             pinned = None
@@ -129,7 +138,8 @@ class Producer:
                 new = yield from self._new_in_store(broker, attempt)
                 op = yield from first_op(new.gid)
                 pinned = new
-                yield Ask(broker, op, attempt, retry=False)
+                stays = broker is waited_for
+                yield Ask(broker, op, max(attempt, until - time.monotonic()) if stays else attempt, retry=stays)
                 return pinned
             except BaseException as error:
                 if pinned is not None:

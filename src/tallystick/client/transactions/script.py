@@ -20,7 +20,7 @@ from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import UnsupportedConnection
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
-from tallystick.client.connection.brokers import BrokerPeer
+from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.portal import FromThreads
 from tallystick.core.ops import ClientOp
 

@@ -27,6 +27,7 @@ from tallystick.core.errors import InvalidRequest, NotFound, OffsetOutOfRange, T
 from tallystick.core.names import MOST_HEADERS, check_app, check_name
 from tallystick.link import Link
 from tallystick.spark.archive.layout import SCHEMA, Archive
+from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.jobs.archive.plan import Identity
 from tallystick.spark.source.messages import read_log
 from tallystick.spark.source.ranges import Range
@@ -108,7 +109,7 @@ def run_replay(spark: SparkSession, settings: ReplaySettings, report: Report = q
     began = time.monotonic()
     settings.check()
     to = settings.to or settings.topic
-    with Link(settings.url, patience=settings.patience_seconds) as link:
+    with BrokersLink(settings.url, patience=settings.patience_seconds) as link:
         ranges, identity = _resolved(link, settings)
         app = application(settings, identity)
         origin = Origin(identity.store, settings.archive, settings.url, settings.patience_seconds)
@@ -153,7 +154,7 @@ def application(settings: ReplaySettings, identity: Identity) -> str:
     return f"replay:{settings.id}:{digest}" if settings.id else f"replay:{digest}"
 
 
-def _resolved(link: Link, settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], Identity]:
+def _resolved(link: BrokersLink, settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], Identity]:
     """By queue, the offsets to replay; and whose they are."""
     return _from_archive(settings) if settings.archive else _from_log(link, settings)
 
@@ -199,7 +200,7 @@ def _shown(milliseconds: int | None) -> str:
     return datetime.fromtimestamp((milliseconds or 0) / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _from_log(link: Link, settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], Identity]:
+def _from_log(link: BrokersLink, settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], Identity]:
     view = topic_view(link, settings.topic)
     ranges = {queue: (settings.from_offsets.get(queue, end), end) for queue, end in sorted(settings.to_offsets.items())}
     for queue, (start, end) in ranges.items():
@@ -209,7 +210,7 @@ def _from_log(link: Link, settings: ReplaySettings) -> tuple[dict[int, tuple[int
                 f"offsets {start:,} to {end:,} of topic {settings.topic!r}, queue {queue}: the broker has "
                 f"{known[0]:,} to {known[1]:,}; what it has trimmed may be in an archive"
             )
-    return ranges, Identity(str(link.get("info")["store"]), view.created_at)
+    return ranges, Identity(link.identity, view.created_at)
 
 
 def steps_of(

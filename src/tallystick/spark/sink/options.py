@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from tallystick.core.names import check_app, check_name
-from tallystick.link import Link
+from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.options import Given, refused
 
 OPTIONS = ("url", "topic", "delay", "txnAppId", "txnVersion", "failOnDifferentReplay", "partTtl", "retryTimeout")
@@ -30,13 +30,13 @@ class SinkOptions(Struct, frozen=True):
     part_ttl_ms: int | None
     retry_seconds: float
 
-    def link(self) -> Link:
+    def link(self) -> BrokersLink:
         """A connection that outlasts a restart of the broker. Every request of the sink may be repeated."""
-        return Link(self.url, timeout=_ANSWER_SECONDS, patience=self.retry_seconds, named="option 'url'")
+        return BrokersLink(self.url, timeout=_ANSWER_SECONDS, patience=self.retry_seconds, named="option 'url'")
 
-    def impatient_link(self) -> Link:
+    def impatient_link(self) -> BrokersLink:
         """A connection for what is not worth waiting for."""
-        return Link(self.url, timeout=5.0, named="option 'url'")
+        return BrokersLink(self.url, timeout=5.0, named="option 'url'")
 
 
 def parse(options: Mapping[str, str], streaming: bool) -> SinkOptions:

@@ -33,8 +33,8 @@ class Part:
     thought dead can neither add to it nor commit it. What is not committed expires in the broker.
     """
 
-    def __init__(self, link: Link, columns: Columns, ttl_ms: int | None) -> None:
-        self.id = new_gid()
+    def __init__(self, link: Link, columns: Columns, ttl_ms: int | None, store: str = "") -> None:
+        self.id = new_gid(store)
         self.content = Content()
         self._link, self._columns, self._ttl_ms = link, columns, ttl_ms
         self._requests = 0

@@ -58,7 +58,8 @@ class _Sink:
             if version is not None and Ledger(link, app, query).decided(version):
                 content = sum((self._columns.content(self._columns.shaped(batch)) for batch in batches), Content())
                 return PreparedPart(app, query, "", content.rows, True, content.sum)
-            with Part(link, self._columns, self._options.part_ttl_ms) as part:
+            # A batch is kept in one store as a whole, and so are its parts; a part's id says where it belongs.
+            with Part(link, self._columns, self._options.part_ttl_ms, link.store_of_app(app)) as part:
                 for batch in batches:
                     part.add(batch)
         content = part.content

@@ -9,7 +9,7 @@ from typing import Any
 
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import BrokerUnavailable, NotFound, OffsetOutOfRange, TallystickError
-from tallystick.link import Link
+from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.schema import Shape
 from tallystick.spark.source.ahead import read_ahead
 from tallystick.spark.source.ranges import Planner, Range
@@ -48,7 +48,9 @@ def read_log(url: str, wanted: Range, patience_seconds: float) -> Iterator[Any]:
 
 
 class _Reading:
-    def __init__(self, settings: SourceSettings, wanted: Range, columns: Sequence[str] | None, link: Link) -> None:
+    def __init__(
+        self, settings: SourceSettings, wanted: Range, columns: Sequence[str] | None, link: BrokersLink
+    ) -> None:
         self._settings, self._wanted, self._columns, self._link = settings, wanted, columns, link
         self._planner = Planner(settings)
         self._next = wanted.start  # of all below, each was handed on once
@@ -97,7 +99,7 @@ class _Reading:
         columns = None if self._columns is None else ",".join(self._columns)
         with self._link.arrow(*path, offset=self._next, end=piece.end, columns=columns) as answer:
             # Of another topic of this name nothing is taken: offsets may be the same where another broker has them.
-            if piece.created and answer.headers.get(CREATED, str(piece.created)) != str(piece.created):
+            if self._of_another(piece, answer.headers.get(CREATED)):
                 return
             try:
                 # The broker's stream ends with a mark; where that is missing the connection was cut between batches.
@@ -106,6 +108,11 @@ class _Reading:
                         yield self._taken(batch, piece)
             except pa.ArrowInvalid as error:
                 raise BrokerUnavailable(f"the answer of {self._link.url} broke off ({error})") from error
+
+    def _of_another(self, piece: Range, created: str | None) -> bool:
+        """Whether an answer is of another topic than the one that was planned for. The stores of a cluster have made
+        theirs at different moments; but there, no other store can have come in the place of one."""
+        return bool(piece.created and created and created != str(piece.created) and not self._link.divided)
 
     def _taken(self, batch: Any, piece: Range) -> Any:
         """A batch that begins where the last one ended. Its count is not trusted: a row too few or twice would be

@@ -14,6 +14,7 @@ import msgspec
 from tallystick.core.errors import NotFound
 from tallystick.core.wire import TopicView
 from tallystick.link import Link
+from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.options import refused
 from tallystick.spark.source.ranges import Archived
 from tallystick.spark.source.settings import EARLIEST, LATEST, GivenPlace, SourceSettings
@@ -24,8 +25,8 @@ _LONGEST_QUERY = 6_000  # bytes of names in one request; beyond that the whole l
 Offsets = dict[str, dict[int, int]]
 
 
-def open_link(settings: SourceSettings) -> Link:
-    return Link(settings.url, patience=settings.retry, named=NAMED)
+def open_link(settings: SourceSettings) -> BrokersLink:
+    return BrokersLink(settings.url, patience=settings.retry, named=NAMED)
 
 
 class Topics:

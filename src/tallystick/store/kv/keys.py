@@ -15,7 +15,7 @@
            y <time> <sequence>             delayed message    o <sequence>           outcomes of one group commit
            G <name>                        consumer group     g <gt> <queue>         receive cursor
            l <gt> <queue> <offset>         lease              v <gt> <time> <queue> <offset>  visible again
-           q <gt> <queue>                  stored offset      M <name>               counters, id of the store
+           q <gt> <queue>                  stored offset      M <name>               counters, id, half a copy
            b <topic id> <queue> <last>     its body's key     L <app>                last batch of an application
            x <gid>                         state of its calls U <name>               call topic
            D <channel> <time> <call>       due call           i <time> <call>        call under lease
@@ -380,3 +380,4 @@ ORIGIN = _Numbered(b"O")
 
 COUNTERS = b"Mcounters"
 STORE_ID = b"Mid"  # of a store that has no directory to keep its id in
+HALF_COPIED = b"Mcopying"  # what such a store is half a copy of

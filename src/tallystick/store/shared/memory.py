@@ -39,6 +39,9 @@ class MemoryCluster:
                 raise wrong_count(len(self.shards), count)
             self.shards = self.shards or [_Shard(new_store_id()) for _ in range(count)]
 
+    def made(self) -> int:
+        return len(self.shards)
+
     def server(self, number: int) -> MemoryServer:
         return MemoryServer(self, number)
 
@@ -64,6 +67,13 @@ class MemoryCluster:
             shard = self.shards[number]
             if shard.fence.epoch == epoch:
                 shard.fence = msgspec.structs.replace(shard.fence, owner="")
+
+    def rename(self, number: int, epoch: int, store_id: str) -> bool:
+        with self.lock:
+            shard = self.shards[number]
+            if shard.fence.epoch == epoch:
+                shard.id = store_id
+            return shard.fence.epoch == epoch
 
     def forget(self, member_id: str) -> None:
         with self.lock:

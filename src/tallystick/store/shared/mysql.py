@@ -1,22 +1,17 @@
 """A store on MySQL or MariaDB: four tables of bytes in order, and a row that fences them.
 
 Statements that belong together go out in one packet, and so in one round trip. The server stops at the first that
-fails. Bytes are part of the statements' text: see `_quoted`.
+fails. Bytes are part of the statements' text: see `quoted`.
 """
 
 from __future__ import annotations
 
-from binascii import b2a_base64
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from tallystick.core.errors import ConfigError
-from tallystick.core.mysql_urls import mysql_parameters
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
-from tallystick.store.shared.connections import Connections
-from tallystick.store.shared.definitions import table_statements
-from tallystick.store.shared.mysql_session import MysqlError, MysqlSession, Rows, filled
+from tallystick.store.shared.mysql_link import MysqlLink, quoted
+from tallystick.store.shared.mysql_session import filled
 from tallystick.store.shared.server import Fence, ServerAway
 
 _ROWS_BYTES = 4 * 1024 * 1024  # of one insert: a unit that is too large for one packet is divided between statements
@@ -29,56 +24,28 @@ _REFUSED = 1242  # more than one row in a place for one
 # The server drops a connection that is silent between two packets of a unit, and with it the lock of the fence's row.
 _IMPATIENT, _PATIENT = b"set session wait_timeout = 20;", b";set session wait_timeout = default"
 
-_TABLES = """
-    select count(*) from information_schema.tables
-    where table_schema = database() and table_name like 'tallystick\\_store\\_%'
-"""
 _SETTINGS = """
     show global variables where variable_name in
     ('innodb_flush_log_at_trx_commit', 'innodb_flush_method', 'innodb_doublewrite', 'log_bin', 'sync_binlog')
 """
 
 
-class MysqlServer:
+class MysqlServer(MysqlLink):
     def __init__(self, url: str, store: int) -> None:
-        try:
-            self._login = mysql_parameters(url)
-        except ValueError:  # without its cause, which may show a part of the password
-            raise ConfigError("store: not a valid address of a MySQL server", field="store") from None
+        super().__init__(url)
         self._store = b"%d" % store
-        self._connections: Connections[MysqlSession] = Connections(lambda: MysqlSession(self._login))
-        self.trips = 0
-
-    @contextmanager
-    def _connected(self) -> Iterator[MysqlSession]:
-        try:
-            with self._connections.one() as session:
-                yield session
-        except (MysqlError, OSError) as error:
-            raise ServerAway(" ".join(str(part) for part in error.args)) from error
-
-    def _ask(self, *statements: bytes) -> list[Rows]:
-        """The rows of each statement."""
-        with self._connected() as session:
-            return [rows for packet in session.packets(statements) for rows in self._trip(session, packet)]
-
-    def _trip(self, session: MysqlSession, packet: bytes) -> list[Rows]:
-        self.trips += 1
-        return session.send(packet)
 
     # --- tables and the fence ------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        statements = table_statements("mysql")
-        if self._ask(_TABLES.encode())[0][0][0] < len(statements):
-            self._ask(*(statement.encode() for statement in statements))
+        self._make_tables("mysql", "tallystick\\_store\\_%")
 
     def fence(self) -> Fence | None:
         _, found, _ = self._ask(b"begin", self._select_fence() + b" for update", b"commit")
         return _fence(found[0]) if found else None
 
     def claim(self, owner: str) -> Fence:
-        row = b"%s, 1, 0, %s" % (self._store, _quoted(owner.encode()))
+        row = b"%s, 1, 0, %s" % (self._store, quoted(owner.encode()))
         raised = (
             b"insert into tallystick_store_fence (store, epoch, unit, owner) values (%s)"
             b" on duplicate key update epoch = epoch + 1, owner = values(owner)" % row
@@ -96,7 +63,7 @@ class MysqlServer:
         asked = [
             (area, b"select `key`, value " + self._where(area, listed))
             for area in wanted
-            for listed in _lists(map(_quoted, found[area]))
+            for listed in _lists(map(quoted, found[area]))
         ]
         if asked:
             answers = self._ask(*(statement for _, statement in asked))
@@ -116,8 +83,8 @@ class MysqlServer:
         statement = _PAGE % {
             b"area": area.encode(),
             b"store": self._store,
-            b"start": _quoted(start),
-            b"end": _quoted(end),
+            b"start": quoted(start),
+            b"end": quoted(end),
             b"limit": limit,
             b"max_bytes": max_bytes,
             b"order": b"desc" if backwards else b"asc",
@@ -145,10 +112,10 @@ class MysqlServer:
 
     def _changing(self, changes: Changes) -> Iterator[bytes]:
         for area, start, end in changes.ranges:
-            yield b"delete known " + self._where(area, b"`key` >= %s and `key` < %s" % (_quoted(start), _quoted(end)))
+            yield b"delete known " + self._where(area, b"`key` >= %s and `key` < %s" % (quoted(start), quoted(end)))
         for area in AREAS:
             changed = changes.keys[area]
-            for listed in _lists(_quoted(key) for key, value in changed.items() if value is None):
+            for listed in _lists(quoted(key) for key, value in changed.items() if value is None):
                 yield b"delete known " + self._where(area, listed)
             head = b"insert into tallystick_store_%s (store, `key`, size, value) values " % area.encode()
             rows = (self._row(key, value) for key, value in changed.items() if value is not None)
@@ -156,7 +123,7 @@ class MysqlServer:
                 yield head + b",".join(some) + b" on duplicate key update size = values(size), value = values(value)"
 
     def _row(self, key: bytes, value: bytes) -> bytes:
-        return b"(%s,%s,%d,%s)" % (self._store, _quoted(key), len(value), _quoted(value))
+        return b"(%s,%s,%d,%s)" % (self._store, quoted(key), len(value), quoted(value))
 
     def weaknesses(self) -> list[str]:
         (rows,) = self._ask(_SETTINGS.encode())
@@ -176,12 +143,6 @@ class MysqlServer:
         if settings["innodb_doublewrite"] in ("off", "0"):
             found.append("innodb_doublewrite is off: a crash of the machine can damage pages that it cuts through")
         return found
-
-    def cut(self) -> None:
-        self._connections.cut()
-
-    def close(self) -> None:
-        self._connections.cut()
 
 
 def _fence(row: tuple[Any, ...]) -> Fence:
@@ -205,16 +166,6 @@ _PAGE = b"""
     ) as sized
     straight_join tallystick_store_%(area)s as known on known.store = %(store)s and known.`key` = sized.`key`
     where coalesce(sized.ahead, 0) < %(max_bytes)d order by sized.`key` %(order)s"""
-
-
-def _quoted(data: bytes) -> bytes:
-    """Bytes as a literal that means the same whatever the session's sql_mode and character set are.
-
-    That is certain as long as there is no backslash in quotes. Text, which seldom has one, grows by nothing; what has
-    one grows by a third. PyMySQL's own way is to escape, and is right in one sql_mode only."""
-    if b"\\" in data:
-        return b"from_base64('%s')" % b2a_base64(data, newline=False)
-    return b"_binary'%s'" % data.replace(b"'", b"''")
 
 
 def _lists(keys: Iterable[bytes]) -> Iterator[bytes]:

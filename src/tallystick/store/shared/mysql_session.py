@@ -31,8 +31,11 @@ _SESSION = (
     b"set session innodb_lock_wait_timeout = 10, session lock_wait_timeout = 10"
     b" /*M!100308 , session in_predicate_conversion_threshold = 0 */"
     b" /*!80000 , session range_optimizer_max_mem_size = 0 */",
-    b"select @@max_allowed_packet",
+    b"show variables where variable_name in ('max_allowed_packet', 'read_only', 'wsrep_on')",
 )
+# On a Galera cluster a look waits until its node has everything that any node has acknowledged before. A new owner may
+# be at another node than the owner before it was, and so may be the next connection of the same owner.
+_GALERA = b"set session wsrep_sync_wait = @@session.wsrep_sync_wait | 1; show status like 'wsrep_ready'"
 _LEAST_PACKET = 32 * 1024 * 1024
 _HEAD_BYTES = 1_024  # what a packet holds besides statements, and more
 
@@ -52,15 +55,27 @@ class MysqlSession:
             defer_connect=True,
         )
         self._connection.connect(None if "unix_socket" in login else _socket(login["host"], login["port"]))
-        most: int = self.send(b";".join(_SESSION))[-1][0][0]
-        if most < _LEAST_PACKET:
+        try:
+            self._most = self._begin()
+        except BaseException:
             self.close()
+            raise
+
+    def _begin(self) -> int:
+        """Makes sure of a server that can do its part: how much it takes in one packet."""
+        settings: dict[str, str] = dict(self.send(b";".join(_SESSION))[-1])
+        if settings["read_only"] != "OFF":
+            raise ServerAway("this server takes no writes: its read_only is ON")
+        if settings.get("wsrep_on") == "ON" and self.send(_GALERA)[-1][0][1] != "ON":
+            raise ServerAway("this Galera node is not ready: it has not joined the cluster yet, or is cut off from it")
+        most = int(settings["max_allowed_packet"])
+        if most < _LEAST_PACKET:
             raise ConfigError(
                 f"store: the server's max_allowed_packet is {most}, and a request of 16 MiB needs {_LEAST_PACKET}:"
                 " set it to 64M",
                 field="store",
             )
-        self._most = most
+        return most
 
     def packets(self, statements: Iterable[bytes]) -> list[bytes]:
         """Mostly one."""

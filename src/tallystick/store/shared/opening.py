@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 from urllib.parse import urlsplit
 
 from tallystick.core.errors import ConfigError, StorageFailed
@@ -22,7 +23,11 @@ SERVERS = {
     "mysql": ("tallystick.store.shared.mysql", "MysqlServer"),
     "redis": ("tallystick.store.shared.redis", "RedisServer"),
 }
-REGISTRIES = {"postgresql": ("tallystick.store.shared.postgresql_registry", "PostgresqlRegistry")}
+REGISTRIES = {
+    "postgresql": ("tallystick.store.shared.postgresql_registry", "PostgresqlRegistry"),
+    "mysql": ("tallystick.store.shared.mysql_registry", "MysqlRegistry"),
+    "redis": ("tallystick.store.shared.redis_registry", "RedisRegistry"),
+}
 
 
 class SharedStore(KvStore):
@@ -32,7 +37,7 @@ class SharedStore(KvStore):
     def __init__(self, server: SharedServer, epoch: int, settings: StoreSettings, named: str = "") -> None:
         """`named` is what a cluster calls the store; it is drawn here if there is none."""
         self.server, self.epoch = server, epoch
-        super().__init__("", lambda: SharedEngine(server, epoch), settings)
+        super().__init__("", lambda: whole(SharedEngine(server, epoch)), settings)
         self.id = self._stored_id() or self._name(named or new_store_id())
 
     def _stored_id(self) -> str:
@@ -54,22 +59,24 @@ class SharedStore(KvStore):
 
 
 def server_at(url: str, store: int) -> SharedServer:
-    scheme = urlsplit(url).scheme
-    if scheme not in SERVERS:
-        raise ConfigError(f"store: {scheme!r} is none of {', '.join(SERVERS)}", field="store")
-    module, name = SERVERS[scheme]
-    make: Callable[[str, int], SharedServer] = getattr(import_module(module), name)
-    return make(url, store)
+    made: SharedServer = _named_in(SERVERS, url)(url, store)
+    return made
 
 
 def registry_at(url: str) -> Registry:
     """Where the brokers that share the stores of a server find each other."""
+    made: Registry = _named_in(REGISTRIES, url)(url)
+    return made
+
+
+def _named_in(known: dict[str, tuple[str, str]], url: str) -> Callable[..., Any]:
+    """What the scheme of the URL stands for."""
     scheme = urlsplit(url).scheme
-    if scheme not in REGISTRIES:
-        raise ConfigError(f"store: there are no clusters on {scheme!r} yet", field="store")
-    module, name = REGISTRIES[scheme]
-    make: Callable[[str], Registry] = getattr(import_module(module), name)
-    return make(url)
+    if scheme not in known:
+        raise ConfigError(f"store: {scheme!r} is none of {', '.join(known)}", field="store")
+    module, name = known[scheme]
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
 
 
 def open_shared(
@@ -85,7 +92,7 @@ def open_shared(
     server = server_at(url, store)
     try:
         if not allow_weak_durability:
-            _refuse_weakness(server)
+            refuse_weakness(server)
         server.create()
         fence = server.claim(owner or new_member_id())
         return SharedStore(server, fence.epoch, settings or StoreSettings())
@@ -97,18 +104,29 @@ def open_shared(
         raise
 
 
+def whole(engine: SharedEngine) -> SharedEngine:
+    """An engine that holds a whole store, and not half a copy of one."""
+    source = engine.get("index", keys.HALF_COPIED)
+    if source is not None:
+        raise StorageFailed(
+            f"this store is half a copy of {source.decode()}, which was interrupted; copy it again with "
+            "`tallystick store copy ... --force`"
+        )
+    return engine
+
+
 def weaknesses_of(url: str, *, refuse: bool) -> tuple[str, ...]:
     """Settings under which the server may lose what it has acknowledged; with `refuse` they are not put up with."""
     server = server_at(url, 0)
     try:
         if refuse:
-            _refuse_weakness(server)
+            refuse_weakness(server)
         return tuple(server.weaknesses())
     finally:
         server.close()
 
 
-def _refuse_weakness(server: SharedServer) -> None:
+def refuse_weakness(server: SharedServer) -> None:
     found = server.weaknesses()
     if found:
         raise ConfigError(

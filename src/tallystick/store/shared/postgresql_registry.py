@@ -29,6 +29,11 @@ _CLAIM = """
     update tallystick_store_fence set epoch = epoch + 1, owner = %b where store = %b and epoch = %b returning epoch
 """
 _RELEASE = "update tallystick_store_fence set owner = '' where store = %b and epoch = %b returning epoch"
+# The fence's row is locked meanwhile, so that nobody claims the store in between.
+_RENAME = """
+    with fenced as (select store from tallystick_store_fence where store = %b and epoch = %b for update)
+    update tallystick_cluster_store set id = %b where store = (select store from fenced) returning id
+"""
 _FORGET = "delete from tallystick_cluster_member where id = %b returning id"
 # A store that somebody has used before there was a cluster keeps the id that lies in it.
 _MAKE = """
@@ -60,6 +65,12 @@ class PostgresqlRegistry(PostgresqlLink):
             for number in range(made, count):
                 connection.execute(_MAKE, {"store": number, "key": keys.STORE_ID, "id": new_store_id()})
 
+    def made(self) -> int:
+        if self._rows("select to_regclass('tallystick_cluster_store')")[0][0] is None:
+            return 0
+        count: int = self._rows("select count(*) from tallystick_cluster_store")[0][0]
+        return count
+
     def look(self, me: Member) -> Seen:
         return self._looking.look(me)
 
@@ -70,12 +81,18 @@ class PostgresqlRegistry(PostgresqlLink):
     def release(self, number: int, epoch: int) -> None:
         self._rows(_RELEASE, Int4(number), Int8(epoch))
 
+    def rename(self, number: int, epoch: int, store_id: str) -> bool:
+        return bool(self._rows(_RENAME, Int4(number), Int8(epoch), store_id))
+
     def forget(self, member_id: str) -> None:
         self._rows(_FORGET, member_id)
 
+    def cut(self) -> None:
+        super().cut()
+        self._looking.cut()
+
     def close(self) -> None:
-        super().close()
-        self._looking.close()
+        self.cut()
 
 
 class _Looking(PostgresqlLink):

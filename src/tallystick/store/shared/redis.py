@@ -6,74 +6,37 @@ script, which Redis runs as a whole and, with `appendfsync always`, answers when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from importlib import resources
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tallystick.extras import need
+from redis import Redis
+from redis.commands.core import Script
+from redis.exceptions import NoScriptError, ResponseError
+
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.kv.keys import behind
+from tallystick.store.shared.redis_link import RedisLink, store_tag
 from tallystick.store.shared.server import Fence, ServerAway
 
-need("redis")
-
-from redis import Redis  # noqa: E402 - where it is missing, the line above has said what to install
-from redis.backoff import NoBackoff  # noqa: E402
-from redis.commands.core import Script  # noqa: E402
-from redis.exceptions import MovedError, RedisError, ResponseError  # noqa: E402
-from redis.retry import Retry  # noqa: E402
-
-# redis-py would try again by itself what may have been carried out.
-_ONCE = Retry(NoBackoff(), 0)
-_SECONDS = 15.0  # for an answer; `?socket_timeout=` in the URL says otherwise
+_WAIT_MS = 5_000  # for replicas
 _IN_ONE_RUN = 4_000  # values: Lua hands at most 8,000 to a command
-
-# What Redis says, and what an operator should know of it.
-_REASONS = {
-    "OutOfMemory OOM": "Redis is full, its maxmemory is used up: raise it, or trim topics",
-    "ReadOnly READONLY": "this Redis is a replica, which takes no writes: the master's address is needed",
-    "BusyLoading LOADING": "Redis is still loading what it holds",
-    "MISCONF": "Redis cannot write to its disk, and takes no writes until it can",
-    "NOREPLICAS": "Redis has fewer replicas than it needs to take writes (min-replicas-to-write)",
-    "ClusterDown CLUSTERDOWN": "the Redis Cluster does not serve this store's slot",
-    "BUSY": "Redis is held up by somebody's script",
-}
 
 T = TypeVar("T")
 
 
-class RedisServer:
+class RedisServer(RedisLink):
     """One store on a Redis, or on a Redis Cluster: then on the node that the others send us to."""
 
     def __init__(self, url: str, store: int) -> None:
-        self.trips = 0
-        self._url = url
-        self._home = self._client = self._connected()
-        # Sent by their names, and as a whole where Redis does not know them: then they were not run.
-        self._apply, self._page = (Script(self._home, _text(name)) for name in ("apply.lua", "page.lua"))
-        tag = f"{{ts:{store}}}"
-        self._fence, self._ranges = f"{tag}:fence", f"{tag}:ranges"
-        self._values: dict[Area, str] = {area: f"{tag}:{area}" for area in AREAS}
-        self._order: dict[Area, str] = {area: f"{tag}:{area}:order" for area in AREAS}
-
-    def _connected(self, **elsewhere: Any) -> Redis:
-        client = Redis.from_url(
-            self._url, protocol=2, retry=_ONCE, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS
-        )
-        client.connection_pool.connection_kwargs.update(elsewhere)
-        return client
+        super().__init__(url)
+        self._apply, self._page, self._asking = map(self._script, ("apply", "page", "fence"))
+        self._tag = store_tag(store)
+        self._fence, self._ranges = f"{self._tag}:fence", f"{self._tag}:ranges"
+        self._values: dict[Area, str] = {area: f"{self._tag}:{area}" for area in AREAS}
+        self._order: dict[Area, str] = {area: f"{self._tag}:{area}:order" for area in AREAS}
 
     def _ask(self, question: Callable[[Redis], T]) -> T:
-        self.trips += 1
-        try:
-            try:
-                return question(self._client)
-            except MovedError as moved:  # a refusal: this node has done nothing
-                self.cut()
-                self._client = self._connected(host=moved.host, port=moved.port)
-                return question(self._client)
-        except (RedisError, OSError) as error:
-            raise ServerAway(_reason(error)) from error
+        return self._ask_for(self._tag, question)
 
     # --- the fence -------------------------------------------------------------------------------------------
 
@@ -82,8 +45,7 @@ class RedisServer:
 
     def fence(self) -> Fence | None:
         self._delete_ranges()
-        stored: list[Any] = self._ask(lambda client: client.hmget(self._fence, ["epoch", "unit", "owner"]))
-        epoch, unit, owner = stored
+        epoch, unit, owner = self._surely(self._asking, [self._fence])
         return None if epoch is None else Fence(int(epoch), int(unit), owner.decode())
 
     def claim(self, owner: str) -> Fence:
@@ -144,8 +106,31 @@ class RedisServer:
         keys = [self._fence, self._ranges]
         for area in AREAS:
             keys += (self._values[area], self._order[area])
-        left: int = self._ask(lambda client: self._apply(keys, args, client))
+        left: int = self._surely(self._apply, keys, args)
         return left
+
+    # --- replicas --------------------------------------------------------------------------------------------
+
+    def _surely(self, script: Script, keys: list[str], args: Sequence[Any] = ()) -> Any:
+        """Runs a script. What it has changed, and all that was changed before, is on as many replicas as are wanted."""
+        if not self._replicas:
+            return self._ask(lambda client: script(keys, args, client))
+        try:
+            return self._ask(lambda client: self._confirmed(client, script, keys, args))
+        except ServerAway as error:
+            if not isinstance(error.__cause__, NoScriptError):
+                raise
+            self._ask(lambda client: client.script_load(script.script))
+            return self._ask(lambda client: self._confirmed(client, script, keys, args))
+
+    def _confirmed(self, client: Redis, script: Script, keys: list[str], args: Sequence[Any]) -> Any:
+        with client.pipeline(transaction=False) as both:  # on one connection: the second is about its changes
+            both.evalsha(script.sha, len(keys), *keys, *args)
+            both.wait(self._replicas, _WAIT_MS)
+            told, confirmed = both.execute()
+        if confirmed < self._replicas:
+            raise ServerAway(f"{confirmed} of {self._replicas} replicas have confirmed a unit (wait_replicas)")
+        return told
 
     # --- the server itself -----------------------------------------------------------------------------------
 
@@ -158,19 +143,6 @@ class RedisServer:
             return [f"its settings may not be asked for, so nobody knows what it can lose: {error}"]
         role = self._ask(lambda client: client.info("replication"))["role"]
         return [*_weak_settings(settings), *([] if role == "master" else ["it is a replica, not a master"])]
-
-    def cut(self) -> None:
-        """And back to the address that was given: in a cluster, that one knows who has taken over."""
-        for client in {self._home, self._client}:
-            client.connection_pool.disconnect(inuse_connections=False)
-        self._client = self._home
-
-    def close(self) -> None:
-        self.cut()
-
-
-def _text(script: str) -> str:
-    return resources.files(__package__).joinpath("lua", script).read_text(encoding="utf-8")
 
 
 def _spared(changes: Changes) -> Iterator[tuple[int, bytes, bytes]]:
@@ -211,9 +183,3 @@ def _weak_settings(settings: Mapping[str, str]) -> Iterator[str]:
         yield "no-appendfsync-on-rewrite is yes: while the log is rewritten, nothing is synced"
     if settings.get("maxmemory-policy", "").startswith("allkeys"):
         yield f"maxmemory-policy is {settings['maxmemory-policy']}: when memory runs out, keys are dropped"
-
-
-def _reason(error: Exception) -> str:
-    said = f"{type(error).__name__} {error}"
-    known = [reason for words, reason in _REASONS.items() if any(word in said for word in words.split())]
-    return f"{known[0]} ({error})" if known else str(error)

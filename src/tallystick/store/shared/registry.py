@@ -44,6 +44,9 @@ class Registry(Protocol):
     def make(self, count: int) -> None:
         """Make the stores, if that was not done before; refuse to make another number of them."""
 
+    def made(self) -> int:
+        """How many stores there are; 0 as long as no cluster was made."""
+
     def look(self, me: Member) -> Seen:
         """Tell of myself, and see everybody."""
 
@@ -54,15 +57,15 @@ class Registry(Protocol):
     def release(self, number: int, epoch: int) -> None:
         """Nobody owns the store any more; nothing if its epoch is another by now."""
 
+    def rename(self, number: int, epoch: int, store_id: str) -> bool:
+        """Another store has come under this number: it has an id of its own. False, and nothing is changed, if the
+        epoch is another by now."""
+
     def forget(self, member_id: str) -> None:
         """Drop the row of somebody who is gone."""
 
     def close(self) -> None: ...
 
 
-class OtherCount(ConfigError):
-    """The cluster was made with another number of stores."""
-
-
-def wrong_count(made: int, wanted: int) -> OtherCount:
-    return OtherCount(f"stores: the cluster was made with {made} stores, and cannot have {wanted}", field="stores")
+def wrong_count(made: int, wanted: int) -> ConfigError:
+    return ConfigError(f"stores: the cluster was made with {made} stores, and cannot have {wanted}", field="stores")

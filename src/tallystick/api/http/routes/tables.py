@@ -124,7 +124,7 @@ async def commit_batch(asked: Asked, sent: BatchIn) -> BatchOut:
     app, version = _app_of(asked), asked.number("version")
     if version > 2**62:
         raise InvalidRequest(f"version: {version} is too large a number", field="version")
-    gid = sent.gid or asked.door.new_gid()
+    gid = sent.gid or asked.door.new_gid_of(app)
     result = await asked.door.do(CommitBatch(app, version, gid, sent.parts, sent.digest))
     known = await asked.door.ledger(app)
     newest = known.version == version

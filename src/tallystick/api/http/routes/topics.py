@@ -51,6 +51,7 @@ class FetchQuery(Struct):
     wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="long poll")] = 0
     end: Annotated[Number, Meta(description="Arrow: offset to stop at")] | None = None
     columns: Annotated[str, Meta(description="Arrow: only these, separated by commas")] | None = None
+    called: Annotated[int, Meta(ge=0, lt=2**31, description="Arrow: the queue's number in the rows")] | None = None
 
 
 class ReadMessages(Struct):
@@ -110,7 +111,7 @@ async def fetch(asked: Asked, query: FetchQuery) -> ReadMessages | FetchResponse
 
 async def _arrow(asked: Asked, topic: str, queue: int, query: FetchQuery) -> HttpAnswer:
     door = asked.door
-    stream = QueueStream(door, topic, queue, query.offset, query.end, read_columns(query.columns))
+    stream = QueueStream(door, topic, queue, query.offset, query.end, read_columns(query.columns), query.called)
     known = await stream.begin()
     headers = {
         "Tallystick-Start": str(known.start),

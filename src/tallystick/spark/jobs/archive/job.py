@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tallystick.core.errors import Conflict, InvalidRequest, TallystickError
-from tallystick.link import Link
 from tallystick.spark.archive.layout import Archive
 from tallystick.spark.archive.manifest import ArchivedFile, DamagedArchive, Manifest, publish
+from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.jobs.archive.files import write_range
 from tallystick.spark.jobs.archive.plan import (
     ArchivePlan,
@@ -55,7 +55,7 @@ def run_archive(spark: SparkSession, settings: ArchiveSettings, report: Report =
 def archive_with(workers: TaskWorkers, settings: ArchiveSettings, report: Report = quiet) -> ArchiveSummary:
     began = time.monotonic()
     _check(settings)
-    with Link(settings.url, patience=settings.patience_seconds) as link:
+    with BrokersLink(settings.url, patience=settings.patience_seconds) as link:
         names = chosen_topics(link, settings.topics or tuple(settings.to_offsets), settings.pattern)
         done = [TopicRun(workers, settings, report, link, name).run() for name in names]
     return ArchiveSummary(settings.path, settings.dry_run, time.monotonic() - began, done)
@@ -81,7 +81,9 @@ def _check(settings: ArchiveSettings) -> None:
 class TopicRun:
     """One topic in one run, step by step."""
 
-    def __init__(self, workers: TaskWorkers, settings: ArchiveSettings, report: Report, link: Link, topic: str) -> None:
+    def __init__(
+        self, workers: TaskWorkers, settings: ArchiveSettings, report: Report, link: BrokersLink, topic: str
+    ) -> None:
         self._workers, self._settings, self._link, self._topic = workers, settings, link, topic
         self._report: Report = lambda text: report(f"{topic}: {text}")
         self._archive = Archive(settings.path)
@@ -95,7 +97,7 @@ class TopicRun:
         before_ms = None if older_than is None else int(info["now_ms"]) - older_than
         offsets = self._settings.to_offsets.get(self._topic, {})
         wanted = wanted_ends(self._link, view, before_ms, offsets)
-        identity = Identity(str(info["store"]), view.created_at)
+        identity = Identity(self._link.identity, view.created_at)
         while not self._step(identity, wanted, before_ms):
             pass
         return self._done
@@ -162,7 +164,7 @@ class TopicRun:
         patience = self._settings.patience_seconds
 
         def work(file: ArchivedFile) -> ArchivedFile:
-            with Link(url, patience=patience) as link:
+            with BrokersLink(url, patience=patience) as link:
                 return checked_against_log(archive, link, topic, file)
 
         return self._noted(self._each(work, files, "verifying"))

@@ -19,6 +19,7 @@ from tallystick.barrier import BarrierError, adapt_sync, known_outcomes, run_syn
 from tallystick.barrier.operations.barrier import decide_close
 from tallystick.core.errors import TallystickError
 from tallystick.link import Link
+from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.jdbc import Database
 
 _BROKER_TIMEOUT = 60.0
@@ -47,7 +48,7 @@ class BulkDecider:
         told: Future[Any] | None = None
         try:
             with (
-                Link(self.url, timeout=_BROKER_TIMEOUT, patience=self.retry) as broker,
+                BrokersLink(self.url, timeout=_BROKER_TIMEOUT, patience=self.retry) as broker,
                 ThreadPoolExecutor(1) as telling,
             ):
                 # The broker is told of one batch while the database is asked for the next.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tallystick.core.wire import Split
-from tallystick.link import Link
+from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.jobs.checkback.piece import PieceSummary, PieceWork
 from tallystick.spark.jobs.checkback.producers import KnownDatabase, check_apart, look_at
 from tallystick.spark.jobs.checkback.settings import CheckbackSettings, CheckbackSummary, Decided, Foreign
@@ -30,7 +30,7 @@ def run_checkback(spark: SparkSession, settings: CheckbackSettings, report: Repo
     began = time.monotonic()
     settings.check()
     databases = known_databases(settings)
-    with Link(settings.url, patience=settings.retry) as link:
+    with BrokersLink(settings.url, patience=settings.retry) as link:
         work = PieceWork(settings, databases, int(link.get("info")["now_ms"]))
         found = link.get("tables", "transactions", "splits", n=_pieces(spark, work), state=settings.state)
     total = PieceSummary()

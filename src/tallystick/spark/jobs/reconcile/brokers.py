@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +11,7 @@ from msgspec import Struct
 from tallystick.core.errors import NotFound
 from tallystick.core.names import DEAD_LETTERS, dead_letter_topic
 from tallystick.core.wire import BrokerInfo, GroupView, TopicView
-from tallystick.link import Link
+from tallystick.spark.brokers import BrokersLink, stores_behind
 from tallystick.spark.jobs.reconcile.settings import Consumer, ReconcileSettings
 from tallystick.spark.source.topics import topic_view
 
@@ -50,8 +50,17 @@ class PinnedLog(Struct, frozen=True):
         return [topic for topic in self.topics if topic.name == name and any(topic.ends)]
 
 
-def open_link(url: str) -> Link:
-    return Link(url, patience=PATIENCE_SECONDS)
+def open_link(url: str) -> BrokersLink:
+    return BrokersLink(url, patience=PATIENCE_SECONDS)
+
+
+def stores_at(urls: Iterable[str]) -> tuple[str, ...]:
+    """The addresses of all stores. What a cluster holds is compared store by store, as with several brokers: ids of
+    messages and the places of consumers name the store. A cluster may be named by any number of its brokers."""
+    found: dict[str, str] = {}
+    for url in urls:
+        found |= stores_behind(url, PATIENCE_SECONDS)
+    return tuple(found.values())
 
 
 def info(url: str) -> BrokerInfo:

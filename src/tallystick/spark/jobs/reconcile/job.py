@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 from pyspark import StorageLevel
 from pyspark.sql import Observation
@@ -16,7 +17,7 @@ from pyspark.sql import functions as F
 
 from tallystick.spark.archive.layout import Archive
 from tallystick.spark.jobs.reconcile import brokers
-from tallystick.spark.jobs.reconcile.brokers import PinnedLog
+from tallystick.spark.jobs.reconcile.brokers import PinnedLog, stores_at
 from tallystick.spark.jobs.reconcile.comparison import compare, counts, empty_traces, findings
 from tallystick.spark.jobs.reconcile.databases import ServiceDatabase
 from tallystick.spark.jobs.reconcile.rules import BEGINNING, END, MARGIN_MS, Bounds
@@ -36,6 +37,7 @@ def run_reconcile(spark: SparkSession, settings: ReconcileSettings, report: Repo
     """Compare all sides that are given; see `ReconcileSummary.verdict`."""
     settings.check()
     began = time.monotonic()
+    settings = msgspec.structs.replace(settings, brokers=stores_at(settings.brokers))
     read = SnapshotReader(spark, settings, report).read()
     measured = measure(settings, read)
     report(f"comparing {read.rows:,} rows")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tallystick.core.errors import NotFound
 from tallystick.core.names import DEAD_LETTERS
-from tallystick.link import Link
+from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.jobs.report import figures as of
 from tallystick.spark.jobs.report.facts import Facts, ReportedBroker
 from tallystick.spark.jobs.report.page import draw
@@ -29,7 +29,7 @@ LETTER_COLUMNS = "topic string not null, headers map<string,string>, timestamp t
 
 def run_report(spark: SparkSession, settings: ReportSettings, report: Report = quiet) -> ReportSummary:
     """Write the report of a range into a directory: `report.html`, and one Parquet file for each figure."""
-    with Link(settings.url, patience=PATIENCE_SECONDS, named="url") as broker:
+    with BrokersLink(settings.url, patience=PATIENCE_SECONDS, named="url") as broker:
         reported, now_ms = _reported(broker, settings)
     span = span_of(settings, now_ms)
     report(f"counting the messages of {many(len(reported.messages_kept_ms), 'topic')}")
@@ -42,7 +42,7 @@ def run_report(spark: SparkSession, settings: ReportSettings, report: Report = q
     )
 
 
-def _reported(broker: Link, settings: ReportSettings) -> tuple[ReportedBroker, int]:
+def _reported(broker: BrokersLink, settings: ReportSettings) -> tuple[ReportedBroker, int]:
     info = broker.get("info")
     kept = {view["name"]: view["retention_ms"] or 0 for view in broker.get("topics")["topics"]}
     missing = sorted(set(settings.topics) - kept.keys())
@@ -51,7 +51,7 @@ def _reported(broker: Link, settings: ReportSettings) -> tuple[ReportedBroker, i
     wanted = {name: kept[name] for name in (settings.topics or kept) if name in settings.topics or not _letters(name)}
     reported = ReportedBroker(
         url=settings.url,
-        store=info["store"],
+        store=broker.identity,
         version=info["version"],
         outcomes_kept_ms=info["dedup_retention_ms"],
         messages_kept_ms=wanted,

@@ -1,7 +1,8 @@
 -- The brokers that share stores on PostgreSQL, and the stores that they share. Beside the tables of the stores themselves
 -- (postgresql.sql), whose fences say who owns which. Made when a cluster is made; safe to run again.
 
--- The stores of the cluster: their numbers, and the ids that they were given for ever. Never changed.
+-- The stores of the cluster: their numbers, and the ids that they were given for ever. Changed only when another store is copied
+-- to a number (`tallystick store copy`).
 create table if not exists tallystick_cluster_store (
     store integer not null primary key,
     id text not null unique

@@ -1,0 +1,62 @@
+"""`tallystick cluster`: who is there, and who works on which store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from tallystick.cli.options import Json, Url
+from tallystick.cli.output import note, print_json, print_table
+from tallystick.core.errors import NotFound
+from tallystick.link import Link
+
+
+def add(app: typer.Typer) -> None:
+    app.command("cluster", help="The brokers of a cluster, and which of them owns each store.")(cluster)
+
+
+def cluster(url: Url = "", as_json: Json = False) -> None:
+    with Link(url) as broker:
+        view = _view(broker)
+    if as_json:
+        print_json(view)
+        return
+    if not view["brokers"]:
+        note(f"{url} is a broker of its own, with store {view['stores'][0]['id']}")
+        return
+    stores = view["stores"]
+    print_table(
+        ["broker", "address", "gRPC", "stores#", "state"],
+        [[one["id"], one["url"], one["grpc_url"], _owned(one["id"], stores), _state(one)] for one in view["brokers"]],
+        nothing="no brokers",
+    )
+    print_table(
+        ["store", "number#", "epoch#", "owner"],
+        [[one["id"], one["number"], one["epoch"], _owner(one)] for one in stores],
+        nothing="no stores",
+    )
+
+
+def _view(broker: Link) -> Any:
+    try:
+        return broker.get("cluster")
+    except NotFound as error:
+        raise NotFound("the broker is older than clusters are; it is a broker of its own") from error
+
+
+def _owned(broker: str, stores: list[dict[str, Any]]) -> int:
+    return sum(one["owner"] == broker for one in stores)
+
+
+def _owner(store: dict[str, Any]) -> str:
+    """A store whose url is missing has nobody who answers for it."""
+    if store["url"]:
+        return str(store["owner"])
+    return f"nobody (last {store['owner']})" if store["owner"] else "nobody"
+
+
+def _state(broker: dict[str, Any]) -> str:
+    if not broker["alive"]:
+        return "silent"
+    return "leaving" if broker["leaving"] else "alive"

@@ -1,0 +1,126 @@
+"""The map of a cluster: which store is worked on where, learned again when somebody was not there.
+
+Any broker takes any request, so a map that is out of date is never wrong, only slower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from tallystick.client.base.settings import Settings
+from tallystick.client.base.tasks import end
+from tallystick.client.connection.following import FollowingPeer, FrontPeer, StorePeer, store_address
+from tallystick.client.connection.peer import BrokerPeer
+from tallystick.client.connection.views import Views, address_or_none
+from tallystick.core.backoff import Backoff
+from tallystick.core.errors import TallystickError
+from tallystick.core.ids import store_of_gid
+from tallystick.core.placing import store_for, weight
+from tallystick.core.wire import ClusterStore, ClusterView
+
+log = logging.getLogger("tallystick.client")
+
+REFRESH_SECONDS = 3.0
+"""How often it is asked for without need: a store that was handed over is reached through its former owner, and an
+owner that is paused does not say that it has lost one."""
+IN_TROUBLE = Backoff(first_ms=50, cap_ms=300)
+
+
+class Cluster:
+    """The stores, each a peer of its own, and all of them together behind `front`."""
+
+    def __init__(self, view: ClusterView, views: Views, settings: Settings, member: str) -> None:
+        self._views = views
+        self._trouble = asyncio.Event()
+        self.front = FrontPeer(",".join(settings.addresses), settings, views.addresses[0], self._trouble.set)
+        self._by_store = {one.id: StorePeer(one, len(view.stores), settings, self._trouble.set) for one in view.stores}
+        self.stores = sorted(self._by_store.values(), key=lambda peer: weight(peer.store or "", member), reverse=True)
+        self._take(view)
+        self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    @property
+    def peers(self) -> list[FollowingPeer]:
+        return [*self._by_store.values(), self.front]
+
+    def of_key(self, key: str) -> BrokerPeer:
+        """Where messages with a key go, whoever sends them: their order is that of one store."""
+        return self._by_store[store_for(key, self._by_store)]
+
+    def of_gid(self, gid: str) -> BrokerPeer:
+        """The one place of a gid: it names its store, or is of the user's own making, and its hash does."""
+        return self._by_store.get(store_of_gid(gid)) or self._by_store[store_for(gid, self._by_store)]
+
+    def of_store(self, store: str) -> BrokerPeer | None:
+        return self._by_store.get(store)
+
+    def at(self, address: str) -> BrokerPeer | None:
+        """The peer that an address stands for, whichever broker it names."""
+        if address == self.front.address:
+            return self.front
+        _, prefix, store = address.rpartition("/stores/")
+        return self._by_store.get(store) if prefix else None
+
+    # Following
+
+    async def _follow(self) -> None:
+        tries = 0
+        while True:
+            in_trouble = not all(peer.healthy for peer in self.peers)
+            tries = tries + 1 if in_trouble else 0
+            if tries > 1:
+                await asyncio.sleep(IN_TROUBLE.wait_ms(tries - 1) / 1000)
+            else:
+                await self._wait_for_trouble(0.0 if in_trouble else REFRESH_SECONDS)
+            self._trouble.clear()
+            try:
+                self._take(await self._views.ask())
+                if not in_trouble:
+                    await self._leave_detours()
+            except TallystickError as error:
+                log.debug("no broker shows the cluster: %s", error)
+
+    async def _wait_for_trouble(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):  # no trouble
+            async with asyncio.timeout(seconds):
+                await self._trouble.wait()
+
+    def _take(self, view: ClusterView) -> None:
+        if not view.brokers:
+            return  # of a broker of its own, at an address that was one of ours
+        self._views.learn(view)
+        self.front.lead(self._views.addresses, anew=False)
+        for seen in view.stores:
+            peer = self._by_store.get(seen.id)
+            # One who knows less than we do is not believed: it may be cut off from the others.
+            if peer is not None and seen.epoch >= peer.epoch:
+                self._lead(peer, seen)
+
+    def _lead(self, peer: StorePeer, seen: ClusterStore) -> None:
+        around = [store_address(address, seen.id) for address in self._views.addresses]
+        url = address_or_none(seen.url)
+        if url is None:  # nobody owns it: any broker waits for the next owner, and hands on what it was given
+            peer.lead([peer.way, *around], anew=False)
+            return
+        anew = (url, seen.epoch) != (peer.owner_url, peer.epoch)
+        peer.owner_url, peer.epoch = url, seen.epoch
+        peer.lead([url, *around], anew=anew)
+
+    async def _leave_detours(self) -> None:
+        """Those who are reached through another broker, because their own could not be: perhaps it can be now."""
+        around = [peer for peer in self._by_store.values() if peer.owner_url and peer.way != peer.owner_url]
+        for url in {peer.owner_url for peer in around}:
+            if await self._views.answers(url.rpartition("/stores/")[0]):
+                for peer in around:
+                    peer.reopen(url)
+
+    async def close(self, timeout: float) -> int:
+        """Flush what waits, to wherever it belongs by then; how much of it was given up."""
+        given_up = await asyncio.gather(*(peer.close(timeout) for peer in self.peers))
+        await end(self._following)
+        return sum(given_up)
+
+    def let_go(self) -> None:
+        for peer in self.peers:
+            peer.wire.close()

@@ -1,0 +1,141 @@
+"""The way to a broker, or to a cluster of brokers that share their stores: as long as one of them lives, it is found.
+
+An address may be several, separated by commas: brokers of one cluster. Whoever answers first is asked who else is
+there; when it answers no longer, another one is. Any of them takes any request, so a task need not know who owns what.
+"""
+
+from __future__ import annotations
+
+import time
+from http.client import HTTPResponse
+
+import msgspec
+
+from tallystick.core.errors import BrokerUnavailable, Draining, InvalidRequest, NotFound, TallystickError
+from tallystick.core.placing import store_for
+from tallystick.core.wire import ClusterView
+from tallystick.link import TIMEOUT_SECONDS, Link, checked_address
+
+_STORES = "/stores/"
+_LOOK_SECONDS = 5.0
+_FRESH_SECONDS = 5.0  # brokers come and go while a query runs for weeks
+
+
+def addresses_of(urls: str, named: str) -> list[str]:
+    """The addresses that a user has given, each looked at; without a slash at the end."""
+    found = [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
+    for url in found:
+        checked_address(url, named)
+    if not found:
+        raise InvalidRequest(f"{named}: an address such as http://127.0.0.1:7440 is needed", field="url")
+    return found
+
+
+class BrokersLink(Link):
+    """A link that goes on at another broker of the cluster when the one it asks is gone. A broker of its own has no
+    others: then it waits for that one, as long as its patience lasts."""
+
+    def __init__(
+        self, urls: str, timeout: float = TIMEOUT_SECONDS, patience: float = 0.0, named: str = "--url"
+    ) -> None:
+        self._given = self._known = addresses_of(urls, named)
+        self._view: ClusterView | None = None
+        self._look_at = 0.0  # when the broker whose turn it is will be asked who else is there
+        super().__init__(self._given[0], timeout, patience, named)
+
+    # --- what is there -------------------------------------------------------------------------------------------
+
+    @property
+    def stores(self) -> list[str]:
+        """The ids of the stores that are asked by this link, in the order of their numbers; none, if the broker is too
+        old to tell."""
+        view = self._patiently(self._seen)
+        one = _store_named(self.url)
+        return [one] if one else [store.id for store in sorted(view.stores, key=lambda store: store.number)]
+
+    @property
+    def divided(self) -> bool:
+        """Whether what looks like one topic lies in several stores, each with a life of its own."""
+        return len(self.stores) > 1
+
+    @property
+    def identity(self) -> str:
+        """What tells these queues from others of the same number: the store, or the stores and how many there are."""
+        stores = self.stores
+        if not stores:
+            return str(self.get("info")["store"])
+        return stores[0] if len(stores) == 1 else f"{stores[0]}/{len(stores)}"
+
+    def store_of_app(self, app: str) -> str:
+        """Where the batches of an application are kept, all of them."""
+        stores = self.stores
+        return store_for(app, stores) if stores else ""
+
+    def addresses_by_store(self) -> dict[str, str]:
+        """Of each store an address of its own, at all brokers that are known."""
+        roots = [_root(url) for url in self._known]
+        return {store: ",".join(f"{root}{_STORES}{store}" for root in roots) for store in self.stores}
+
+    def _seen(self) -> ClusterView:
+        if self._view is None or time.monotonic() >= self._look_at:
+            self._view = self._look()
+            self._look_at = time.monotonic() + _FRESH_SECONDS
+        return self._view
+
+    def _look(self) -> ClusterView:
+        with Link(_root(self.url), timeout=_LOOK_SECONDS, named=self._named) as asked:
+            try:
+                view = msgspec.convert(asked.get("cluster"), ClusterView)
+            except NotFound:  # a broker from before there were clusters
+                view = ClusterView([])
+        self._require_same(view)
+        suffix = self.url.removeprefix(_root(self.url))
+        alive = [broker.url.rstrip("/") + suffix for broker in view.brokers if broker.alive]
+        self._known = list(dict.fromkeys([*self._given, *alive]))
+        return view
+
+    def _require_same(self, view: ClusterView) -> None:
+        """Of brokers that have nothing to do with each other, none can stand in for another."""
+        before = {store.id for store in self._view.stores} if self._view is not None else set()
+        alone = len(self._given) > 1 and not view.brokers
+        if alone or (before and before.isdisjoint(store.id for store in view.stores)):
+            what = "a broker of its own" if alone else "no broker of the cluster that was asked before"
+            raise InvalidRequest(
+                f"{self._named}: {self.url} is {what}; several addresses are for brokers that share their stores",
+                field="url",
+            )
+
+    # --- one request ---------------------------------------------------------------------------------------------
+
+    def _exchange(
+        self, method: str, path: str, body: bytes | memoryview | None, headers: dict[str, str]
+    ) -> HTTPResponse:
+        self._seen()
+        return super()._exchange(method, path, body, headers)
+
+    def _before_another_try(self, error: TallystickError) -> None:
+        """Somebody else's turn, unless this one has only asked to come again."""
+        if isinstance(error, BrokerUnavailable | Draining) and len(self._known) > 1:
+            turn = self._known.index(self.url) + 1 if self.url in self._known else 0
+            self.close()
+            self._connect_to(self._known[turn % len(self._known)])
+            self._look_at = 0.0
+
+
+def stores_behind(urls: str, patience: float, named: str = "--url") -> dict[str, str]:
+    """The address of each store at these addresses, by its id: of a broker of its own, what was given."""
+    with BrokersLink(urls, patience=patience, named=named) as link:
+        if not link.stores:
+            return {link.identity: urls}
+        return link.addresses_by_store() if link.divided else {link.stores[0]: urls}
+
+
+def _root(url: str) -> str:
+    """The broker's own address, without the store."""
+    return url.rpartition(_STORES)[0] or url if _store_named(url) else url
+
+
+def _store_named(url: str) -> str:
+    """The store that an address ends with, if it does."""
+    _, mark, store = url.rpartition(_STORES)
+    return store if mark and "/" not in store else ""

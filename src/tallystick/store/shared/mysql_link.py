@@ -1,0 +1,81 @@
+"""The way to MySQL and MariaDB: connections to the first server that takes writes, and statements over them."""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tallystick.core.errors import ConfigError
+from tallystick.core.mysql_urls import mysql_servers
+from tallystick.store.shared.connections import Connections
+from tallystick.store.shared.definitions import table_statements
+from tallystick.store.shared.mysql_session import MysqlError, MysqlSession, Rows
+from tallystick.store.shared.server import ServerAway
+
+_TABLES = b"""
+    select count(*) from information_schema.tables where table_schema = database() and table_name like '%s'
+"""
+
+
+class MysqlLink:
+    def __init__(self, url: str) -> None:
+        try:
+            self._logins = mysql_servers(url)
+        except ValueError:  # without its cause, which may show a part of the password
+            raise ConfigError("store: not a valid address of a MySQL server", field="store") from None
+        self._connections: Connections[MysqlSession] = Connections(self._connect)
+        self.trips = 0
+
+    def _connect(self) -> MysqlSession:
+        """To the first of the servers that takes writes."""
+        refusals = []
+        for login in self._logins:
+            try:
+                return MysqlSession(login)
+            except (MysqlError, OSError, ServerAway) as error:
+                refusals.append(_told(error))
+        raise ServerAway("; ".join(refusals))
+
+    @contextmanager
+    def _connected(self) -> Iterator[MysqlSession]:
+        try:
+            with self._connections.one() as session:
+                yield session
+        except (MysqlError, OSError) as error:
+            raise ServerAway(_told(error)) from error
+
+    def _ask(self, *statements: bytes) -> list[Rows]:
+        """The rows of each statement."""
+        with self._connected() as session:
+            return [rows for packet in session.packets(statements) for rows in self._trip(session, packet)]
+
+    def _trip(self, session: MysqlSession, packet: bytes) -> list[Rows]:
+        self.trips += 1
+        return session.send(packet)
+
+    def _make_tables(self, kind: str, pattern: str) -> None:
+        """If there are fewer with such names: who only uses them needs no right to make any."""
+        statements = table_statements(kind)
+        if self._ask(_TABLES % pattern.encode())[0][0][0] < len(statements):
+            self._ask(*(statement.encode() for statement in statements))
+
+    def cut(self) -> None:
+        self._connections.cut()
+
+    def close(self) -> None:
+        self._connections.cut()
+
+
+def _told(error: Exception) -> str:
+    return " ".join(str(part) for part in error.args)
+
+
+def quoted(data: bytes) -> bytes:
+    """Bytes as a literal that means the same whatever the session's sql_mode and character set are.
+
+    That is certain as long as there is no backslash in quotes. Text, which seldom has one, grows by nothing; what has
+    one grows by a third. PyMySQL's own way is to escape, and is right in one sql_mode only."""
+    if b"\\" in data:
+        return b"from_base64('%s')" % b2a_base64(data, newline=False)
+    return b"_binary'%s'" % data.replace(b"'", b"''")

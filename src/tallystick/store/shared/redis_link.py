@@ -1,0 +1,157 @@
+"""The way to a Redis, or to the nodes of a Redis Cluster that hold what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from typing import TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from tallystick.core.errors import ConfigError
+from tallystick.extras import need
+from tallystick.store.shared.server import ServerAway
+
+need("redis")
+
+from redis import Redis  # noqa: E402 - where it is missing, the line above has said what to install
+from redis.backoff import NoBackoff  # noqa: E402
+from redis.commands.core import Script  # noqa: E402
+from redis.exceptions import MovedError, RedisError  # noqa: E402
+from redis.retry import Retry  # noqa: E402
+
+# redis-py would try again by itself what may have been carried out.
+_ONCE = Retry(NoBackoff(), 0)
+_CONNECT_SECONDS = 5.0
+_SECONDS = 15.0  # for an answer; `?socket_timeout=` in the URL says otherwise
+
+# What Redis says, and what an operator should know of it.
+_REASONS = {
+    "OutOfMemory OOM": "Redis is full, its maxmemory is used up: raise it, or trim topics",
+    "ReadOnly READONLY": "this Redis is a replica, which takes no writes: the master's address is needed",
+    "BusyLoading LOADING": "Redis is still loading what it holds",
+    "MISCONF": "Redis cannot write to its disk, and takes no writes until it can",
+    "NOREPLICAS": "Redis has fewer replicas than it needs to take writes (min-replicas-to-write)",
+    "ClusterDown CLUSTERDOWN": "the Redis Cluster does not serve this store's slot",
+    "BUSY": "Redis is held up by somebody's script",
+}
+
+T = TypeVar("T")
+
+
+class RedisLink:
+    """Begins at the first of the given addresses that answers. A node of a cluster that does not hold a hash tag names
+    the one that does; that is kept until something fails."""
+
+    def __init__(self, url: str) -> None:
+        self.trips = 0
+        try:
+            self._replicas, url = _wanted_replicas(url)
+            self._urls = _each_host(url)
+            self._homes = [_client(one) for one in self._urls]
+        except ValueError:  # without its cause, which may show a part of the password
+            raise ConfigError("store: not a valid address of a Redis server", field="store") from None
+        self._home: Redis | None = None
+        self._nodes: dict[tuple[str, int], Redis] = {}
+        self._placed: dict[str, Redis] = {}  # by hash tag
+
+    def _script(self, name: str) -> Script:
+        """Sent by its name, and as a whole where Redis does not know it: then it was not run."""
+        text = resources.files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+        return Script(self._homes[0], text)
+
+    def _ask_for(self, tag: str, question: Callable[[Redis], T]) -> T:
+        """Of the node that has the keys with this hash tag."""
+        self.trips += 1
+        with self._answering():
+            try:
+                return question(self._at(tag))
+            except MovedError as moved:  # a refusal: this node has done nothing
+                return question(self._moved(tag, moved))
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            self._lose_the_way()
+            raise ServerAway(_reason(error)) from error
+
+    # --- the way -----------------------------------------------------------------------------------------------
+
+    def _at(self, tag: str) -> Redis:
+        return self._placed.get(tag) or self._found_home()
+
+    def _found_home(self) -> Redis:
+        if self._home is None:
+            self._home = self._homes[0] if len(self._homes) == 1 else self._first_that_answers()
+        return self._home
+
+    def _first_that_answers(self) -> Redis:
+        refusals = []
+        for home in list(self._homes):
+            try:
+                home.ping()
+                return home
+            except (RedisError, OSError) as error:
+                refusals.append(_reason(error))
+        raise ServerAway("; ".join(refusals))
+
+    def _moved(self, tag: str, moved: MovedError) -> Redis:
+        place = moved.host, moved.port
+        if place not in self._nodes:
+            self._nodes[place] = _client(self._urls[0], *place)
+        self._placed[tag] = self._nodes[place]
+        return self._nodes[place]
+
+    def _lose_the_way(self) -> None:
+        """The next question begins at the next address: this one may be a replica, or cut off from its cluster."""
+        self._homes = [*self._homes[1:], self._homes[0]]
+        self._home = None
+        self._placed.clear()
+
+    def cut(self) -> None:
+        """And back to the addresses that were given: in a cluster, those know who has taken over."""
+        self._home = None
+        self._placed.clear()
+        for client in [*self._homes, *self._nodes.values()]:
+            client.connection_pool.disconnect(inuse_connections=False)
+
+    def close(self) -> None:
+        self.cut()
+
+
+def store_tag(store: int) -> str:
+    """What all keys of a store begin with."""
+    return f"{{ts:{store}}}"
+
+
+def _each_host(url: str) -> list[str]:
+    """`redis://user:word@one:6379,other:6379/0` as an address for each host."""
+    parts = urlsplit(url)
+    who, at, hosts = parts.netloc.rpartition("@")
+    return [parts._replace(netloc=f"{who}{at}{host}").geturl() for host in hosts.split(",")]
+
+
+def _wanted_replicas(url: str) -> tuple[int, str]:
+    """How many replicas must have a unit before it is told (`?wait_replicas=1`), and the URL without that."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+    wanted = int(options.pop("wait_replicas", "0"))
+    return wanted, parts._replace(query=urlencode(options)).geturl()
+
+
+def _client(url: str, host: str = "", port: int = 0) -> Redis:
+    """At the host and port of the URL, or at others."""
+    client = Redis.from_url(
+        url, protocol=2, retry=_ONCE, socket_timeout=_SECONDS, socket_connect_timeout=_CONNECT_SECONDS
+    )
+    if host:
+        client.connection_pool.connection_kwargs.update(host=host, port=port)
+    return client
+
+
+def _reason(error: Exception) -> str:
+    said = f"{type(error).__name__} {error}"
+    known = [reason for words, reason in _REASONS.items() if any(word in said for word in words.split())]
+    return f"{known[0]} ({error})" if known else str(error)

@@ -1,0 +1,109 @@
+"""The brokers of a cluster on Redis. Who owns a store is said by the fence that its writes are held to.
+
+What the registry has of its own, the members and the stores' ids, has one hash tag; each fence has that of its store.
+On a Redis Cluster these lie on several nodes. A claim is one script where the fence is. A look asks every node once for
+the fences that it has, and then the one that knows the members; in this order, because an owner tells of itself before
+it claims anything, so it is among the members that are read after the fence that names it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from redis import Redis
+from redis.exceptions import MovedError
+
+from tallystick.core.ids import new_store_id
+from tallystick.store.kv import keys
+from tallystick.store.shared.redis_link import RedisLink, store_tag
+from tallystick.store.shared.registry import Holding, Member, Seen, wrong_count
+
+_TAG = "{ts:cluster}"
+_JUMP = 1 << 20  # the most that a claim raises an epoch by
+_MEMBERS, _STORES = f"{_TAG}:members", f"{_TAG}:stores"
+
+Owned = tuple[int, str]  # an epoch, and its owner
+
+
+class RedisRegistry(RedisLink):
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._looking, self._claiming, self._making = map(self._script, ("look", "claim", "make"))
+        self._count = 0  # of the stores, once it is known: it never changes
+
+    def make(self, count: int) -> None:
+        found: list[Any] = self._ask_for(_TAG, lambda client: client.lrange(_STORES, 0, -1))
+        if not found:
+            wanted = [self._stored_id(number) or new_store_id() for number in range(count)]
+            found = self._ask_for(_TAG, lambda client: self._making([_STORES], wanted, client))
+        if len(found) != count:
+            raise wrong_count(len(found), count)
+
+    def _stored_id(self, number: int) -> str:
+        """A store that somebody has used before there was a cluster keeps the id that lies in it."""
+        tag = store_tag(number)
+        found: list[Any] = self._ask_for(tag, lambda client: client.hmget(f"{tag}:index", [keys.STORE_ID]))
+        return found[0].decode() if found[0] else ""
+
+    def look(self, me: Member) -> Seen:
+        owned = self._fences(range(self._count))
+        arguments: list[bytes | str] = [me.id, msgspec.json.encode(me)]
+        members, ids, clock = self._ask_for(_TAG, lambda client: self._looking([_MEMBERS, _STORES], arguments, client))
+        if len(ids) != self._count:  # the first look
+            self._count = len(ids)
+            return self.look(me)
+        holdings = (Holding(number, name.decode(), *owned[number]) for number, name in enumerate(ids))
+        known = (msgspec.json.decode(member, type=Member) for member in members)
+        return Seen(tuple(known), tuple(holdings), int(clock[0]) * 1000 + int(clock[1]) // 1000)
+
+    def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
+        """A failover to a replica may take a claim back, whose owner still believes. So the next one must not be given
+        the same epoch: it is raised by any number."""
+        claimed: int | None = self._set_owner(number, expected_epoch, 1 + secrets.randbelow(_JUMP), owner)
+        return claimed
+
+    def release(self, number: int, epoch: int) -> None:
+        self._set_owner(number, epoch, 0, "")
+
+    def _set_owner(self, number: int, *arguments: int | str) -> Any:
+        tag = store_tag(number)
+        return self._ask_for(tag, lambda client: self._claiming([f"{tag}:fence"], arguments, client))
+
+    def forget(self, member_id: str) -> None:
+        self._ask_for(_TAG, lambda client: client.hdel(_MEMBERS, member_id))
+
+    # --- fences, wherever they are -----------------------------------------------------------------------------------
+
+    def _fences(self, numbers: Iterable[int], follow: bool = True) -> dict[int, Owned]:
+        """Of these stores: one question to each node, and a second one where a store has moved."""
+        owned: dict[int, Owned] = {}
+        moved: list[int] = []
+        with self._answering():
+            for client, here in self._by_node(numbers).items():
+                self.trips += 1
+                for number, told in zip(here, _hold(client, here), strict=True):
+                    if isinstance(told, MovedError) and follow:
+                        self._moved(store_tag(number), told)
+                        moved.append(number)
+                    elif isinstance(told, Exception):
+                        raise told
+                    else:
+                        owned[number] = int(told[0] or 0), (told[1] or b"").decode()
+        return owned | self._fences(moved, follow=False) if moved else owned
+
+    def _by_node(self, numbers: Iterable[int]) -> dict[Redis, list[int]]:
+        nodes: dict[Redis, list[int]] = {}
+        for number in numbers:
+            nodes.setdefault(self._at(store_tag(number)), []).append(number)
+        return nodes
+
+
+def _hold(client: Redis, numbers: list[int]) -> list[Any]:
+    """Epoch and owner of each, or why they are not told."""
+    with client.pipeline(transaction=False) as at_once:
+        for number in numbers:
+            at_once.hmget(f"{store_tag(number)}:fence", ["epoch", "owner"])
+        return at_once.execute(raise_on_error=False)

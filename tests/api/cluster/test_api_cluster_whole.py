@@ -1,0 +1,249 @@
+"""A cluster of several stores is used like one broker: topics, queues, receipts, lists and gids are of the whole."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from broker_clusters import BrokerCluster, running_cluster
+from raw_client import Answer, RawClient
+from servers import Server
+from shared_stores import url_of
+from tallystick.core.ids import store_of_gid
+from tallystick.core.placing import store_for
+
+pytestmark = pytest.mark.postgresql
+KEYS = [f"key-{number}" for number in range(20)]
+
+
+class RoundRobin:
+    """Asks another broker each time, as a plain load balancer would."""
+
+    def __init__(self, cluster: BrokerCluster) -> None:
+        self._clients = [RawClient(broker.url) for broker in cluster.brokers]
+        self._turns = itertools.cycle(self._clients)
+
+    def json(self, method: str, path: str, content: Any = None) -> Any:
+        return self.answer(method, path, content).json()
+
+    def answer(self, method: str, path: str, content: Any = None) -> Answer:
+        answer = next(self._turns).json(method, path, content)
+        assert answer.status < 300, answer
+        return answer
+
+    def raw(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Answer:
+        return next(self._turns).request(method, path, body, headers)
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(postgres: Server) -> Iterator[BrokerCluster]:
+    with running_cluster(url_of(postgres, postgres.new_database()), brokers=2, stores=3, lease="20s") as made:
+        yield made
+
+
+@pytest.fixture
+def api(cluster: BrokerCluster) -> Iterator[RoundRobin]:
+    made = RoundRobin(cluster)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stores(cluster: BrokerCluster) -> list[str]:
+    return [one["id"] for one in cluster.view()["stores"]]
+
+
+def send_all(api: RoundRobin, topic: str) -> None:
+    for key in KEYS:
+        api.json("POST", "/v1/messages", {"messages": [{"topic": topic, "key": key, "value": key}]})
+
+
+def test_a_topic_is_made_changed_and_deleted_as_one_thing(api: RoundRobin, stores: list[str]) -> None:
+    assert api.json("PUT", "/v1/topics/one", {"queues": 2})["queues"] == 2 * len(stores)
+    for store in stores:
+        assert api.json("GET", f"/stores/{store}/v1/topics/one")["queues"] == 2
+    api.json("PUT", "/v1/topics/one", {"retention_ms": 60_000})
+    assert {api.json("GET", f"/stores/{store}/v1/topics/one")["retention_ms"] for store in stores} == {60_000}
+    api.answer("DELETE", "/v1/topics/one")
+    for store in stores:
+        assert api.raw("GET", f"/stores/{store}/v1/topics/one", None, {}).status == 404
+
+
+def test_messages_go_where_their_key_says_and_are_read_by_the_cluster_s_queues(
+    api: RoundRobin, stores: list[str]
+) -> None:
+    api.json("PUT", "/v1/topics/keyed", {"queues": 2})
+    send_all(api, "keyed")
+    view = api.json("GET", "/v1/topics/keyed")
+    found: dict[str, str] = {}
+    for queue, end in enumerate(view["ends"]):
+        page = api.json("GET", f"/v1/topics/keyed/queues/{queue}/messages")
+        assert len(page["messages"]) == end
+        for message in page["messages"]:
+            assert message["queue"] == queue
+            found[message["key"]] = stores[queue % len(stores)]
+    assert found == {key: store_for(key, stores) for key in KEYS}
+
+
+def test_arrow_reads_a_queue_of_the_cluster(api: RoundRobin) -> None:
+    api.json("PUT", "/v1/topics/columns", {"queues": 1})
+    send_all(api, "columns")
+    values: set[bytes] = set()
+    for queue in range(api.json("GET", "/v1/topics/columns")["queues"]):
+        answer = api.raw(
+            "GET",
+            f"/v1/topics/columns/queues/{queue}/messages",
+            None,
+            {"Accept": "application/vnd.apache.arrow.stream"},
+        )
+        values |= set(pa.ipc.open_stream(io.BytesIO(answer.body)).read_all()["value"].to_pylist())
+    assert values == {key.encode() for key in KEYS}
+
+
+def test_a_group_gets_everything_once_and_settles_at_any_broker(api: RoundRobin) -> None:
+    send_all(api, "leased")
+    got: list[str] = []
+    while True:
+        request = {"topic": "leased", "max": 7, "wait_ms": 300, "invisible_ms": 600_000}
+        deliveries = api.json("POST", "/v1/groups/workers/receive", request)["deliveries"]
+        if not deliveries:
+            break
+        got += [one["message"]["value"] for one in deliveries]
+        receipts = [one["receipt"] for one in deliveries]
+        assert api.json("POST", "/v1/groups/workers/ack", {"receipts": receipts}) == {"stale": []}
+        again = api.raw(
+            "POST",
+            "/v1/groups/workers/ack",
+            b'{"receipts": ["%b"]}' % receipts[0].encode(),
+            {"Content-Type": "application/json"},
+        )
+        assert (again.status, again.json()["stale"]) == (409, receipts[:1])
+    assert sorted(got) == sorted(KEYS)
+    (view,) = api.json("GET", "/v1/groups/workers")["groups"]
+    assert view.get("lag", 0) == 0
+    api.json("POST", "/v1/groups/workers/reset", {"topic": "leased", "to": "earliest"})
+    (view,) = api.json("GET", "/v1/groups/workers")["groups"]
+    assert view["lag"] == len(KEYS)
+
+
+def test_a_receive_waits_for_messages_of_every_store(api: RoundRobin, cluster: BrokerCluster) -> None:
+    api.json("PUT", "/v1/topics/late", {"queues": 1})
+    request = {"topic": "late", "wait_ms": 60_000, "invisible_ms": 600_000}
+    for key in KEYS[:3]:
+        with RawClient(cluster.brokers[0].url) as client, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.json, "POST", "/v1/groups/g/receive", request)
+            api.json("POST", "/v1/messages", {"messages": [{"topic": "late", "key": key, "value": key}]})
+            assert [one["message"]["key"] for one in waiting.result(120).json()["deliveries"]] == [key]
+
+
+def test_offsets_of_a_group_are_those_of_the_cluster_s_queues(api: RoundRobin, stores: list[str]) -> None:
+    api.json("PUT", "/v1/topics/stored", {"queues": 2})
+    send_all(api, "stored")
+    ends = api.json("GET", "/v1/topics/stored")["ends"]
+    offsets = {str(queue): end for queue, end in enumerate(ends)}
+    api.json("PUT", "/v1/groups/readers/offsets", {"topic": "stored", "offsets": offsets})
+    view = api.json("GET", "/v1/groups/readers/offsets?topic=stored")
+    assert {str(one["queue"]): one["offset"] for one in view["queues"]} == offsets
+    api.json("POST", "/v1/topics/stored/trim", {"offsets": offsets})
+    assert api.json("GET", "/v1/topics/stored")["starts"] == ends
+    assert api.json("GET", "/v1/topics/stored/offsets?timestamp=0")["offsets"] == ends
+
+
+def test_transactions_lie_in_the_store_of_their_first_key_and_are_listed_together(
+    api: RoundRobin, stores: list[str]
+) -> None:
+    check = {"after_ms": 3_600_000}
+    made: dict[str, str] = {}
+    for key in KEYS:
+        content = {"group": "listed", "check": check, "messages": [{"topic": "t", "key": key, "value": 1}]}
+        gid = api.json("POST", "/v1/transactions", content)["gid"]
+        assert store_of_gid(gid) == store_for(key, stores)
+        made[gid] = "prepared"
+    for number in range(5):
+        api.json("POST", "/v1/transactions", {"gid": f"own-{number}", "group": "listed", "check": check})
+        made[f"own-{number}"] = "prepared"
+    ops = [{"op": "commit" if at % 2 else "rollback", "gid": gid} for at, gid in enumerate(made)]
+    results = api.json("POST", "/v1/batch", {"ops": [*ops, {"op": "commit", "gid": "never-made"}]})["results"]
+    assert [result and result.get("error") for result in results] == [None] * len(ops) + ["not_found"]
+    outcomes = {op["gid"]: "committed" if op["op"] == "commit" else "rolled_back" for op in ops}
+    assert _listed(api, "/v1/transactions?group=listed&limit=3") == outcomes
+    assert {gid: api.json("GET", f"/v1/transactions/{gid}")["state"] for gid in made} == outcomes
+    assert _rows(api, "") == _rows_of_splits(api) == set(outcomes)
+
+
+def _listed(api: RoundRobin, path: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    after = ""
+    while after is not None:
+        page = api.json("GET", path + (f"&after={after}" if after else ""))
+        for one in page["transactions"]:
+            assert one["gid"] not in found
+            found[one["gid"]] = one["state"]
+        after = page["next"]
+    return found
+
+
+def _rows(api: RoundRobin, query: str) -> set[str]:
+    found: set[str] = set()
+    place: str | None = ""
+    while place is not None:
+        path = f"/v1/tables/transactions?limit=4&group=listed{query}" + (f"&after={place}" if place else "")
+        answer = api.raw("GET", path, None, {})
+        assert answer.status == 200, answer
+        found |= set(pa.ipc.open_stream(io.BytesIO(answer.body)).read_all()["gid"].to_pylist())
+        place = answer.headers.get("tallystick-next")
+    return found
+
+
+def _rows_of_splits(api: RoundRobin) -> set[str]:
+    found: set[str] = set()
+    for split in api.json("GET", "/v1/tables/transactions/splits?n=6")["splits"]:
+        place: str | None = split["after"]
+        while place is not None:
+            path = f"/v1/tables/transactions?limit=4&group=listed&before={split['before']}&after={place}"
+            answer = api.raw("GET", path, None, {})
+            rows = set(pa.ipc.open_stream(io.BytesIO(answer.body)).read_all()["gid"].to_pylist())
+            assert not rows & found
+            found |= rows
+            place = answer.headers.get("tallystick-next")
+    return found
+
+
+def test_dtm_s_interface_is_that_of_the_whole(api: RoundRobin) -> None:
+    base = "/api/dtmsvr"
+    steps = {"trans_type": "msg", "steps": [{"action": "http://127.0.0.1:1/x"}], "payloads": ["{}"]}
+    for number in range(6):
+        trans = {"gid": f"dtm-{number}", "query_prepared": "http://127.0.0.1:1/q", **steps}
+        assert api.json("POST", f"{base}/prepare", trans)["dtm_result"] == "SUCCESS"
+        found = api.json("GET", f"{base}/query?gid=dtm-{number}")
+        assert found["transaction"]["status"] == "prepared"
+        assert api.json("POST", f"{base}/abort", trans)["dtm_result"] == "SUCCESS"
+    listed, position = set(), ""
+    while True:
+        page = api.json("GET", f"{base}/all?limit=2&position={position}")
+        listed |= {one["gid"] for one in page["transactions"]}
+        position = page["next_position"]
+        if not position:
+            break
+    assert {f"dtm-{number}" for number in range(6)} <= listed
+    assert api.json("GET", f"{base}/subscribe?topic=all&url=http://127.0.0.1:1/s")["dtm_result"] == "SUCCESS"
+    assert "all" in {one["k"] for one in api.json("GET", f"{base}/scanKV?cat=topics")["kv"]}
+
+
+def test_metrics_name_the_store_of_each_number(api: RoundRobin, cluster: BrokerCluster) -> None:
+    told = api.raw("GET", "/metrics", None, {}).body.decode()
+    own = {store for store, url in cluster.owners().items()}
+    named = {line.partition('store="')[2].partition('"')[0] for line in told.splitlines() if 'store="' in line}
+    assert named
+    assert named <= own
+    assert "tallystick_cluster_brokers 2.0" in told

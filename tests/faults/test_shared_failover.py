@@ -1,0 +1,270 @@
+"""Failovers of the engines themselves: a server dies for good, and another that has its data goes on.
+
+Two own a store one after the other. The second writes while the server dies. Afterwards everything that was told is
+there, and the first one, which has been superseded before the failover, is refused after it as well.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+import pytest
+from shared_stream import NOW, Stream, stored
+
+from eventually import eventually
+from server_clusters import RedisCluster, galera_cluster, redis_cluster
+from servers import DATABASE, RedisServer, Server, postgres_server, postgres_standby
+from shared_stores import url_of
+from tallystick.core.errors import StorageFailed
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Send
+from tallystick.store.protocol import StoreSettings
+from tallystick.store.shared import postgresql, redis
+from tallystick.store.shared.opening import SharedStore, registry_at, server_at
+from tallystick.store.shared.redis_link import store_tag
+from tallystick.store.shared.registry import Member
+from tallystick.store.shared.server import ServerAway
+
+pytestmark = [pytest.mark.fault, pytest.mark.full, pytest.mark.timeout(600)]
+
+STORES = 4
+# Galera's look that waits for all that was committed before it.
+WAITS = "select 1 from information_schema.processlist where state like '%sync wait%' or state like '%causal%'"
+LOOKER = Member("looker", "looker", "http://looker")
+
+
+class Cluster:
+    """A cluster of stores at a URL, and what was opened there."""
+
+    def __init__(self, url: str, number: int = 0) -> None:
+        self.url, self.number = url, number
+        self._opened = ExitStack()
+        self.registry = self._opened.enter_context(closing(registry_at(url)))
+        eventually(self._make, "the cluster is made", ignoring=(ServerAway,))
+
+    def _make(self) -> bool:
+        self.registry.make(STORES)
+        return True
+
+    def epoch(self) -> int:
+        seen = eventually(lambda: self.registry.look(LOOKER), "somebody answers", ignoring=(ServerAway,))
+        return seen.holdings[self.number].epoch
+
+    def claim(self, owner: str, url: str = "") -> SharedStore:
+        """Claimed, and opened; the store at another URL, if there is one."""
+        epoch = eventually(
+            lambda: self.registry.claim(self.number, self.epoch(), owner), f"{owner} has it", ignoring=(ServerAway,)
+        )
+
+        def opened() -> SharedStore:
+            server = server_at(url or self.url, self.number)
+            try:
+                return SharedStore(server, epoch, StoreSettings())
+            except BaseException:
+                server.close()
+                raise
+
+        store = eventually(opened, "it is open", ignoring=(StorageFailed,))
+        return self._opened.enter_context(closing(store))
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+@contextmanager
+def cluster_at(url: str, number: int = 0) -> Iterator[Cluster]:
+    with closing(Cluster(url, number)) as cluster:
+        yield cluster
+
+
+def fail_over(cluster: Cluster, failing: Callable[[], None]) -> Stream:
+    """Units are written before it, while it happens, and after it; all that was told is there, once."""
+    first = cluster.claim("first")
+    Stream(first).unit("before")
+    second = cluster.claim("second")
+    stream = Stream(second, between=lambda: time.sleep(0.05))
+    stream.asked.update(stored(second))
+    stream.told.update(stored(second))
+    with ThreadPoolExecutor(1) as killer:
+        for number in range(10):
+            stream.unit(f"calm-{number}")
+        done = killer.submit(failing)
+        number = 0
+        while not done.done() or number < 30:
+            stream.unit(f"u{number}")
+            number += 1
+        done.result()
+    assert stream.failures, "no unit met the failover"
+    stream.check(second)
+    refused(first)
+    third = cluster.claim("third")
+    stream.check(third)
+    assert set(stored(third)) == stream.told == stream.asked
+    refused(second)
+    Stream(third).unit("after")
+    return stream
+
+
+def refused(store: SharedStore) -> None:
+    """Whatever it tries."""
+
+    def is_refused() -> bool:
+        with pytest.raises(StorageFailed) as failed:
+            store.write([Send([OutgoingMessage("orders", b"ghost")], "ghost")], NOW)
+        store.recover()  # so that it tries again, if it was only that nobody answered
+        return "another owner" in str(failed.value)
+
+    eventually(is_refused, "an owner of an earlier epoch is refused")
+    assert store.recover() is None
+
+
+# --- PostgreSQL ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Server, Server]]:
+    """A PostgreSQL server and a standby, without which it commits nothing."""
+    with postgres_server() as primary, postgres_standby(primary) as standby:
+        primary.execute("alter system set synchronous_standby_names = '*'", "postgres")
+        primary.execute("select pg_reload_conf()", "postgres")
+        eventually(lambda: primary.execute("select 1 from pg_stat_replication where sync_state = 'sync'", "postgres"))
+        yield primary, standby
+
+
+def _both(first: Server, second: Server) -> str:
+    return url_of(first, DATABASE).replace("/" + DATABASE, f",{second.host}:{second.port}/{DATABASE}")
+
+
+@pytest.mark.postgresql
+def test_a_synchronous_standby_of_postgresql_has_all_that_was_told(pair: tuple[Server, Server]) -> None:
+    primary, standby = pair
+
+    def failing() -> None:
+        primary.kill()
+        standby.execute("select pg_promote()", "postgres")
+
+    with cluster_at(_both(primary, standby)) as cluster:
+        fail_over(cluster, failing)
+
+
+@pytest.mark.postgresql
+def test_nothing_is_told_before_the_standby_of_postgresql_has_it(
+    pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql, "ANSWER_SECONDS", 1.0)
+    primary, standby = pair
+    with cluster_at(_both(primary, standby)) as cluster:
+        store = cluster.claim("owner")
+        Stream(store).unit("before")
+        with paused(standby), pytest.raises(StorageFailed, match="no answer for 1 s"):
+            store.write([Send([OutgoingMessage("orders", b"x")], "late")], NOW)
+        eventually(lambda: store.recover() is not None, "it goes on when the standby is back")
+        Stream(store).unit("after")
+
+
+@contextmanager
+def paused(server: Server | RedisServer) -> Iterator[None]:
+    """All processes of a server."""
+    os.killpg(server.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.killpg(server.process.pid, signal.SIGCONT)
+
+
+# --- Galera ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def galera() -> Iterator[list[Server]]:
+    with galera_cluster() as nodes:
+        yield nodes
+
+
+@pytest.mark.mariadb
+def test_who_opens_a_store_at_another_galera_node_sees_all_that_was_told(galera: list[Server]) -> None:
+    """That node is behind: what the others have told waits there until a lock is gone."""
+    at = [url_of(node, DATABASE) for node in galera]
+    with cluster_at(at[0], 1) as cluster, closing(galera[2].connect()) as locking:
+        stream = Stream(cluster.claim("first"))
+        stream.unit("before")
+        locking.cursor().execute("flush tables with read lock")
+        stream.unit("while it is behind", size=1)
+        with ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(cluster.claim, "second", at[2])
+            eventually(lambda: galera[2].execute(WAITS), "it waits for what the others have")
+            assert not opening.done()
+            locking.cursor().execute("unlock tables")
+            stream.check(opening.result())
+        refused(stream.store)
+
+
+@pytest.mark.mariadb
+def test_galera_nodes_have_all_that_was_told_when_one_dies(galera: list[Server]) -> None:
+    """The last test with these nodes."""
+    hosts = ",".join(f"{node.host}:{node.port}" for node in galera)
+    url = url_of(galera[0], DATABASE).replace(f"{galera[0].host}:{galera[0].port}", hosts)
+    with cluster_at(url) as cluster:
+        fail_over(cluster, galera[0].kill)
+
+
+# --- Redis Cluster ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nodes() -> Iterator[RedisCluster]:
+    with redis_cluster(appendonly="yes", appendfsync="always") as made:
+        yield made
+
+
+def test_a_replica_that_has_confirmed_each_unit_has_all_that_was_told(nodes: RedisCluster) -> None:
+    master, _ = nodes.holder_of(store_tag(0))
+
+    def failing() -> None:
+        master.kill()
+        with cluster_at(nodes.url) as cluster:
+            cluster.epoch()  # the replica has taken over
+        master.start()  # and is now the replica, without which nothing is confirmed
+
+    with cluster_at(nodes.url + "?wait_replicas=1") as cluster:
+        fail_over(cluster, failing)
+
+
+def test_without_confirmation_a_replica_may_lack_what_was_told_and_the_owner_finds_out(nodes: RedisCluster) -> None:
+    master, replica = nodes.holder_of(store_tag(0))
+    with cluster_at(nodes.url) as cluster:
+        store = cluster.claim("owner")
+        stream = Stream(store)
+        stream.unit("kept")
+        eventually(lambda: _offset(replica) == _offset(master), "the replica has it")
+        lost = Stream(store)
+        with paused(replica):
+            lost.unit("lost")
+            master.kill()
+        with pytest.raises(StorageFailed):
+            store.write([Send([OutgoingMessage("orders", b"x")], "next")], NOW)
+        eventually(lambda: store.recover() is not None, "the replica has taken over")
+        stream.check(store)
+
+
+def test_a_unit_that_no_replica_confirms_is_not_told(nodes: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis, "_WAIT_MS", 100)
+    _, replica = nodes.holder_of(store_tag(0))
+    with cluster_at(nodes.url + "?wait_replicas=1") as cluster:
+        store = cluster.claim("owner")
+        with paused(replica), pytest.raises(StorageFailed, match="0 of 1 replicas"):
+            store.write([Send([OutgoingMessage("orders", b"x")], "late")], NOW)
+        eventually(lambda: store.recover() is not None, "it goes on when the replica is back")
+        Stream(store).unit("after")
+
+
+def _offset(node: RedisServer) -> int:
+    with closing(node.connect()) as client:
+        info: Any = client.info("replication")
+    return int(info["master_repl_offset"])
