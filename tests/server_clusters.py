@@ -148,6 +148,8 @@ def redis_cluster(masters: int = 3, **settings: str) -> Iterator[RedisCluster]:
         buses = [free_port() for _ in range(2 * masters)]
         running = [nodes.enter_context(redis_server(cluster_port=str(bus), **chosen)) for bus in buses]
         clients = [nodes.enter_context(contextlib.closing(node.connect())) for node in running]
+        for epoch, client in enumerate(clients, 1):  # or they would sort that out later, in the middle of a test
+            client.execute_command("CLUSTER SET-CONFIG-EPOCH", epoch)
         for client in clients[1:]:
             client.execute_command("CLUSTER MEET", running[0].host, running[0].port, buses[0])
         bounds = [-(-number * SLOTS // masters) for number in range(masters + 1)]

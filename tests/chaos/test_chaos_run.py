@@ -3,57 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
-import sqlite3
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
+from chaos_support import DAMAGES, SMALL, Left, chaos, command, failed, judged, judged_after, living
 
 from eventually import SECONDS, eventually
-from tallystick.chaos.evidence import Inspector, Names
 from tallystick.chaos.ground import RocksdbGround
-from tallystick.chaos.modes import MODES, PROMISES
-from tallystick.chaos.schedule import Sizes, plan
-from tallystick.chaos.verdict import settled
-from tallystick.demo.verdict import passed
+from tallystick.chaos.modes import MODES
+from tallystick.chaos.schedule import plan
 
 pytestmark = pytest.mark.fault
 
-SMALL = Sizes(2, 2, 2)
 SEED = 5
 SHORT = ["--producers", "2", "--consumers", "2", "--rounds", "2", "--seconds", "2", "--rate", "20"]
-
-
-def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "tallystick", "chaos", "--json", *options]
-
-
-def chaos(*options: str) -> tuple[int, dict[str, Any]]:
-    """Run it as a user does; exit code and what it says to programs."""
-    done = subprocess.run(command(*options), capture_output=True, text=True)
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
-
-
-def failed(mode: dict[str, Any]) -> set[str]:
-    rounds = [line for look in mode["rounds"] for line in look["lines"]]
-    return {line["claim"] for line in [*mode["claims"], *rounds] if not line["holds"]}
-
-
-class Left(NamedTuple):
-    """What a run has left behind, its brokers at work again."""
-
-    directory: Path
-    result: dict[str, Any]
-    code: int
-    urls: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -87,60 +53,9 @@ def test_what_is_struck_is_what_the_seed_says(left: Left) -> None:
     assert sorted(told) == struck
 
 
-def judged(left: Left, directory: Path) -> set[str]:
-    inspector = Inspector("check-back", Names(directory), SMALL.producer, SMALL.consumer, left.urls)
-    lines = settled(inspector.settled(), PROMISES["check-back"])
-    assert passed(lines) == all(line.holds for line in lines)
-    return {line.claim for line in lines if not line.holds}
-
-
-Damage = Callable[[sqlite3.Connection], object]
-
-
-def sql(*statements: str) -> Damage:
-    return lambda connection: [connection.execute(statement) for statement in statements]
-
-
-GHOST = (
-    "insert into effect select 'p9.0-1/0', 'x/0', 'x/0', store, topic, queue, at from effect limit 1",
-    "insert into tallystick_inbox select consumer_group, 'x/0', created_at from tallystick_inbox limit 1",
-)
-DAMAGES: dict[str, tuple[str, Damage, set[str]]] = {
-    "lost": ("consumer-0", sql("delete from effect where rowid = 1"), {"what is committed has been consumed"}),
-    "duplicated": (
-        "consumer-1",
-        sql("insert into effect select * from effect limit 1"),
-        {"none has been consumed twice", "no message of a log has had its effect twice"},
-    ),
-    "ghost": ("consumer-0", sql(*GHOST), {"nothing else has been consumed"}),
-    "contradictory outcome": (
-        "producer-0",
-        sql("update tallystick_barrier set reason = 'rollback' where id = (select min(id) from tallystick_barrier "
-            "where op = 'msg' and reason = 'msg')"),
-        {"every transaction has one outcome"},
-    ),
-    "effect without inbox row": (
-        "consumer-0",
-        sql("delete from tallystick_inbox where message_id in (select identity from effect limit 1)"),
-        {"every effect has its mark beside it"},
-    ),
-    "effect before the offset": (
-        "consumer-1",
-        sql("update tallystick_offset set next_offset = 0"),
-        {"every effect has its mark beside it"},
-    ),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_each_kind_of_damage_to_the_databases_is_found(left: Left, tmp_path: Path, kind: str) -> None:
-    database, damage, claims = DAMAGES[kind]
-    for path in left.directory.glob("*.*"):
-        if path.is_file():
-            shutil.copy(path, tmp_path)
-    with closing(sqlite3.connect(tmp_path / f"{database}.db", isolation_level=None)) as connection:
-        damage(connection)
-    assert judged(left, tmp_path) == claims
+    assert judged_after(left, tmp_path, kind) == DAMAGES[kind][2]
 
 
 def test_without_damage_nothing_is_found(left: Left) -> None:
@@ -186,19 +101,6 @@ def test_without_the_barrier_the_proof_fails(tmp_path: Path) -> None:
     (told,) = result["modes"]
     assert (code, result["passed"]) == (1, False)
     assert {"nothing else has been consumed", "nothing of what was rolled back"} <= failed(told)
-
-
-def living(directory: Path) -> list[str]:
-    """Processes that work in a directory."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            told = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-        except OSError:
-            continue
-        if str(directory).encode() in told and process.name != str(os.getpid()):
-            found.append(told.decode(errors="replace"))
-    return found
 
 
 @pytest.mark.full

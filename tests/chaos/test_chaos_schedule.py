@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tallystick.chaos.schedule import BLOWS, ROLES, Sizes, plan
+from tallystick.chaos.schedule import BLOWS, ENGINE_BLOWS, ROLES, Sizes, plan
 
 SIZES = Sizes(4, 2, 4)
 
@@ -40,4 +40,11 @@ def test_no_node_is_struck_twice_in_a_round_and_all_end_within_it(sizes: Sizes) 
 
 def test_every_blow_meets_every_role() -> None:
     met = {(strike.role, strike.blow) for strikes in plan("2", 200, 5.0, SIZES) for strike in strikes}
-    assert met == {(role, blow) for role in ROLES for blow in BLOWS}
+    assert met == {(role, blow) for role in ROLES[:3] for blow in BLOWS}
+
+
+def test_brokers_that_share_an_engine_are_cut_off_from_it_and_it_is_killed_itself() -> None:
+    strikes = [strike for round_ in plan("2", 200, 5.0, Sizes(4, 3, 4, engine=1), shared=True) for strike in round_]
+    assert {one.blow for one in strikes if one.role == "broker"} == {*BLOWS, *ENGINE_BLOWS}
+    assert {one.blow for one in strikes if one.role == "producer"} == set(BLOWS)
+    assert Counter(one.blow for one in strikes if one.role == "engine") == {"kill": 200 // 3}

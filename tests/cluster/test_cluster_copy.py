@@ -161,4 +161,4 @@ async def test_brokers_leave_the_store_alone_while_it_is_copied_and_serve_it_aft
         await cluster.until_spread("a", "b")
         (site,) = (site for site in cluster.sites.values() if made.store in site.stores())
         assert site.broker(made.store).door().store_id == made.store
-        assert sum(site.broker(made.store).door().topic("orders").ends) == 1
+        assert sum((await site.broker(made.store).door().topic("orders")).ends) == 1

@@ -104,6 +104,21 @@ def test_a_cluster_is_made_once(ground: Ground) -> None:
         ground.registry().make(STORES + 1)
 
 
+def test_it_is_known_how_many_stores_were_made(ground: Ground) -> None:
+    assert ground.registry().made() == STORES
+
+
+def test_a_store_is_called_by_another_id_by_its_owner_alone(ground: Ground) -> None:
+    registry = ground.registry()
+    before = [holding.id for holding in registry.look(member("a")).holdings]
+    epoch = won(registry, 1, 0, "a")
+    assert not registry.rename(1, epoch - 1, "other")
+    assert [holding.id for holding in registry.look(member("a")).holdings] == before
+    assert registry.rename(1, epoch, "other")
+    assert registry.rename(1, epoch, "other")  # asked again
+    assert [holding.id for holding in ground.registry().look(member("a")).holdings] == [before[0], "other", before[2]]
+
+
 def won(registry: Registry, number: int, epoch: int, owner: str) -> int:
     """The epoch of a claim that is the only one."""
     claimed = registry.claim(number, epoch, owner)

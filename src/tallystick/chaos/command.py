@@ -12,9 +12,10 @@ import typer
 from rich.console import Console
 
 from tallystick.chaos.display import ChaosDisplay, blows_text
+from tallystick.chaos.engines import OWN, check_store
 from tallystick.chaos.modes import MODES, PROMISES, Mode
-from tallystick.chaos.run import ChaosOptions, ModeResult, Run
-from tallystick.chaos.schedule import Sizes, plan
+from tallystick.chaos.run import ROCKSDB, ChaosOptions, ModeResult, Run
+from tallystick.chaos.schedule import Sizes
 from tallystick.chaos.worker import Sabotage
 from tallystick.cli.options import Json
 from tallystick.cli.output import print_json
@@ -27,6 +28,10 @@ Chosen = Literal["all", "level-0", "level-1", "level-2", "check-back", "outbox",
 _MODE = "How messages are sent: a level of `send`, a mode of `transaction`, or all of them one after the other."
 _ROUNDS = "Rounds; the first strikes one node of each kind, the second two, and so on."
 _MESSAGES = "End after so many pieces of work of each producer; 0 for as many as the rounds take."
+_STORE = (
+    "rocksdb: each broker has a store of its own. postgresql: the brokers are a cluster on a PostgreSQL of the run's "
+    "own, which is killed, too. postgresql://..., mysql://..., redis://...: a cluster in an empty database."
+)
 _DIRECTORY = "Where databases and logs are; a new one if not given."
 
 
@@ -40,7 +45,7 @@ def add(app: typer.Typer) -> None:
 def chaos(
     mode: Annotated[Chosen, typer.Option("--mode", help=_MODE)] = "check-back",
     producers: Annotated[int, typer.Option("--producers", min=1, help="Producers, each with a database.")] = 4,
-    brokers: Annotated[int, typer.Option("--brokers", min=1, help="Brokers, each with a store on disk.")] = 2,
+    brokers: Annotated[int, typer.Option("--brokers", min=1, help="Brokers.")] = 2,
     consumers: Annotated[int, typer.Option("--consumers", min=1, help="Consumers, each with a database.")] = 4,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help=_ROUNDS)] = 4,
     seconds: Annotated[float, typer.Option("--seconds", min=0.5, help="How long a round strikes.")] = 8.0,
@@ -49,13 +54,19 @@ def chaos(
     seed: Annotated[int | None, typer.Option("--seed", help="For the same schedule again.")] = None,
     directory: Annotated[Path | None, typer.Option("--directory", metavar="DIR", help=_DIRECTORY)] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep databases and logs.")] = False,
+    store: Annotated[str, typer.Option("--store", metavar="ENGINE", help=_STORE)] = ROCKSDB,
+    stores: Annotated[int, typer.Option("--stores", min=1, max=64, help="Stores of the cluster.")] = 4,
     sabotage: Annotated[Sabotage, typer.Option("--sabotage", hidden=True)] = "",
     as_json: Json = False,
 ) -> None:
     need("server")
     chosen = random.randrange(1_000_000) if seed is None else seed  # noqa: S311 - shown, so that it can be given again
-    sizes = Sizes(producers, brokers, consumers)
-    options = ChaosOptions(sizes, rounds, seconds, rate, messages, chosen, sabotage)
+    if store != ROCKSDB:
+        check_store(store)
+    if mode == "all" and "://" in store:
+        raise InvalidRequest("--mode: one mode for each empty database that --store names", field="--mode")
+    sizes = Sizes(producers, brokers, consumers, engine=int(store == OWN))
+    options = ChaosOptions(sizes, rounds, seconds, rate, messages, chosen, sabotage, store, stores)
     console = Console(stderr=as_json, highlight=False)
     work = _Place(directory, keep, console)
     console.print(f"seed {chosen}; working in {work.directory}", soft_wrap=True)
@@ -116,6 +127,8 @@ def _facts(options: ChaosOptions, result: ModeResult) -> list[str]:
         f"a broker took at most {counts.slowest_broker_start:.1f} s to start again",
         f"{counts.duplicates_dropped:,} duplicates dropped by consumers, at least",
     ]
+    if options.shared:
+        facts.insert(2, f"stores went to another broker, or another life of the same, {counts.takeovers} times")
     if result.mode == "check-back":
         told = f"{by_check.get('committed', 0)} as committed, {by_check.get('rolled_back', 0)} as rolled back"
         facts.append(f"the check-back resolved {sum(by_check.values())}: {told}")
@@ -139,6 +152,8 @@ def _again(options: ChaosOptions) -> str:
         "seconds": (options.seconds, defaults.seconds),
         "rate": (options.rate, defaults.rate),
         "messages": (options.messages, defaults.messages),
+        "store": (options.store.partition("://")[0] if "://" in options.store else options.store, defaults.store),
+        "stores": (options.stores, defaults.stores),
         "seed": (options.seed, None),
     }
     return " ".join(f"--{name} {value}" for name, (value, default) in given.items() if value != default)
@@ -154,7 +169,6 @@ def _as_data(options: ChaosOptions, results: list[ModeResult], work: _Place) -> 
 
 
 def _mode_data(options: ChaosOptions, result: ModeResult) -> dict[str, object]:
-    schedule = plan(f"{options.seed}/{result.mode}", options.rounds, options.seconds, options.sizes)
     return {
         "mode": result.mode,
         "promise": PROMISES[result.mode].text,
@@ -167,5 +181,5 @@ def _mode_data(options: ChaosOptions, result: ModeResult) -> dict[str, object]:
             {**look._asdict(), "lines": [line._asdict() for line in look.lines if not line.holds]}
             for look in result.rounds
         ],
-        "schedule": [[strike._asdict() for strike in strikes] for strikes in schedule],
+        "schedule": [[strike._asdict() for strike in strikes] for strikes in options.schedule(result.mode)],
     }

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tallystick.chaos.modes import Mode
+from tallystick.chaos.schedule import BLOWS
 from tallystick.demo.verdict import Line
 
 PLAIN_SECONDS = 5.0
@@ -71,5 +72,8 @@ class ChaosDisplay:
 def blows_text(struck: Mapping[tuple[str, str], int]) -> str:
     """How many of each kind, over all roles."""
     words = {"kill": "kills", "pause": "pauses", "cut": "cuts", "stall": "stalls", "lose": "losses of answers"}
+    words |= {
+        f"engine-{blow}": f"{word} to the engine" for blow, word in words.items() if blow not in ("kill", "pause")
+    }
     totals = {blow: sum(times for (_, one), times in struck.items() if one == blow) for blow in words}
-    return ", ".join(f"{number} {words[blow]}" for blow, number in totals.items())
+    return ", ".join(f"{number} {words[blow]}" for blow, number in totals.items() if number or blow in BLOWS)

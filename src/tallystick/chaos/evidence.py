@@ -19,7 +19,7 @@ from tallystick.chaos.verdict import Findings
 from tallystick.demo.looks import log_values, transactions, unsettled_messages
 from tallystick.link import Link
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0  # a slow machine breaks no promise
 UNDECIDED = ("prepared", "parked")
 
 
@@ -62,7 +62,7 @@ class Inspector:
     """Looks at all that a run leaves behind, during it and after it."""
 
     def __init__(self, mode: Mode, names: Names, producers: int, consumers: int, urls: Sequence[str]) -> None:
-        self._mode, self._urls = mode, list(urls)
+        self._mode, self.urls = mode, list(urls)
         self.producers = [ProducerBooks(names.database("producer", number)) for number in range(producers)]
         self.consumers = [
             ConsumerBooks(names.database("consumer", number), f"{CONSUMERS}{number}") for number in range(consumers)
@@ -147,7 +147,7 @@ class Inspector:
 
     @contextmanager
     def _brokers(self) -> Iterator[list[Link]]:
-        links = [Link(url, patience=PATIENCE_SECONDS) for url in self._urls]
+        links = [Link(url, patience=PATIENCE_SECONDS) for url in self.urls]
         try:
             yield links
         finally:

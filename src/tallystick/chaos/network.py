@@ -1,4 +1,4 @@
-"""The ways from workers to brokers, and the weather on each of them."""
+"""The ways from workers to brokers and from these to what they share, and the weather on each of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CALL_SECONDS = 60.0
 class Crossing:
     """One way: whoever connects to `url` is led to the target."""
 
-    def __init__(self, target_port: int) -> None:
-        self.port, self.target_port = free_port(), target_port
+    def __init__(self, target_port: int, host: str) -> None:
+        self.port, self.target = free_port(), f"{host}:{target_port}"
 
     @property
     def url(self) -> str:
@@ -33,13 +33,13 @@ class Network:
         self._process: LocalService | None = None
         self._control: socket.socket | None = None
 
-    def cross(self, target_port: int) -> Crossing:
-        """A new way to a port on this machine."""
-        self._crossings.append(Crossing(target_port))
+    def cross(self, target_port: int, host: str = "127.0.0.1") -> Crossing:
+        """A new way to a port, of this machine if no other is named."""
+        self._crossings.append(Crossing(target_port, host))
         return self._crossings[-1]
 
     def start(self) -> None:
-        ways = [f"{crossing.port}:{crossing.target_port}" for crossing in self._crossings]
+        ways = [f"{crossing.port}:{crossing.target}" for crossing in self._crossings]
         self._process = LocalService("network", module("tallystick.chaos.proxy", "{port}", *ways), self._log)
         self._process.process_group = 0
         self._process.start()

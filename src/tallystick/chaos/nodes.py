@@ -15,13 +15,15 @@ from tallystick.chaos.journal import Pause
 from tallystick.chaos.ledgers import found_consumer, found_producer
 from tallystick.chaos.network import Crossing, Network
 from tallystick.chaos.proxy import Weather
-from tallystick.chaos.schedule import ROLES, Role, Sizes, Strike
+from tallystick.chaos.schedule import ROLES, Blow, Role, Sizes, Strike
 from tallystick.chaos.worker import WorkerSettings, as_argument
 from tallystick.core.errors import TallystickError
 from tallystick.local import LocalService, Process, module
 
 STOP_SECONDS = 10.0
 MOST_CRASHES = 20
+WEATHER: dict[Blow, Weather] = {"cut": "cut", "stall": "stall", "lose": "lose"}
+ENGINE_WEATHER: dict[Blow, Weather] = {"engine-cut": "cut", "engine-stall": "stall", "engine-lose": "lose"}
 WORST_FIRST: tuple[Weather, ...] = ("cut", "stall", "lose", "calm")
 
 
@@ -38,6 +40,7 @@ class Nodes:
         self._names, self._sizes, self._ground, self._settings = names, sizes, ground, settings
         self._network = Network(names.directory / "network.log")
         self._crossings: dict[tuple[ChaosNode, ChaosNode], Crossing] = {}
+        self._engine_ways: list[Crossing] = []  # of the brokers, by their numbers
         self._weather: defaultdict[ChaosNode, Weather] = defaultdict(lambda: "calm")
         self._workers: dict[ChaosNode, Process] = {}
         self._down: set[ChaosNode] = set()
@@ -49,14 +52,17 @@ class Nodes:
         self.slowest_start = 0.0  # of a broker, until it took work
 
     def start(self) -> None:
-        self._ground.start()
-        workers = [node for node in self._all() if node.role != "broker"]
+        workers = [node for node in self._all() if node.role in ("producer", "consumer")]
         for node in workers:
             found = found_producer if node.role == "producer" else found_consumer
             found(self._names.database(*node))
             for broker in self._brokers():
                 self._crossings[node, broker] = self._network.cross(self._broker(broker).port)
+        for broker, ways in zip(self._brokers(), self._ground.lay_ways(self._network), strict=False):
+            self._crossings[broker, broker] = ways.inward
+            self._engine_ways.append(ways.engine)
         self._network.start()
+        self._ground.start()
         for node in workers:
             self._start_worker(node)
 
@@ -64,7 +70,7 @@ class Nodes:
         settings = msgspec.structs.replace(
             self._settings,
             number=node.number,
-            urls=[self._crossings[node, broker].url for broker in self._brokers()],
+            urls=self._ground.addresses(node.number, [self._crossings[node, one].url for one in self._brokers()]),
             database=str(self._names.database(*node)),
             journal=str(self._names.journal(*node)),
         )
@@ -86,19 +92,23 @@ class Nodes:
         elif strike.blow == "pause":
             self._paused[node] = time.monotonic()
             self._process(node).pause()
+        elif strike.blow in ENGINE_WEATHER:
+            self._network.change([self._engine_ways[node.number]], ENGINE_WEATHER[strike.blow])
         else:
-            self._change(node, strike.blow)
+            self._change(node, WEATHER[strike.blow])
 
     def relieve(self, strike: Strike) -> None:
         node = ChaosNode(strike.role, strike.number)
         if strike.blow == "kill":
             self._process(node).spawn()
             self._down.discard(node)
-            if node.role == "broker":
+            if node.role in ("broker", "engine"):
                 self._coming[node] = time.monotonic()
         elif strike.blow == "pause":
             self._process(node).resume()
             self.pauses[node].append(Pause(self._paused.pop(node), time.monotonic()))
+        elif strike.blow in ENGINE_WEATHER:
+            self._network.change([self._engine_ways[node.number]], "calm")
         else:
             self._change(node, "calm")
 
@@ -107,14 +117,21 @@ class Nodes:
         should, is started again."""
         for node in self._all():
             if node not in self._down and not self._process(node).running:
-                self.crashed[node.role] += 1
-                if self.crashed.total() > MOST_CRASHES:
-                    raise TallystickError(f"{node.role} {node.number} does not stay; see {self._process(node).log}")
+                self._note_end(node)
                 self._process(node).spawn()
-        for node in [node for node in self._coming if self._broker(node).ready]:
-            self.slowest_start = max(self.slowest_start, time.monotonic() - self._coming.pop(node))
-            self._change(node, "calm")
+        for node in [node for node in self._coming if self._service(node).ready]:
+            took = time.monotonic() - self._coming.pop(node)
+            if node.role == "broker":
+                self.slowest_start = max(self.slowest_start, took)
+                self._change(node, "calm")
         return not self._coming
+
+    def _note_end(self, node: ChaosNode) -> None:
+        if node in self._coming and self._ground.starts_may_fail:
+            return
+        self.crashed[node.role] += 1
+        if self.crashed.total() > MOST_CRASHES:
+            raise TallystickError(f"{node.role} {node.number} does not stay; see {self._process(node).log}")
 
     def _change(self, node: ChaosNode, weather: Weather) -> None:
         """A way has the worse weather of its two ends."""
@@ -156,5 +173,8 @@ class Nodes:
     def _broker(self, node: ChaosNode) -> LocalService:
         return self._ground.brokers[node.number]
 
+    def _service(self, node: ChaosNode) -> LocalService:
+        return self._ground.engines[node.number] if node.role == "engine" else self._broker(node)
+
     def _process(self, node: ChaosNode) -> Process:
-        return self._broker(node) if node.role == "broker" else self._workers[node]
+        return self._workers[node] if node in self._workers else self._service(node)

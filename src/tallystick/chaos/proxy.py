@@ -1,6 +1,6 @@
-"""The process that is the network: a TCP proxy for each way from a worker to a broker.
+"""The process that is the network: a TCP proxy for each way from a worker to a broker, and to what brokers share.
 
-    python -m tallystick.chaos.proxy <control port> <listen port>:<target port> ...
+    python -m tallystick.chaos.proxy <control port> <listen port>:<target host>:<target port> ...
 
 It knows nothing of what is spoken. A stalled request is held back, and delivered when the stall is over, even if its
 sender has given it up since: that is what a network does. What the weather is to be comes as lines `<listen port>
@@ -23,8 +23,8 @@ AGAIN_SECONDS = 0.05
 class Proxy:
     """One way between two nodes."""
 
-    def __init__(self, port: int, target_port: int) -> None:
-        self._port, self._target = port, target_port
+    def __init__(self, port: int, host: str, target_port: int) -> None:
+        self._port, self._target = port, (host, target_port)
         self._weather: Weather = "calm"
         self._open = asyncio.Event()
         self._listener: asyncio.Server | None = None
@@ -57,7 +57,7 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:
             return writer.transport.abort()
         both = {writer.transport, far_writer.transport}
@@ -96,8 +96,7 @@ class Proxy:
 
 
 async def serve(control_port: int, ways: list[str]) -> None:
-    pairs = [tuple(map(int, way.split(":"))) for way in ways]
-    proxies = {port: Proxy(port, target) for port, target in pairs}
+    proxies = {int(port): Proxy(int(port), host, int(target)) for port, host, target in map(_places, ways)}
     for proxy in proxies.values():
         await proxy.change("calm")
 
@@ -112,6 +111,13 @@ async def serve(control_port: int, ways: list[str]) -> None:
 
     control = await asyncio.start_server(obey, "127.0.0.1", control_port)
     await control.serve_forever()
+
+
+def _places(way: str) -> tuple[str, str, str]:
+    """A host may have colons of its own."""
+    port, _, target = way.partition(":")
+    host, _, target_port = target.rpartition(":")
+    return port, host, target_port
 
 
 if __name__ == "__main__":

@@ -11,9 +11,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+from tallystick.chaos.cluster_ground import ClusterGround
 from tallystick.chaos.display import ChaosDisplay, RunProgress
+from tallystick.chaos.engines import engine_at
 from tallystick.chaos.evidence import Inspector, Left, Names
-from tallystick.chaos.ground import RocksdbGround
+from tallystick.chaos.ground import Ground, RocksdbGround
 from tallystick.chaos.modes import PROMISES, Mode
 from tallystick.chaos.nodes import ChaosNode, Nodes
 from tallystick.chaos.schedule import Sizes, Strike, plan
@@ -28,6 +30,9 @@ MOST_BEHIND = 1_000  # messages that wait for consumers before producers do
 STILL_SECONDS = 120.0
 
 
+ROCKSDB = "rocksdb"
+
+
 class ChaosOptions(NamedTuple):
     sizes: Sizes = Sizes()
     rounds: int = 4
@@ -36,6 +41,15 @@ class ChaosOptions(NamedTuple):
     messages: int = 0
     seed: int = 0
     sabotage: Sabotage = ""
+    store: str = ROCKSDB
+    stores: int = 4
+
+    @property
+    def shared(self) -> bool:
+        return self.store != ROCKSDB
+
+    def schedule(self, mode: Mode) -> list[list[Strike]]:
+        return plan(f"{self.seed}/{mode}", self.rounds, self.seconds, self.sizes, self.shared)
 
 
 class RoundLook(NamedTuple):
@@ -58,6 +72,7 @@ class ModeCounts(NamedTuple):
     duplicates_dropped: int  # at least: a killed consumer takes its last count with it
     longest_unavailable: float  # seconds, as seen by a producer that was itself running
     slowest_broker_start: float  # seconds, until it took work; part of the above where no other broker was up
+    takeovers: int  # of stores of a cluster, by another broker or by another life of the same
 
 
 class ModeResult(NamedTuple):
@@ -94,7 +109,7 @@ class Run:
         self._names = Names(directory)
         self._promise = PROMISES[mode]
         directory.mkdir(parents=True, exist_ok=True)
-        ground = RocksdbGround(directory, options.sizes.broker)
+        self._ground = _ground(options, directory)
         settings = WorkerSettings(
             mode=mode,
             consumers=options.sizes.consumer,
@@ -104,9 +119,8 @@ class Run:
             enough=str(self._names.enough),
             hold=str(self._names.hold),
         )
-        self._nodes = Nodes(self._names, options.sizes, ground, settings)
-        urls = [broker.url for broker in ground.brokers]
-        self._inspector = Inspector(mode, self._names, options.sizes.producer, options.sizes.consumer, urls)
+        self._nodes = Nodes(self._names, options.sizes, self._ground, settings)
+        self._inspector = Inspector(mode, self._names, options.sizes.producer, options.sizes.consumer, [])
         self._interrupted = False
         self._shown = 0.0
         self._round_number = 0
@@ -116,6 +130,7 @@ class Run:
         try:
             with self._interruptible(), self._display.running():
                 self._nodes.start()
+                self._inspector.urls = self._ground.stores()
                 looks = self._rounds()
                 self._settle()
                 self._nodes.stop_workers()
@@ -145,9 +160,8 @@ class Run:
     # --- rounds ----------------------------------------------------------------------------------------------------
 
     def _rounds(self) -> list[RoundLook]:
-        options = self._options
         looks: list[RoundLook] = []
-        for strikes in plan(f"{options.seed}/{self._mode}", options.rounds, options.seconds, options.sizes):
+        for strikes in self._options.schedule(self._mode):
             self._round_number += 1
             self._gather_speed()
             self._round(strikes)
@@ -266,4 +280,12 @@ class Run:
             duplicates_dropped=sum(journal.total("duplicates") for journal in inspector.counted),
             longest_unavailable=round(max(waits, default=0.0), 2),
             slowest_broker_start=round(self._nodes.slowest_start, 2),
+            takeovers=self._ground.takeovers(),
         )
+
+
+def _ground(options: ChaosOptions, directory: Path) -> Ground:
+    count = options.sizes.broker
+    if not options.shared:
+        return RocksdbGround(directory, count)
+    return ClusterGround(directory, count, options.stores, engine_at(options.store, directory / "engine.log"))

@@ -46,10 +46,10 @@ SIGNAL_SECONDS = 0.5
 class Client(BlockingOperations, Subscriptions):
     """Transactions, messages and consumers, for any number of threads and in prefork servers.
 
-    `urls` is one address, several with commas between them, or a list. `group` is the producer group, whose members
-    answer check-backs for each other. `timeout` bounds every call. A block returns once its local commit is durable,
-    and its messages become visible a few milliseconds later; with `wait` it stays until they are, for at most
-    `commit_wait` seconds. `check` and `check_after` say how and when the broker asks for the outcome of a transaction.
+    `urls` is one address, several with commas between them, or a list; of a cluster, some of its brokers. `group` is
+    the producer group, whose members answer check-backs for each other. `timeout` bounds every call. A block returns once
+    its local commit is durable, and its messages become visible a few milliseconds later; with `wait` it stays until
+    they are, for at most `commit_wait` seconds. `check` and `check_after` say how and when the broker asks for the outcome of a transaction.
     `database` opens a connection to the service's own database (a list, if it has several): with it the client answers
     check-backs and re-drives the outbox from the start, and not only after its first transaction. `deciders` answer
     check-backs of transactions that were prepared with `source=` their name.

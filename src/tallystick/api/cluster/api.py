@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from tallystick.api.cluster.dividing import Places
+from tallystick.api.cluster.dividing import StorePlaces
 from tallystick.api.cluster.door import ClusterDoor
 from tallystick.api.cluster.owners import PREFIX, Owners
 from tallystick.api.cluster.queues import local
@@ -75,7 +75,7 @@ class ClusterApi:
         have the number that it has in the cluster."""
         stores, query = self._owners.stores(), scope["query_string"]
         if (part := _PART.fullmatch(scope["path"])) is not None:
-            return Places(stores, lambda: stores[0]).of_gid(part[1]), scope["path"], query
+            return StorePlaces(stores, lambda: stores[0]).of_gid(part[1]), scope["path"], query
         if (queue := _QUEUE.fullmatch(scope["path"])) is not None and _wants_arrow(scope):
             number, inside = local(int(queue[2]), len(stores))
             called = b"called=" + queue[2].encode()

@@ -32,7 +32,7 @@ from tallystick.core.placing import store_for
 MARK = "~"  # between a store's id and a receipt of it; no receipt has one before its topic's name ends
 
 
-class Places:
+class StorePlaces:
     """Which store something belongs to. `stores` are in the order of their numbers, `spare` gives one for what may go
     anywhere."""
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from tallystick.api.cluster.asking import Asking, Method
-from tallystick.api.cluster.dividing import Places
+from tallystick.api.cluster.dividing import StorePlaces
 from tallystick.api.cluster.owners import Owners
 from tallystick.api.cluster.queues import by_store, local, merged_group, merged_topic, woven
 from tallystick.broker.door import BrokerDoor, Whole
@@ -40,8 +40,8 @@ class ClusterViews(BrokerDoor):
     # --- whom to ask -----------------------------------------------------------------------------------------------
 
     @property
-    def _places(self) -> Places:
-        return Places(self._owners.stores(), self._spare)
+    def _places(self) -> StorePlaces:
+        return StorePlaces(self._owners.stores(), self._spare)
 
     def _spare(self) -> str:
         """For what may go anywhere: stores of our own, which cost no hop, in turns."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from tallystick.api.serving.problems import as_tallystick_error
 from tallystick.core.errors import TallystickError
 
-# Places in the broker's operations, as dtm's requests call them.
+# StorePlaces in the broker's operations, as dtm's requests call them.
 _PLACES = [
     (re.compile(r"\b(?:ops\[\d+\]\.)?calls\[(\d+)\]\.url\b"), r"steps[\1].action"),
     (re.compile(r"\b(?:ops\[\d+\]\.)?calls\[(\d+)\]\.body\b"), r"payloads[\1]"),

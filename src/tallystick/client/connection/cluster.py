@@ -23,8 +23,11 @@ from tallystick.core.wire import ClusterStore, ClusterView
 log = logging.getLogger("tallystick.client")
 
 REFRESH_SECONDS = 3.0
-"""How often it is asked for without need: a store that was handed over is reached through its former owner, and an
-owner that is paused does not say that it has lost one."""
+"""How often it is asked for without need: a store that was handed over is reached through its former owner, which may
+not say so."""
+LOOK_SECONDS = 0.15
+"""How long a request may take before the map is asked for: an owner that is paused does not say that it has lost its
+store, and one that leaves may wait for the next owner itself."""
 IN_TROUBLE = Backoff(first_ms=50, cap_ms=300)
 
 
@@ -34,6 +37,8 @@ class Cluster:
     def __init__(self, view: ClusterView, views: Views, settings: Settings, member: str) -> None:
         self._views = views
         self._trouble = asyncio.Event()
+        self._without_owner = False
+        self._trust = LOOK_SECONDS  # in a map that slow requests have found to be true
         self.front = FrontPeer(",".join(settings.addresses), settings, views.addresses[0], self._trouble.set)
         self._by_store = {one.id: StorePeer(one, len(view.stores), settings, self._trouble.set) for one in view.stores}
         self.stores = sorted(self._by_store.values(), key=lambda peer: weight(peer.store or "", member), reverse=True)
@@ -67,29 +72,45 @@ class Cluster:
     async def _follow(self) -> None:
         tries = 0
         while True:
-            in_trouble = not all(peer.healthy for peer in self.peers)
-            tries = tries + 1 if in_trouble else 0
-            if tries > 1:
+            calm = all(peer.healthy for peer in self.peers) and not self._without_owner
+            tries = 0 if calm else tries + 1
+            if calm:
+                await self._wait_for_doubt()
+            elif tries > 1:
                 await asyncio.sleep(IN_TROUBLE.wait_ms(tries - 1) / 1000)
-            else:
-                await self._wait_for_trouble(0.0 if in_trouble else REFRESH_SECONDS)
             self._trouble.clear()
             try:
                 self._take(await self._views.ask())
-                if not in_trouble:
+                if calm:
                     await self._leave_detours()
             except TallystickError as error:
                 log.debug("no broker shows the cluster: %s", error)
 
-    async def _wait_for_trouble(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):  # no trouble
-            async with asyncio.timeout(seconds):
-                await self._trouble.wait()
+    async def _wait_for_doubt(self) -> None:
+        """Until a request has failed, or takes long; or it is time in any case."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        under_way = self._under_way()
+        while loop.time() < began + REFRESH_SECONDS and not self._trouble.is_set():
+            with contextlib.suppress(TimeoutError):  # no trouble
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._trouble.wait()
+            before, under_way = under_way, self._under_way()
+            if not before & under_way:
+                self._trust = LOOK_SECONDS
+            elif loop.time() > began + self._trust:
+                self._trust = min(2 * self._trust, REFRESH_SECONDS)
+                return
+
+    def _under_way(self) -> set[object]:
+        """Requests with operations. Questions may be long polls, which take long by their nature."""
+        return set().union(*(peer.ops.in_flight() | peer.threads.in_flight() for peer in self._by_store.values()))
 
     def _take(self, view: ClusterView) -> None:
         if not view.brokers:
             return  # of a broker of its own, at an address that was one of ours
         self._views.learn(view)
+        self._without_owner = not all(seen.url for seen in view.stores)
         self.front.lead(self._views.addresses, anew=False)
         for seen in view.stores:
             peer = self._by_store.get(seen.id)

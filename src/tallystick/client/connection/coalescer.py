@@ -236,6 +236,10 @@ class Coalescer:
     def under_way(self) -> list[WaitingOp]:
         return [*self._waiting, *(op for batch in self._in_flight.values() for op in batch)]
 
+    def in_flight(self) -> set[object]:
+        """The requests that are under way, each as something that is the same as long as it is."""
+        return set(self._in_flight)
+
     def _pump(self) -> None:
         self._pump_scheduled = False
         if self._waiting:

@@ -387,6 +387,10 @@ class Combiner:
     def under_way(self) -> list[WaitingOp]:
         return [*self.waiting, *(op for request in tuple(self._sending.values()) for op in request.batch)]
 
+    def in_flight(self) -> set[object]:
+        """The requests that threads wait for, each as something that is the same as long as it is."""
+        return set(self._sending.values())
+
     def flush(self) -> None:
         """Have what nobody waits for sent now, by the event loop."""
         while self.waiting:
@@ -394,10 +398,11 @@ class Combiner:
             self._take(batch)
             self._ops.take_over(batch, None)
 
-    def point_to(self, address: str) -> None:
-        """Have threads send to another address from now on."""
+    def point_to(self, address: str, *, cut: bool) -> None:
+        """Have threads send to another address from now on; `cut` off, after a moment, what they wait for at the old
+        one."""
         left = self._wire.point_to(address)
-        if left:
+        if cut and left:
             self._loop.call_later(LEAVE_SECONDS, self._wire.interrupt, left)
 
     async def close(self, timeout: float) -> None:

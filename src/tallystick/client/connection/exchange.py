@@ -21,9 +21,9 @@ IDLE_SECONDS = 3.0
 """Shorter than a web server's own patience with idle connections (5 s is common): a request on a connection that is
 just being closed at the other end would count as sent, with its answer lost."""
 
-LEAVE_SECONDS = 1.0
-"""What a request gets that is under way where its wire is no longer pointed to. It may wait at a broker that is paused
-and has lost its store; whatever was asked there is asked again where the wire leads now."""
+LEAVE_SECONDS = 0.1
+"""What a request gets that is under way at a broker which has lost its store. It may be paused, or wait for the next
+owner itself; whatever was asked there is asked again where the wire leads now."""
 
 _problem = msgspec.json.Decoder(Problem)
 

@@ -85,8 +85,8 @@ class FollowingPeer(BrokerPeer):
         if way == self.way and not anew:
             return
         if way != self.way:
-            self.wire.point_to(way)
-            self.threads.point_to(way)
+            self.wire.point_to(way, cut=anew)
+            self.threads.point_to(way, cut=anew)
         self._news.set()
         self.ops.hurry()
         self.unconfirmed.hurry()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import cast
 from urllib.parse import urlencode
 
@@ -21,7 +21,7 @@ from tallystick.client.connection.exchange import (
     on_the_way,
     request_head,
 )
-from tallystick.core.addresses import broker_address
+from tallystick.core.addresses import BrokerAddress, broker_address
 from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
 
 
@@ -31,7 +31,6 @@ class LoopWire:
     def __init__(self, address: str) -> None:
         self._free: list[LoopWireConnection] = []
         self._open: set[LoopWireConnection] = set()
-        self._left: set[LoopWireConnection] = set()  # to where it was pointed before
         self._closed = False
         self._aim(address)
 
@@ -41,20 +40,15 @@ class LoopWire:
         self._tls = ssl.create_default_context() if self._place.scheme == "https" else None
         self._batch_head = request_head(self._place)
 
-    def point_to(self, address: str) -> None:
-        """Send to another address from now on. What is under way at the old one has a moment to be answered."""
+    def point_to(self, address: str, *, cut: bool) -> None:
+        """Send to another address from now on; `cut` off, after a moment, what is under way at the old one."""
         for connection in self._free:
             connection.close()
         self._free.clear()
-        self._left |= self._open
-        self._open = set()
         self._aim(address)
-        asyncio.get_running_loop().call_later(LEAVE_SECONDS, self._cut, tuple(self._left))
-
-    def _cut(self, left: Iterable[LoopWireConnection]) -> None:
-        for connection in left:
-            self._left.discard(connection)
-            connection.close()
+        if cut:
+            for connection in self._open:
+                asyncio.get_running_loop().call_later(LEAVE_SECONDS, connection.close)
 
     async def post(self, body: bytes, timeout: float) -> bytes:
         """Operations, and the body of a 2xx answer; anything else is raised as the error it stands for."""
@@ -111,7 +105,7 @@ class LoopWire:
             raise
         finally:
             timer.cancel()
-        if answer.keeps_alive and connection in self._open:
+        if answer.keeps_alive and connection.place is self._place:
             self._free.append(connection)
         else:
             connection.close()
@@ -120,7 +114,7 @@ class LoopWire:
     def close(self) -> None:
         """Cut off what is under way, and make no connection any more."""
         self._closed = True
-        for connection in (*self._open, *self._left):
+        for connection in tuple(self._open):
             connection.close()
         self._free.clear()
 
@@ -137,18 +131,18 @@ class LoopWire:
         if self._closed:
             raise BrokerUnreachable(f"the client was closed before {self.address} was asked")
         loop = asyncio.get_running_loop()
-        address, host, port, all_open = self.address, self._place.host, self._place.port, self._open
+        address, place = self.address, self._place
         try:
             # Not wait_for: in Python 3.11 it loses a cancellation that comes as the connection is made, and a long poll
             # that was to end at the client's close would go on for ever.
             async with asyncio.timeout(seconds):
                 _, connection = await loop.create_connection(
-                    lambda: LoopWireConnection(all_open), host, port, ssl=self._tls
+                    lambda: LoopWireConnection(self._open, place), place.host, place.port, ssl=self._tls
                 )
         except (OSError, UnicodeError) as failure:  # a name that DNS cannot hold is the second
             reason = f"{address} cannot be reached ({failure or 'no answer in time'}); is the broker running there?"
             raise on_the_way(address, BrokerUnreachable(reason)) from failure
-        if all_open is not self._open:
+        if place is not self._place:
             connection.close()
             raise on_the_way(address, BrokerUnreachable(f"{address} was left for {self.address} before it was asked"))
         return connection
@@ -157,7 +151,8 @@ class LoopWire:
 class LoopWireConnection(asyncio.Protocol):
     """One connection, and whoever waits for its answer."""
 
-    def __init__(self, all_open: set[LoopWireConnection]) -> None:
+    def __init__(self, all_open: set[LoopWireConnection], place: BrokerAddress) -> None:
+        self.place = place
         self._loop = asyncio.get_running_loop()
         self._all_open = all_open
         self._waiting: asyncio.Future[WireAnswer] | None = None

@@ -12,7 +12,7 @@ from tallystick.store.copying.content import EVERYTHING, holds_nothing
 from tallystick.store.kv import keys
 from tallystick.store.kv.engine import AREAS, Changes, Engine, Superseded
 from tallystick.store.shared.engine import SharedEngine
-from tallystick.store.shared.opening import REGISTRIES, refuse_weakness, registry_at, server_at, whole
+from tallystick.store.shared.opening import refuse_weakness, registry_at, server_at, whole
 from tallystick.store.shared.server import SharedServer
 from tallystick.store.shared.visit import Visit
 
@@ -46,8 +46,6 @@ class _Claimed:
 
 
 def _visit(url: str, number: int) -> Visit | None:
-    if urlsplit(url).scheme not in REGISTRIES:
-        return None
     registry = registry_at(url)
     try:
         if registry.made():

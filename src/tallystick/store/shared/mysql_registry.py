@@ -24,10 +24,22 @@ _SEE = b"""
 _CLOCK = b"select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) div 1000"
 _CLAIM = b"update tallystick_store_fence set epoch = epoch + 1, owner = %s where store = %d and epoch = %d"
 _RELEASE = b"update tallystick_store_fence set owner = '' where store = %d and epoch = %d"
+_RENAME = b"""
+    update tallystick_cluster_store as stores join tallystick_store_fence as fence on fence.store = stores.store
+    set stores.id = %(id)s where stores.store = %(store)d and fence.epoch = %(epoch)d
+"""
+_RENAMED = b"""
+    select count(*) from tallystick_cluster_store as stores join tallystick_store_fence as fence
+    on fence.store = stores.store where stores.store = %(store)d and fence.epoch = %(epoch)d and stores.id = %(id)s
+"""
 _FORGET = b"delete from tallystick_cluster_member where id = %s"
 _HIT = b"select row_count()"
 
 _FIRST = b"insert ignore into tallystick_cluster_store (store, id) values (0, '')"  # waits for whoever is making it
+_IS_MADE = b"""
+    select count(*) from information_schema.tables
+    where table_schema = database() and table_name = 'tallystick_cluster_store'
+"""
 _MADE = b"select count(*) from tallystick_cluster_store where id <> ''"
 # A store that somebody has used before there was a cluster keeps the id that lies in it.
 _MAKE = b"""
@@ -54,6 +66,13 @@ class MysqlRegistry(MysqlLink):
             row = {b"store": number, b"key": quoted(keys.STORE_ID), b"id": quoted(new_store_id().encode())}
             session.send(b";".join((_MAKE_FENCE % number, _MAKE % row)))
 
+    def made(self) -> int:
+        (there,) = self._ask(_IS_MADE)
+        if not there[0][0]:
+            return 0
+        (count,) = self._ask(_MADE)
+        return int(count[0][0])
+
     def look(self, me: Member) -> Seen:
         told = [quoted(text.encode()) for text in (me.id, me.name, me.url, me.grpc_url)]
         _, rows, clock = self._ask(_TELL % (*told, me.beat, me.leaving), _SEE, _CLOCK)
@@ -67,6 +86,11 @@ class MysqlRegistry(MysqlLink):
 
     def release(self, number: int, epoch: int) -> None:
         self._ask(_RELEASE % (number, epoch))
+
+    def rename(self, number: int, epoch: int, store_id: str) -> bool:
+        which = {b"store": number, b"epoch": epoch, b"id": quoted(store_id.encode())}
+        *_, renamed = self._ask(_RENAME % which, _RENAMED % which)
+        return bool(renamed[0][0])
 
     def forget(self, member_id: str) -> None:
         self._ask(_FORGET % quoted(member_id.encode()))

@@ -36,7 +36,8 @@ _CONNECTING = {
     "target_session_attrs": "read-write",
 }
 # Rows are found through the index, whatever the planner thinks of a table that has just grown. A writer that cannot get
-# the fence's row for so long is told, instead of waiting for ever.
+# the fence's row for so long is told, instead of waiting for ever. A statement that is cancelled while it waits for a
+# synchronous standby is told as committed, so no time limit of the operator's may do that.
 _SESSION = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -44,6 +45,7 @@ _SESSION = {
     "enable_mergejoin": "off",
     "jit": "off",
     "lock_timeout": "10s",
+    "statement_timeout": "0",
     "default_transaction_isolation": "read committed",
 }
 _CREATING = 0x7461_6C6C_7973  # the number of the lock that those who make the tables take

@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
     """A server that is paused, or whose disk hangs, keeps its connections open and says nothing. Who waits for it never
-    looks for the one that has taken over."""
+    looks for the one that has taken over. Nothing is cancelled by that: a commit that waits for a synchronous standby,
+    and is cancelled, would be told as done."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         return super().wait(_in_time(gen, ANSWER_SECONDS), *args, **kwargs)

@@ -113,24 +113,26 @@ class RedisServer(RedisLink):
 
     def _surely(self, script: Script, keys: list[str], args: Sequence[Any] = ()) -> Any:
         """Runs a script. What it has changed, and all that was changed before, is on as many replicas as are wanted."""
-        if not self._replicas:
-            return self._ask(lambda client: script(keys, args, client))
-        try:
-            return self._ask(lambda client: self._confirmed(client, script, keys, args))
-        except ServerAway as error:
-            if not isinstance(error.__cause__, NoScriptError):
-                raise
-            self._ask(lambda client: client.script_load(script.script))
-            return self._ask(lambda client: self._confirmed(client, script, keys, args))
+        return self._ask(lambda client: self._confirmed(client, script, keys, args))
 
     def _confirmed(self, client: Redis, script: Script, keys: list[str], args: Sequence[Any]) -> Any:
-        with client.pipeline(transaction=False) as both:  # on one connection: the second is about its changes
-            both.evalsha(script.sha, len(keys), *keys, *args)
-            both.wait(self._replicas, _WAIT_MS)
-            told, confirmed = both.execute()
+        if not self._replicas:
+            return script(keys, args, client)
+        try:
+            told, confirmed = self._and_wait(client, script, keys, args)
+        except NoScriptError:  # it was not run
+            client.script_load(script.script)
+            told, confirmed = self._and_wait(client, script, keys, args)
         if confirmed < self._replicas:
             raise ServerAway(f"{confirmed} of {self._replicas} replicas have confirmed a unit (wait_replicas)")
         return told
+
+    def _and_wait(self, client: Redis, script: Script, keys: list[str], args: Sequence[Any]) -> list[Any]:
+        """On one connection: what replicas confirm is what was changed through it."""
+        with client.pipeline(transaction=False) as both:
+            both.evalsha(script.sha, len(keys), *keys, *args)
+            both.wait(self._replicas, _WAIT_MS)
+            return both.execute()
 
     # --- the server itself -----------------------------------------------------------------------------------
 

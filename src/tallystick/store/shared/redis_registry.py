@@ -48,6 +48,10 @@ class RedisRegistry(RedisLink):
         found: list[Any] = self._ask_for(tag, lambda client: client.hmget(f"{tag}:index", [keys.STORE_ID]))
         return found[0].decode() if found[0] else ""
 
+    def made(self) -> int:
+        count: Any = self._ask_for(_TAG, lambda client: client.llen(_STORES))
+        return int(count)
+
     def look(self, me: Member) -> Seen:
         owned = self._fences(range(self._count))
         arguments: list[bytes | str] = [me.id, msgspec.json.encode(me)]
@@ -71,6 +75,14 @@ class RedisRegistry(RedisLink):
     def _set_owner(self, number: int, *arguments: int | str) -> Any:
         tag = store_tag(number)
         return self._ask_for(tag, lambda client: self._claiming([f"{tag}:fence"], arguments, client))
+
+    def rename(self, number: int, epoch: int, store_id: str) -> bool:
+        """Name and fence may lie on two nodes. If the store is claimed in between, nothing that is copied to it is
+        finished any more, whatever it is called."""
+        if self._fences([number])[number][0] != epoch:
+            return False
+        self._ask_for(_TAG, lambda client: client.lset(_STORES, number, store_id))
+        return True
 
     def forget(self, member_id: str) -> None:
         self._ask_for(_TAG, lambda client: client.hdel(_MEMBERS, member_id))

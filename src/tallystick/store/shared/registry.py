@@ -38,8 +38,9 @@ class Seen(Struct, frozen=True):
 
 
 class Registry(Protocol):
-    """Each call is one round trip, and blocks. A server that cannot be reached raises `ServerAway`; what was asked for
-    may have happened then. All of them may be asked again."""
+    """Each call blocks. On SQL servers it is one round trip; on Redis a look is one to each node, and one more. A
+    server that cannot be reached raises `ServerAway`; what was asked for may have happened then. All may be asked
+    again."""
 
     def make(self, count: int) -> None:
         """Make the stores, if that was not done before; refuse to make another number of them."""
