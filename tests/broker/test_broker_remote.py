@@ -57,6 +57,7 @@ WAYS: dict[str, Callable[[BrokerDoor], Any]] = {
     "do": lambda door: door.do(Prepare("called", "shop", MESSAGES, calls=_CALLS)),
     "do_and_show": lambda door: door.do_and_show(Commit("a")),
     "new_gid": lambda door: door.new_gid(),
+    "new_gid_of": lambda door: door.new_gid_of("app"),
     "resolve": lambda door: door.resolve("called", "committed"),
     "resume": lambda door: _refused_or_done(door.resume("a")),
     "hurry": lambda door: _refused_or_done(door.hurry("a")),
