@@ -98,7 +98,6 @@ WAYS: dict[str, Callable[[BrokerDoor], Any]] = {
     "wait_for_calls": lambda door: door.wait_for_calls("called", 0),
     "poll_checks": lambda door: door.poll_checks(CheckPoll("shop", "m", 1, 0)),
     "now_ms": lambda door: door.now_ms(),
-    "new_gid_of": lambda door: door.new_gid_of("app"),
     "cluster": lambda door: door.cluster(),
     "not_ready": lambda door: door.not_ready(),
     "answered": lambda door: door.answered("route", 200),

@@ -219,6 +219,14 @@ def _rows_of_splits(api: RoundRobin) -> set[str]:
     return found
 
 
+def test_a_batch_of_an_application_is_found_by_its_gid(api: RoundRobin, stores: list[str]) -> None:
+    for number in range(6):
+        gid = f"batch-{number}"
+        api.json("POST", f"/v1/ledger/app-{number}/0", {"gid": gid})
+        assert api.json("GET", f"/v1/transactions/{gid}")["state"] == "committed"
+    assert api.raw("GET", "/v1/transactions/batch-none", None, {}).status == 404
+
+
 def test_dtm_s_interface_is_that_of_the_whole(api: RoundRobin) -> None:
     base = "/api/dtmsvr"
     steps = {"trans_type": "msg", "steps": [{"action": "http://127.0.0.1:1/x"}], "payloads": ["{}"]}

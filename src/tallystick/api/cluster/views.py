@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from tallystick.api.cluster.queues import by_store, local, merged_group, merged_
 from tallystick.broker.door import BrokerDoor, Whole
 from tallystick.core.calls import CallPage, CallsView, CallTopicView, CallView, HostView
 from tallystick.core.errors import InvalidRequest, NotFound
+from tallystick.core.ids import store_of_gid
 from tallystick.core.message import Slice
 from tallystick.core.wire import (
     BrokerInfo,
@@ -52,7 +54,18 @@ class ClusterViews(BrokerDoor):
         return await self._asking.ask(store, method, *args)
 
     async def _of_gid(self, method: Method[T], gid: str, *args: Any) -> T:
-        return await self._ask(self._places.of_gid(gid), method, gid, *args)
+        """A gid that names no store may lie elsewhere than its hash says: a batch of an application does."""
+        first = self._places.of_gid(gid)
+        try:
+            return await self._ask(first, method, gid, *args)
+        except NotFound:
+            if store_of_gid(gid) == first:
+                raise
+            for store in self._owners.stores():
+                with contextlib.suppress(NotFound):
+                    if store != first:
+                        return await self._ask(store, method, gid, *args)
+            raise
 
     async def _each(self, method: Method[T], *args: Any) -> list[T]:
         """What every store says, in the order of their numbers."""
