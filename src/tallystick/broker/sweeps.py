@@ -25,6 +25,7 @@ AT_ONCE = 1_000  # how much one sweep does in one group commit: enough to keep u
 
 async def sweep(writer: Writer, clock: Clock, make: Callable[[], StoreOp], every: float, soonest: float = 0.01) -> None:
     """Repeat one operation: at once while there is more, when its next item is due, or after `every` seconds."""
+    waits = False
     while True:
         wait = every
         try:
@@ -34,8 +35,11 @@ async def sweep(writer: Writer, clock: Clock, make: Callable[[], StoreOp], every
                     wait = 0.0
                 elif progress.next_at is not None:
                     wait = min(every, max(soonest, (progress.next_at - clock.now_ms()) / 1000))
+            waits = False
         except TallystickError as error:
-            log.warning("%s has to wait: %s", make().__class__.__name__, error)
+            if not waits:  # told once, not at every try
+                log.warning("%s has to wait: %s", make().__class__.__name__, error)
+            waits = True
         await asyncio.sleep(wait)
 
 

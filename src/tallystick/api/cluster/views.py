@@ -166,7 +166,13 @@ class ClusterViews(BrokerDoor):
     async def fetch(self, topic: str, queue: int, offset: int, most: int, max_bytes: int, wait_ms: int) -> Slice:
         number, inside = local(queue, len(self._owners.stores()))
         store = self._owners.stores()[number]
-        return await self._ask(store, BrokerDoor.fetch, topic, inside, offset, most, max_bytes, wait_ms)
+        try:
+            return await self._ask(store, BrokerDoor.fetch, topic, inside, offset, most, max_bytes, wait_ms)
+        except NotFound:
+            view = await self.topic(topic)  # which its first message has made on one store, and not on this one yet
+            if queue >= view.queues:
+                raise
+            return Slice(0, 0, 0, [], view.created_at)
 
     async def groups(self, group: str | None = None) -> list[GroupView]:
         found = [

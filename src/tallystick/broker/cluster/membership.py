@@ -27,7 +27,7 @@ class Membership:
     released, or it would show what is no longer so."""
 
     def __init__(self, me: Member, lease_ms: int = LEASE_MS) -> None:
-        self.me = me
+        self.me, self.lease_ms = me, lease_ms
         self.held: dict[int, int] = {}  # the epochs under which stores are ours, by their numbers
         self._watch = Watch(lease_ms)
 
@@ -42,6 +42,14 @@ class Membership:
     def alive(self, member_id: str) -> bool:
         """As far as can be seen from here."""
         return member_id == self.me.id or self._watch.alive(member_id)
+
+    def others_stay(self, seen: Seen | None) -> bool:
+        """Whether somebody else is there to take over."""
+        members = () if seen is None else seen.members
+        return any(
+            member.id != self.me.id and not member.leaving and self.alive(member.id) and member.url
+            for member in members
+        )
 
     def won(self, number: int, epoch: int) -> None:
         self.held[number] = epoch

@@ -50,6 +50,7 @@ class Node:
         self._tick_seconds = tick_ms / 1000
         self._lost: set[asyncio.Task[None]] = set()  # ends of tenures that are no longer ours
         self._wake = asyncio.Event()
+        self._empty_since = 0  # when nothing was its own any more
         self._away = False  # the registry cannot be asked
 
     def broker(self, store_id: str) -> Broker | None:
@@ -73,7 +74,7 @@ class Node:
         """Returns once the node has left: nothing is its own any more, and the others know."""
         while True:
             await self._turn()
-            if self.membership.me.leaving and not self.tenures and not self._away:
+            if self.membership.me.leaving and not self.tenures and not self._away and self._taken_over():
                 break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._tick_seconds):
@@ -82,6 +83,16 @@ class Node:
         with contextlib.suppress(ServerAway):
             await self._ask(lambda: self._registry.forget(self.membership.me.id))
         self.left.set()
+
+    def _taken_over(self) -> bool:
+        """Whether the others have what was given away: until then those who ask here are told where to go. Not waited
+        for longer than a lease: there may be nobody who takes it."""
+        self._empty_since = self._empty_since or self.clock.elapsed_ms()
+        orphans = self.seen is not None and any(
+            not holding.owner or holding.owner == self.membership.me.id for holding in self.seen.holdings
+        )
+        alone = not self.membership.others_stay(self.seen)
+        return alone or not orphans or self.clock.elapsed_ms() - self._empty_since >= self.membership.lease_ms
 
     def leave(self) -> None:
         """Hand everything over to the others, as fast as what was accepted can be finished."""
