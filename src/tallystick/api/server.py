@@ -48,6 +48,7 @@ class Server(uvicorn.Server):
         self._on_listening = on_listening
         self.failure: OSError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._told = False  # to end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -72,8 +73,9 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not handed on: uvicorn would raise the signal again after the clean end, which looks like a crash.
-        self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
-        if self._app.service is None or self._loop is None:
+        again, self._told = self._told, True
+        self.force_exit = self.force_exit or (again and sig == signal.SIGINT)
+        if self._app.service is None or self._loop is None or self.force_exit:
             self._exit()
         else:
             self._loop.call_soon_threadsafe(self._app.service.end, self._exit)

@@ -34,7 +34,8 @@ def new_gid(store: str = "") -> str:
 def store_of_gid(gid: str) -> str:
     """The store a gid names, or an empty string for a gid of the user's own making."""
     store, dash, unique = gid.partition("-")
-    return store if dash and len(unique) == 31 else ""
+    # What belongs to a transaction may have its gid and a word behind it: "...:commit".
+    return store if dash and len(unique.partition(":")[0]) == 31 else ""
 
 
 def new_store_id() -> str:

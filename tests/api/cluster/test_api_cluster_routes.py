@@ -73,6 +73,10 @@ def test_what_is_no_store_and_no_way_is_told(cluster: BrokerCluster) -> None:
     for broker in (owner, other):
         with RawClient(broker.url) as client:
             assert client.request("GET", "/stores/00000000/v1/info").problem().code == "not_found"
+            assert client.request("GET", "/stores/").problem().code == "not_found"
+            assert client.request("GET", f"/stores/{store}").problem().code == "not_found"
+            assert client.request("GET", f"/%73tores/{store}/v1/info").status == 200
+            assert client.request("GET", f"/stores/%{ord(store[0]):x}{store[1:]}/v1/info").status == 200
             assert client.request("GET", f"/stores/{store}/v1/nothing").problem().code == "not_found"
             assert client.request("GET", "/v1/nothing").problem().code == "not_found"
             assert client.request("POST", f"/stores/{store}/.door/close", b"\x90").problem().code == "not_found"

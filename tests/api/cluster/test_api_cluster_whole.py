@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +18,7 @@ from servers import Server
 from shared_stores import url_of
 from tallystick.core.ids import store_of_gid
 from tallystick.core.placing import store_for
+from tallystick.core.wire import JSON
 
 pytestmark = pytest.mark.postgresql
 KEYS = [f"key-{number}" for number in range(20)]
@@ -93,6 +95,34 @@ def test_messages_go_where_their_key_says_and_are_read_by_the_cluster_s_queues(
             assert message["queue"] == queue
             found[message["key"]] = stores[queue % len(stores)]
     assert found == {key: store_for(key, stores) for key in KEYS}
+
+
+def test_a_sender_is_told_where_the_cluster_has_its_message(api: RoundRobin) -> None:
+    for key in KEYS[:6]:
+        sent = api.json("POST", "/v1/messages", {"messages": [{"topic": "told", "key": key, "value": key}]})
+        (at,) = sent["positions"]
+        page = api.json("GET", f"/v1/topics/told/queues/{at['queue']}/messages?offset={at['offset']}")
+        assert page["messages"][0]["key"] == key
+
+
+def test_a_topic_that_is_not_on_every_store_yet_is_read_and_reset_all_the_same(api: RoundRobin) -> None:
+    api.json("POST", "/v1/messages", {"messages": [{"topic": "sparse", "key": "k", "value": "only"}]})
+    view = api.json("GET", "/v1/topics/sparse")
+    pages = [api.json("GET", f"/v1/topics/sparse/queues/{queue}/messages") for queue in range(view["queues"])]
+    assert [one["value"] for page in pages for one in page["messages"]] == ["only"]
+    request = {"topic": "sparse", "wait_ms": 2_000, "invisible_ms": 600_000}
+    (delivery,) = api.json("POST", "/v1/groups/few/receive", request)["deliveries"]
+    api.json("POST", "/v1/groups/few/ack", {"receipts": [delivery["receipt"]]})
+    assert api.json("POST", "/v1/groups/few/reset", {"topic": "sparse", "to": "earliest"})["lag"] == 1
+
+
+def test_one_wrong_operation_is_no_harm_to_those_beside_it(api: RoundRobin) -> None:
+    assert api.json("POST", "/v1/batch", {"ops": []}) == {"results": []}
+    good = [{"op": "send", "messages": [{"topic": "beside", "key": key, "value": "MQ=="}]} for key in KEYS]
+    wrong = {"op": "prepare", "gid": "wrong", "group": "g", "messages": [], "check": {"via": "url"}}
+    answer = api.raw("POST", "/v1/batch", json.dumps({"ops": [*good, wrong]}).encode(), {"Content-Type": JSON})
+    results = answer.json()["results"]
+    assert [result.get("error") for result in results] == [None] * len(good) + ["invalid_request"]
 
 
 def test_arrow_reads_a_queue_of_the_cluster(api: RoundRobin) -> None:

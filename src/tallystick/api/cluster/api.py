@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, MutableMapping
 from typing import Any
+from urllib.parse import quote
 
 from tallystick.api.cluster.dividing import StorePlaces
 from tallystick.api.cluster.door import ClusterDoor
@@ -48,23 +49,22 @@ class ClusterApi:
         except CallerGone:
             raise
         except Exception as error:
-            if begun:
-                raise
+            if begun:  # half of an answer cannot be mended: the connection ends
+                raise CallerGone from error
             await problem_answer(error).send(send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if path.startswith(PREFIX):
             store, _, rest = path.removeprefix(PREFIX).partition("/")
-            # The raw path has the same beginning: a store's id has no character that could be written otherwise.
-            raw = scope["raw_path"].partition(store.encode())[2]
-            await self._owners.answer(store, "/" + rest, raw or b"/", scope, receive, send)
+            raw = b"/" + b"/".join(scope["raw_path"].split(b"/")[3:])
+            await self._owners.answer(store, "/" + rest, raw, scope, receive, send)
             return
         straight = self._straight(scope)
         if straight is not None:
             store, path, query = straight
             handed_on = {**scope, "query_string": query}
-            await self._owners.answer(store, path, path.encode(), handed_on, receive, send)
+            await self._owners.answer(store, path, quote(path).encode(), handed_on, receive, send)
         elif path.startswith(DTM_PREFIX):
             await self._dtm(scope, receive, send)
         else:
@@ -104,4 +104,5 @@ class ClusterApi:
 
 
 def _wants_arrow(scope: Scope) -> bool:
-    return any(name == b"accept" and ARROW.encode() in value for name, value in scope["headers"])
+    headers = dict(scope["headers"])
+    return ARROW.encode() in headers.get(b"accept", headers.get(b"content-type", b""))

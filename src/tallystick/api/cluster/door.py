@@ -52,10 +52,9 @@ class ClusterDoor(ClusterViews):
         for index, pieces in enumerate(divided):
             for store, piece in pieces:
                 by_store[store].append((index, piece))
-        if len(by_store) <= 1 and all(len(pieces) == 1 for pieces in divided):
-            found = await self._ask(
-                next(iter(by_store)), BrokerDoor.batch, [piece for ((_, piece),) in divided], weight
-            )
+        if len(by_store) == 1:
+            ((store, whole),) = by_store.items()
+            found = await self._batch(store, whole, weight)
             return [joined(op, [(pieces[0][0], one)]) for op, pieces, one in zip(ops, divided, found, strict=True)]
         parts = await asyncio.gather(*(self._part(store, some, weight) for store, some in by_store.items()))
         answers: dict[int, list[tuple[str, OpResult | None]]] = defaultdict(list)
@@ -78,7 +77,10 @@ class ClusterDoor(ClusterViews):
         try:
             return await self._batch(store, some, weight)
         except TallystickError as error:
-            return [refused(error)] * len(some)
+            if error.retryable or len(some) == 1:
+                return [refused(error)] * len(some)
+        # One of them is wrong, and nothing was stored: each by itself, so that it is no harm to the others.
+        return [(await self._part(store, [one], weight))[0] for one in some]
 
     async def do_and_show(self, op: Prepare | Commit | Rollback, weight: int = WEIGHT) -> TransactionView:
         return await self._ask(self._places.of_gid(op.gid), BrokerDoor.do_and_show, op, weight)
@@ -132,7 +134,7 @@ class ClusterDoor(ClusterViews):
 
     async def reset_group(self, group: str, to: ResetRequest) -> GroupView:
         if to.offsets is None:
-            return merged_group(await self._each(BrokerDoor.reset_group, group, to))
+            return merged_group(await self._where_known(BrokerDoor.reset_group, group, to))
         for store, some in self._divided(to.offsets):
             await self._ask(store, BrokerDoor.reset_group, group, ResetRequest(to.topic, offsets=some))
         return await self.stored_offsets(group, to.topic)

@@ -16,7 +16,7 @@ from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, Busy, M
 from tallystick.core.wire import ClusterBroker, ClusterStore, ClusterView
 
 PREFIX = "/stores/"
-WAIT_SECONDS = 6.0
+WAIT_SECONDS, LEASES = 6.0, 2
 """How long a request waits for a store that nobody owns: as long as it takes to find that an owner is dead, and a
 little more. Who asks without a library of ours is spared most takeovers by that."""
 LOOK_SECONDS = 0.05
@@ -97,7 +97,7 @@ class Owners:
             raise NotFound(f"there is no store {store[:40]!r} in this cluster; GET /v1/cluster names them")
         forwarded = any(name == FORWARDED for name, _ in scope["headers"])
         inside = {**scope, "path": path, "raw_path": raw_path}
-        deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
+        deadline = asyncio.get_running_loop().time() + max(WAIT_SECONDS, LEASES * self.node.membership.lease_ms / 1000)
         while True:
             api, owner = self.api(store), self.elsewhere(store)
             if api is not None:
@@ -115,6 +115,7 @@ class Owners:
             if asyncio.get_running_loop().time() >= deadline:
                 raise failure
             await self._pause()
+            forwarded = False  # it was to be answered here when it came, and has moved since: one more hop
 
     async def _pause(self) -> None:
         if self._waiting >= MOST_WAITING:

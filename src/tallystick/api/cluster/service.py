@@ -39,9 +39,14 @@ def _advertised(config: Config, url: str) -> str:
     if not config.advertise:
         return _named(config, url)
     try:
-        return broker_address(config.advertise).text
+        place = broker_address(config.advertise)
     except ValueError as reason:
         raise ConfigError(f"advertise: {reason}", field="advertise") from reason
+    if place.scheme != "http" or place.credentials:
+        raise ConfigError(
+            "advertise: brokers reach each other by plain http, without a name and password", field="advertise"
+        )
+    return place.text
 
 
 def _named(config: Config, place: str) -> str:

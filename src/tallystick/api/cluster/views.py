@@ -117,7 +117,11 @@ class ClusterViews(BrokerDoor):
         return TransactionPage(*await self._walk(after, look))
 
     async def whole(self, gid: str, most_bytes: int = 0) -> Whole | None:
-        return await self._of_gid(BrokerDoor.whole, gid, most_bytes)
+        found = await self._of_gid(BrokerDoor.whole, gid, most_bytes)
+        if found is None and not store_of_gid(gid):
+            wholes = await self._each(BrokerDoor.whole, gid, most_bytes)
+            return next((whole for whole in wholes if whole is not None), None)
+        return found
 
     async def wholes(self, state: str | None, after: str | None, limit: int) -> tuple[list[Whole], str | None]:
         return await self._walk(after, lambda store, place: self._ask(store, BrokerDoor.wholes, state, place, limit))

@@ -63,7 +63,7 @@ class Forwarder:
         while idle:
             line = idle.pop()
             line.kept = False
-            if line.idle_since > oldest and not line.reader.at_eof():
+            if line.idle_since > oldest and not line.reader.at_eof() and not line.writer.is_closing():
                 return line
             line.close()
         return None
@@ -71,10 +71,10 @@ class Forwarder:
     def _keep(self, place: _Place, line: _Line) -> None:
         now = asyncio.get_running_loop().time()
         line.idle_since, line.kept = now, True
-        idle = self._idle[place]
-        while idle and idle[0].idle_since < now - IDLE_SECONDS:
-            idle.pop(0).close()
-        idle.append(line)
+        for idle in self._idle.values():
+            while idle and idle[0].idle_since < now - IDLE_SECONDS:
+                idle.pop(0).close()
+        self._idle[place].append(line)
 
     def close(self) -> None:
         for line in [*self._in_use, *(one for idle in self._idle.values() for one in idle)]:

@@ -24,6 +24,7 @@ from tallystick.store.shared.server import ServerAway
 
 log = logging.getLogger("tallystick.broker.cluster")
 
+CLOSE_SECONDS = 5.0
 STORES = 8  # of a cluster whose maker did not say how many
 
 
@@ -56,7 +57,9 @@ async def joined(config: Config, url: str, grpc_url: str) -> AsyncIterator[Node]
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await node.close()
+        with contextlib.suppress(TimeoutError):  # a server that hangs keeps nobody; the fence protects the stores
+            async with asyncio.timeout(config.drain_timeout / 1000 + CLOSE_SECONDS):
+                await node.close()
         await on_a_thread(registry.close, "leave")
 
 

@@ -115,6 +115,9 @@ class Node:
             if not self._away:
                 log.warning("the cluster cannot be asked who owns what: %s", error)
             self._away = True
+        except Exception:  # whatever it was, a node that looks no more would be taken for dead, and never know
+            log.exception("a look at the cluster failed; it is tried again")
+            self._away = True
         else:
             if self._away:
                 log.warning("the cluster can be asked again")
@@ -132,8 +135,12 @@ class Node:
         for number in todo.lost:
             log.warning("store %s was taken by another broker", self.tenures[number].holding.id)
             self._lose(number)
+        # The rest with the next look, if it takes long: without a beat in between the others would take us for dead.
+        enough = self.clock.elapsed_ms() + self.membership.lease_ms // 4
         for holding in todo.take:
             await self._take(holding)
+            if self.clock.elapsed_ms() > enough:
+                break
         await self._give(todo.give)
         for gone in todo.forget:
             await self._forget(gone)

@@ -176,11 +176,11 @@ class Brokers:
     async def close(self, timeout: float) -> int:
         """Flush what waits; how much of it was given up."""
         await self._look_at_last(timeout)
+        await end(self._looking)  # or what it learns now would be closed by nobody
         closing = [broker.close(timeout) for broker in self._by_address.values()]
         if self.cluster is not None:
             closing.append(self.cluster.close(timeout))
         given_up = await asyncio.gather(*closing)
-        await end(self._looking)
         return sum(given_up)
 
     async def _look_at_last(self, timeout: float) -> None:

@@ -85,6 +85,8 @@ class Cluster:
                     await self._leave_detours()
             except TallystickError as error:
                 log.debug("no broker shows the cluster: %s", error)
+            except Exception:
+                log.exception("the map of the cluster could not be followed; it is tried again")
 
     async def _wait_for_doubt(self) -> None:
         """Until a request has failed, or takes long; or it is time in any case."""

@@ -70,8 +70,8 @@ class Views:
                     asking.add(asyncio.ensure_future(self._look(waiting.pop(0), seconds)))
                 pause = STAGGER_SECONDS if waiting else None
                 done, asking = await asyncio.wait(asking, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    failure = task.exception()
+                failures = [task.exception() for task in done]
+                for task, failure in zip(done, failures, strict=True):
                     if failure is None:
                         return task.result()
         finally:

@@ -65,8 +65,12 @@ class Wire:
 
     def send(self, body: bytes, seconds: float) -> WireConnection:
         """Send a request, and have the connection for its answer: to be given to `receive` or `drop`."""
-        connection = self._take() or self._connect(min(CONNECT_SECONDS, seconds))
-        self._in_use.add(connection)
+        while True:
+            connection = self._take() or self._connect(min(CONNECT_SECONDS, seconds))
+            self._in_use.add(connection)
+            if connection.target is self._target:
+                break
+            self.drop(connection)  # pointed elsewhere meanwhile, and nothing was sent yet
         try:
             connection.send(b"%b%d\r\n\r\n%b" % (connection.target.head, len(body), body), seconds)
         except OSError as failure:
