@@ -14,6 +14,7 @@ from eventually import eventually, eventually_equal
 from tallystick import Message
 from tallystick.client.connection import questions
 from tallystick.client.seam import seam_of
+from tallystick.core.wire import GroupView
 from tallystick.django import ts
 from tallystick.django.models import InboxEntry
 
@@ -96,7 +97,11 @@ def test_a_hook_that_fails_after_the_commit_of_a_handler_takes_nothing_back(any_
 
 def _unsettled(topic: str) -> int:
     operations = seam_of(ts.client).operations
-    views = seam_of(ts.client).call(lambda: questions.groups(operations._broker(None), 10))
+
+    async def groups() -> list[GroupView]:
+        return await questions.groups(await operations._broker(None), 10)
+
+    views = seam_of(ts.client).call(groups)
     return sum(view.oldest_unsettled_at is not None for view in views if view.group == topic)
 
 
