@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,10 +45,9 @@ def registry(url: str) -> Iterator[Registry]:
     made.close()
 
 
-def copied(data: Path, url: str, number: int, *, take: bool = False, on_copied: object = None) -> Copied:
+def copied(data: Path, url: str, number: int, *, take: bool = False) -> Copied:
     settings = CopySettings(LEASE_MS, take=take, allow_weak_durability=True)
-    told = on_copied if callable(on_copied) else (lambda _: None)
-    return copy_store(CopyPlace(str(data)), CopyPlace(url, number), settings, told, lambda _: None)
+    return copy_store(CopyPlace(str(data)), CopyPlace(url, number), settings, lambda _: None, lambda _: None)
 
 
 def ids(registry: Registry) -> list[str]:
@@ -137,28 +136,42 @@ def test_a_cluster_learns_the_id_of_the_store_that_was_copied_into_it(data: Path
 
 @pytest.mark.full
 @pytest.mark.postgresql
+async def test_a_store_gets_no_other_id_under_the_eyes_of_brokers(data: Path, url: str, registry: Registry) -> None:
+    registry.make(2)
+    async with running(Cluster(registry, lambda number: server_at(url, number)), "a", "b"):
+        before = ids(registry)
+        for take, reason in ((False, "belongs to .* which is alive"), (True, "stop all brokers of the cluster first")):
+            with pytest.raises(Conflict, match=reason):
+                await asyncio.to_thread(copied, data, url, 1, take=take)
+        assert ids(registry) == before
+
+
+@pytest.mark.full
+@pytest.mark.postgresql
 async def test_brokers_leave_the_store_alone_while_it_is_copied_and_serve_it_afterwards(
-    data: Path, url: str, registry: Registry
+    data: Path, url: str, registry: Registry, tmp_path: Path
 ) -> None:
     registry.make(2)
+    made = copied(data, url, 1)
     async with running(Cluster(registry, lambda number: server_at(url, number)), "a", "b") as cluster:
-        _, replaced = ids(registry)
         go_on, begun = threading.Event(), threading.Event()
 
         def wait(_: int) -> None:
             begun.set()
             assert go_on.wait(60)
 
-        with pytest.raises(Conflict, match="is alive"):
-            await asyncio.to_thread(copied, data, url, 1)
-        copying = asyncio.create_task(asyncio.to_thread(copied, data, url, 1, take=True, on_copied=wait))
+        copying = asyncio.create_task(asyncio.to_thread(copied_out, url, 1, tmp_path / "out", wait))
         await asyncio.to_thread(begun.wait, 60)
         await asyncio.sleep(2 * LEASE_MS / 1000)  # longer than a dead owner keeps a store
-        assert not any(replaced in site.stores() for site in cluster.sites.values())
+        assert not any(made.store in site.stores() for site in cluster.sites.values())
         go_on.set()
-        made = await copying
-        cluster.ids = {ids(registry)[0], made.store}
+        assert (await copying).store == made.store
         await cluster.until_spread("a", "b")
         (site,) = (site for site in cluster.sites.values() if made.store in site.stores())
         assert site.broker(made.store).door().store_id == made.store
         assert sum((await site.broker(made.store).door().topic("orders")).ends) == 1
+
+
+def copied_out(url: str, number: int, target: Path, on_copied: Callable[[int], None]) -> Copied:
+    settings = CopySettings(LEASE_MS, take=True)
+    return copy_store(CopyPlace(url, number), CopyPlace(str(target)), settings, on_copied, lambda _: None)

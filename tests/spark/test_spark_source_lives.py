@@ -210,8 +210,12 @@ def test_a_queue_that_an_earlier_topic_had_is_read_from_where_it_begins(client: 
 # --- another store -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("fresh", [0.0, 3600.0], ids=["looked at again", "not looked at again"])
 @both
-def test_another_store_behind_the_same_address(tmp_path: Path, fail: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_store_behind_the_same_address(
+    tmp_path: Path, fail: str, fresh: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tallystick.spark.brokers._FRESH_SECONDS", fresh)
     with running_broker(tmp_path) as broker, RawClient(broker.url) as client, playing(broker) as play:
         topic = new_topic(client, queues=1)
         produce(client, topic, 10)

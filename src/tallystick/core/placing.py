@@ -12,5 +12,6 @@ def weight(place: str, name: str) -> bytes:
 
 
 def store_for(name: str, stores: Iterable[str]) -> str:
-    """The store, by its id, that a key or a gid of the user's own making names."""
-    return max(stores, key=lambda store: weight(store, name))
+    """The store that a key or a gid of the user's own making names. `stores` are all of them, in the order of their
+    numbers: a store that comes to be known by another id, because it was copied into the cluster, moves no name."""
+    return max(enumerate(stores), key=lambda store: weight(str(store[0]), name))[1]

@@ -95,8 +95,9 @@ class BrokersLink(Link):
         return view
 
     def _require_same(self, view: ClusterView) -> None:
-        """Of brokers that have nothing to do with each other, none can stand in for another."""
-        before = {store.id for store in self._view.stores} if self._view is not None else set()
+        """Of brokers that have nothing to do with each other, none can stand in for another. That a broker of its own
+        has another store than before is found out where it matters: its topics are others."""
+        before = {store.id for store in self._view.stores} if self._view is not None and self._view.brokers else set()
         alone = len(self._given) > 1 and not view.brokers
         if alone or (before and before.isdisjoint(store.id for store in view.stores)):
             what = "a broker of its own" if alone else "no broker of the cluster that was asked before"

@@ -243,16 +243,16 @@ def _position(found: Sequence[tuple[list[TopicView], int]]) -> int:
 
 async def _first(works: Any, until: Any = None) -> list[Any]:
     """What those have brought that were ready first; the others are given up. With `until`, those are waited for that
-    have brought something, or all."""
+    have brought something, or all. That one has failed is told only if no other has brought anything."""
     tasks = {asyncio.ensure_future(work) for work in works}
     done: set[asyncio.Future[Any]] = set()
     try:
         while tasks - done:
             more, _ = await asyncio.wait(tasks - done, return_when=asyncio.FIRST_COMPLETED)
             done |= more
-            if until is None or any(until(task.result()) for task in more):
+            if any(task.exception() is None and (until is None or until(task.result())) for task in more):
                 break
-        return [task.result() for task in done]
+        return [task.result() for task in done if task.exception() is None] or [task.result() for task in done]
     finally:
         for task in tasks:
             task.cancel()

@@ -32,6 +32,10 @@ class Owners:
         self._addresses: dict[str, BrokerAddress] = {}
         self._waiting = 0
 
+    @property
+    def _lease_ms(self) -> int:
+        return self.node.membership.lease_ms
+
     # --- the map ---------------------------------------------------------------------------------------------------
 
     def stores(self) -> list[str]:
@@ -97,7 +101,7 @@ class Owners:
             raise NotFound(f"there is no store {store[:40]!r} in this cluster; GET /v1/cluster names them")
         forwarded = any(name == FORWARDED for name, _ in scope["headers"])
         inside = {**scope, "path": path, "raw_path": raw_path}
-        deadline = asyncio.get_running_loop().time() + max(WAIT_SECONDS, LEASES * self.node.membership.lease_ms / 1000)
+        deadline = asyncio.get_running_loop().time() + max(WAIT_SECONDS, LEASES * self._lease_ms / 1000)
         while True:
             api, owner = self.api(store), self.elsewhere(store)
             if api is not None:
@@ -127,14 +131,15 @@ class Owners:
             self._waiting -= 1
 
     async def _forward(self, store: str, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """For as long as the owner is alive: of a machine that is gone, or asleep, no answer would ever come."""
+        """For as long as the owner is alive: of a machine that is gone, or asleep, no answer would ever come. And for
+        as long as we see that it is."""
         place = self._address(owner)
         if place is None:
             raise BrokerUnreachable("the owner of this store has just left")
         path = f"{PREFIX}{store}".encode() + scope["raw_path"]
         task = asyncio.create_task(self._forwarder.forward(scope, receive, send, place, path))
         try:
-            while not task.done() and self.node.alive(owner):
+            while not task.done() and self.node.alive(owner) and self.node.blind_ms < LEASES * self._lease_ms:
                 await asyncio.wait((task,), timeout=ALIVE_SECONDS)
             if not task.done():
                 raise BrokerUnavailable("the owner of this store is silent, and is taken for dead; it may have acted")

@@ -52,6 +52,7 @@ class Node:
         self._wake = asyncio.Event()
         self._empty_since = 0  # when nothing was its own any more
         self._away = False  # the registry cannot be asked
+        self._answered_at = self.clock.elapsed_ms()  # by the registry, when it was last looked at
 
     def broker(self, store_id: str) -> Broker | None:
         """The broker that takes work for this store; None if another node has it, or nobody just now."""
@@ -65,8 +66,13 @@ class Node:
 
     @property
     def away(self) -> bool:
-        """Whether the shared engine did not answer when it was last asked who owns what."""
-        return self._away
+        """Whether the shared engine did not answer when it was last asked who owns what, or lets us wait for it."""
+        return self._away or self.blind_ms > self.membership.lease_ms
+
+    @property
+    def blind_ms(self) -> int:
+        """How old the last look is: what is believed of the others is from then."""
+        return self.clock.elapsed_ms() - self._answered_at
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -109,8 +115,8 @@ class Node:
 
     async def _turn(self) -> None:
         try:
-            await self._release_ended()
             await self._follow(await self._look())
+            await self._release_ended()
         except ServerAway as error:
             if not self._away:
                 log.warning("the cluster cannot be asked who owns what: %s", error)
@@ -126,7 +132,7 @@ class Node:
     async def _look(self) -> Todo:
         me, asked_at = self.membership.beat(), self.clock.elapsed_ms()
         self.seen = seen = await self._ask(lambda: self._registry.look(me))
-        answered_at = self.clock.elapsed_ms()
+        answered_at = self._answered_at = self.clock.elapsed_ms()
         self.looked.set()
         self.clock.learn(seen.now_ms, asked_at, answered_at)
         return self.membership.saw(seen, asked_at, answered_at)

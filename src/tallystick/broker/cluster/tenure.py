@@ -4,6 +4,7 @@ lost."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from tallystick.store.shared.registry import Holding
 log = logging.getLogger("tallystick.broker.cluster")
 
 TRY_AGAIN_SECONDS = 0.25
+CALM_SECONDS = 5.0  # before a store that cannot be worked on is given back, to be claimed by the next
 
 OpenStore = Callable[[Holding, int], Store]  # the store under the epoch that was claimed; blocks
 
@@ -58,6 +60,9 @@ class Tenure:
                 await self.broker.close()
         except Exception:
             log.exception("the broker of store %s has stopped", self.holding.id)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CALM_SECONDS):
+                    await self._end.wait()
         finally:
             self.ended = True
             self._on_ended()
@@ -78,6 +83,6 @@ class Tenure:
                     log.warning("store %s cannot be opened yet: %s", self.holding.id, told)
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
         if store is not None and self.ending:
-            store.close()
+            await on_a_thread(store.close, "close store")
             return None
         return store

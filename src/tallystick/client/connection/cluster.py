@@ -40,7 +40,8 @@ class Cluster:
         self._without_owner = False
         self._trust = LOOK_SECONDS  # in a map that slow requests have found to be true
         self.front = FrontPeer(",".join(settings.addresses), settings, views.addresses[0], self._trouble.set)
-        self._by_store = {one.id: StorePeer(one, len(view.stores), settings, self._trouble.set) for one in view.stores}
+        numbered = sorted(view.stores, key=lambda store: store.number)
+        self._by_store = {one.id: StorePeer(one, len(numbered), settings, self._trouble.set) for one in numbered}
         self.stores = sorted(self._by_store.values(), key=lambda peer: weight(peer.store or "", member), reverse=True)
         self._take(view)
         self._following = asyncio.get_running_loop().create_task(self._follow())

@@ -87,7 +87,7 @@ class SharedTarget:
         self, url: str, number: int, lease_ms: int, take: bool, overwrite: bool, allow_weak_durability: bool
     ) -> None:
         self.name, self._number, self._overwrite = place_name(url, number), number, overwrite
-        self._store_id = ""
+        self._lease_ms, self._store_id = lease_ms, ""
         with ExitStack() as undone:
             self._server = server_at(url, number)
             undone.callback(self._server.close)
@@ -106,6 +106,8 @@ class SharedTarget:
             there = visit.number_of(store_id)
             if there not in (None, self._number):
                 raise Conflict(f"store {store_id} is in this cluster already, under the number {there}")
+            if there is None:
+                visit.refuse_company(self._lease_ms)
         self._store_id = store_id
         marked = Changes()
         marked.ranges += [] if free else [(area, *EVERYTHING) for area in AREAS]

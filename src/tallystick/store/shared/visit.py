@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Container
 
 import msgspec
 
@@ -52,17 +53,37 @@ class Visit:
         raise NotFound(f"the cluster has the stores 0 to {len(seen.holdings) - 1}, and no store {self._number}")
 
     def _refuse_a_living_owner(self, holding: Holding, lease_ms: int) -> None:
-        owner = _member(self._look(), holding.owner)
+        owner = self._living(lease_ms, {holding.owner})
+        if owner is not None:
+            raise Conflict(
+                f"store {self._number} belongs to {owner.name} at {owner.url or 'no address'}, which is alive: stop it "
+                "first, or take the store away from it with --take"
+            )
+
+    def refuse_company(self, lease_ms: int) -> None:
+        """For what must not happen under the eyes of brokers and their clients."""
+        broker = self._living(lease_ms, {member.id for member in self._look().members if member.url})
+        if broker is not None:
+            raise Conflict(
+                f"store {self._number} is to get another id, and {broker.name} at {broker.url} is alive: "
+                "stop all brokers of the cluster first"
+            )
+
+    def _living(self, lease_ms: int, among: Container[str]) -> Member | None:
+        """One of these whose beat grows. Whoever is dead is watched for a whole lease to know it."""
+        before = self._those(among)
         until = time.monotonic() + lease_ms / 1000
-        while owner is not None and time.monotonic() < until:
+        while before and time.monotonic() < until:
             time.sleep(BEAT_SECONDS)
-            now = _member(self._look(), holding.owner)
-            if now is not None and now.beat != owner.beat:
-                raise Conflict(
-                    f"store {self._number} belongs to {now.name} at {now.url or 'no address'}, which is alive: stop it "
-                    "first, or take the store away from it with --take"
-                )
-            owner = now
+            now = self._those(among)
+            for member_id, member in now.items():
+                if member_id in before and member.beat != before[member_id].beat:
+                    return member
+            before = {member_id: member for member_id, member in now.items() if member_id in before}
+        return None
+
+    def _those(self, among: Container[str]) -> dict[str, Member]:
+        return {member.id: member for member in self._look().members if member.id in among}
 
     def _beat(self) -> None:
         while not self._ending.wait(BEAT_SECONDS):
@@ -86,7 +107,3 @@ class Visit:
                 self._registry.release(self._number, self._epoch)
             self._registry.forget(self._me.id)
         self._registry.close()
-
-
-def _member(seen: Seen, member_id: str) -> Member | None:
-    return next((member for member in seen.members if member.id == member_id), None)
