@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import msgspec
 import pytest
 from cluster_support import Cluster, running
 
@@ -84,6 +85,7 @@ def test_a_look_tells_of_me_and_shows_everybody(ground: Ground) -> None:
     assert [holding.number for holding in seen.holdings] == list(range(STORES))
     assert len({holding.id for holding in seen.holdings}) == STORES
     assert owners(seen) == [(0, "")] * STORES
+    assert msgspec.json.decode(msgspec.json.encode(seen), type=Seen) == seen, "numbers are numbers to everybody"
     again = ground.registry().look(member("a", beat=8, leaving=True))
     assert set(again.members) == {member("a", beat=8, leaving=True), member("b", leaving=True)}
 

@@ -18,22 +18,14 @@ import pytest
 
 from broker_clusters import BrokerCluster, running_cluster
 from eventually import eventually
-from servers import RedisServer, Server
-from shared_stores import SHARED, url_of
+from shared_stores import SHARED, new_place
 
 pytestmark = pytest.mark.fault
 
 
 @pytest.fixture(params=SHARED)
 def cluster(request: pytest.FixtureRequest) -> Iterator[BrokerCluster]:
-    fixture = {"postgresql": "postgres", "mysql": "mariadb", "redis": "redis"}[request.param]
-    server: Server | RedisServer = request.getfixturevalue(fixture)
-    if isinstance(server, RedisServer):
-        server.connect().flushdb()
-        url = server.url
-    else:
-        url = url_of(server, server.new_database())
-    with running_cluster(url, brokers=3, stores=4, lease="2s", check_after="1h") as made:
+    with running_cluster(new_place(request.param, request), brokers=3, stores=4, lease="2s", check_after="1h") as made:
         yield made
 
 

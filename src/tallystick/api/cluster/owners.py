@@ -87,10 +87,14 @@ class Owners:
         return None if api is None else api.door
 
     def elsewhere(self, store: str) -> str | None:
-        """The id of the broker that has it, if that is another one, and alive as far as can be seen."""
+        """The id of the broker that has it, if that is another one, and alive as far as can be seen. One that had our
+        address before us is not, though the others may not know it yet."""
+        me = self.node.membership.me
         for holding in () if self.node.seen is None else self.node.seen.holdings:
-            if holding.id == store and holding.owner != self.node.membership.me.id:
-                return holding.owner if self.node.alive(holding.owner) and self._address(holding.owner) else None
+            if holding.id == store and holding.owner != me.id:
+                place = self._address(holding.owner)
+                gone = place is None or place.text == me.url or not self.node.alive(holding.owner)
+                return None if gone else holding.owner
         return None
 
     # --- one request -----------------------------------------------------------------------------------------------

@@ -170,6 +170,8 @@ class Node:
             tenure = self.tenures.get(holding.number)
             if tenure is None:
                 await self._release(holding.number, holding.epoch)
+            elif tenure.ending:
+                pass  # it is on its way
             elif self.membership.me.leaving or not any(each.ending for each in self.tenures.values()):
                 log.info("store %s is handed over", holding.id)
                 tenure.end()

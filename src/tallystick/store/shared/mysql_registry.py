@@ -78,7 +78,7 @@ class MysqlRegistry(MysqlLink):
         _, rows, clock = self._ask(_TELL % (*told, me.beat, me.leaving), _SEE, _CLOCK)
         members = [_member(row) for row in rows if row[6] is None]
         holdings = sorted((_holding(row) for row in rows if row[6] is not None), key=lambda each: each.number)
-        return Seen(tuple(members), tuple(holdings), clock[0][0])
+        return Seen(tuple(members), tuple(holdings), int(clock[0][0]))
 
     def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
         *_, hit = self._ask(_CLAIM % (quoted(owner.encode()), number, expected_epoch), _HIT)
@@ -98,8 +98,9 @@ class MysqlRegistry(MysqlLink):
 
 def _member(row: tuple[Any, ...]) -> Member:
     member_id, name, url, grpc_url = (text.decode() for text in row[:4])
-    return Member(member_id, name, url, grpc_url, row[4], bool(row[5]))
+    return Member(member_id, name, url, grpc_url, int(row[4]), bool(row[5]))
 
 
 def _holding(row: tuple[Any, ...]) -> Holding:
-    return Holding(row[6], row[0].decode(), row[7], row[1].decode())
+    # What is a number in one half of a union and nothing in the other comes as a decimal.
+    return Holding(int(row[6]), row[0].decode(), int(row[7]), row[1].decode())
