@@ -1,5 +1,5 @@
 """`make bench`: the benchmarks of the package, with a real PostgreSQL server of their own; the engines of stores,
-web services, the flash sale and the weight of the client, which need more than the package does."""
+web services, the flash sale, the weight of the client and signatures, which need more than the package does."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from benchmarks.engines import engines
 from benchmarks.light import light
 from benchmarks.report import Figure
 from benchmarks.run import Bench
+from benchmarks.signing import signing
 from benchmarks.takeover import takeover
 from benchmarks.web import web
 
@@ -38,5 +39,12 @@ def flash_sales(bench: Bench) -> None:
 if __name__ == "__main__":
     with postgres_server() as server:
         dsn = make_conninfo(**server.parameters())
-        more = {"engines": engines, "takeover": takeover, "web": web, "flash-sale": flash_sales, "light": light}
+        more = {
+            "engines": engines,
+            "takeover": takeover,
+            "web": web,
+            "flash-sale": flash_sales,
+            "light": light,
+            "signing": signing,
+        }
         sys.exit(main(["--postgresql", dsn, *sys.argv[1:]], more))

@@ -1,4 +1,4 @@
-"""The engines: prepare + commit in groups on the store alone, without a broker; then through a broker on each.
+"""The engines: prepare + commit in groups on the store alone, without a broker; then through brokers on each.
 
 Engines take turns, so that all see the same machine; the medians count. A server is added in `engine_servers.py`.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.engine_brokers import engine_brokers
 from benchmarks.engine_servers import SERVERS
+from benchmarks.engine_spread import engine_spread
 from benchmarks.report import Figure
 from benchmarks.rounds import Turn, by_turns
 from tallystick.core.message import OutgoingMessage
@@ -36,9 +37,10 @@ VALUE = b"x" * 1024
 
 
 def engines(bench: Bench) -> None:
-    """prepare + commit on each engine, on the store itself and through a broker."""
+    """prepare + commit on each engine: on the store itself, through a broker, and through two."""
     _stores(bench)
     engine_brokers(bench)
+    engine_spread(bench)
 
 
 def _stores(bench: Bench) -> None:

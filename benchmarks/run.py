@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import loads
+from benchmarks.access import access
 from benchmarks.blocks import blocks
 from benchmarks.broker_time import broker_time
 from benchmarks.calls import calls, recovery
@@ -201,6 +202,7 @@ SECTIONS: dict[str, Section] = {
     "disk": disk,
     "transactions": transactions,
     "broker-time": broker_time,
+    "access": access,
     "reading": reading,
     "blocks": blocks,
     "calls": calls,

@@ -16,9 +16,11 @@ from eventually import eventually
 class BrokerCluster:
     """The brokers, running or not; all of them have the same settings."""
 
-    def __init__(self, brokers: list[BrokerProcess], stores: int) -> None:
+    def __init__(self, brokers: list[BrokerProcess], stores: int, token: str = "") -> None:
+        """`token`: with which one may look at the cluster."""
         self.brokers = brokers
         self.stores = stores
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     @property
     def urls(self) -> str:
@@ -28,7 +30,8 @@ class BrokerCluster:
     def view(self, broker: BrokerProcess | None = None) -> dict[str, Any]:
         """What one of them shows: by default the first that runs."""
         one = broker or next(broker for broker in self.brokers if broker.running)
-        with urllib.request.urlopen(f"{one.url}/v1/cluster", timeout=10) as answer:
+        asked = urllib.request.Request(f"{one.url}/v1/cluster", headers=self._headers)
+        with urllib.request.urlopen(asked, timeout=10, context=one.tls) as answer:
             view: dict[str, Any] = json.load(answer)
             return view
 
@@ -54,12 +57,14 @@ class BrokerCluster:
 
 
 @contextlib.contextmanager
-def running_cluster(url: str, brokers: int = 3, stores: int = 4, **settings: Any) -> Iterator[BrokerCluster]:
+def running_cluster(
+    url: str, brokers: int = 3, stores: int = 4, token: str = "", **settings: Any
+) -> Iterator[BrokerCluster]:
     """`url` is a store that no cluster was made in before."""
     with contextlib.ExitStack() as stack:
         # The servers of tests do not wait for their disk.
         given = {"store": url, "stores": stores, "allow_weak_durability": True, **settings}
         started = [stack.enter_context(running_broker(**given)) for _ in range(brokers)]
-        cluster = BrokerCluster(started, stores)
+        cluster = BrokerCluster(started, stores, token)
         cluster.wait_until_spread()
         yield cluster

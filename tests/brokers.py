@@ -1,8 +1,9 @@
 """A real broker process for tests: `with running_broker(check_after="1s") as broker: broker.url`.
 
-Settings are those of the broker's configuration, as text, list or dict. The process keeps its ports and its data
+Settings are those of the broker's configuration, as text, list or dict; those that are lists of tables are put into a
+file. The process keeps its ports and its data
 over `kill()` and `restart()`, and is gone at the end whatever happens, even if the tests themselves are killed.
-It speaks gRPC only when asked to (`grpc=True`), at `broker.grpc`.
+It speaks gRPC only when asked to (`grpc=True`), at `broker.grpc`, and TLS when it is given `tls_cert`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.client
+import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +29,7 @@ from tallystick.core.errors import TallystickError
 from tallystick.local import START_SECONDS, LocalBroker, free_port
 
 STOP_SECONDS = 90.0
+CONFIG = "broker.toml"  # in the process's own directory
 
 # Its standard input is a pipe that only the tests hold: when they end, in whatever way, so does the broker. (What the
 # kernel does for a child when its parent dies would be done to the program before it, which is not the broker.)
@@ -34,9 +40,11 @@ def watch():
     os._exit(86)
 threading.Thread(target=watch, daemon=True).start()
 exec(os.environ.pop("BROKER_PRELUDE", ""))
+from pathlib import Path
 from tallystick.api.server import serve
 from tallystick.broker.config import load_config
-serve(load_config())
+file = Path("broker.toml")
+serve(load_config(file if file.exists() else None))
 """
 
 # What the process has imported from which brokers are forked: the broker, and what it imports when it needs it.
@@ -56,14 +64,44 @@ class BrokerProcess(LocalBroker):
         self.prefix, self.prelude = prefix or [], prelude
         self.grpc_port = int(settings.get("grpc_port", 0)) or free_port()
         # The free space that it insists on is no test's business.
-        super().__init__(directory, **{"min_free_bytes": 0, **settings, "grpc_port": self.grpc_port})
+        tables = {name: value for name, value in settings.items() if _is_table(value)}
+        plain = {name: value for name, value in settings.items() if name not in tables}
+        super().__init__(directory, **{"min_free_bytes": 0, **plain, "grpc_port": self.grpc_port})
+        if tables:
+            self.write_tables(tables)
         self.data_dir = Path(str(self.settings["data_dir"]))
+
+    def write_tables(self, tables: dict[str, list[dict[str, Any]]]) -> None:
+        """What only a file can hold, for the next start."""
+        rows = (f"[[{name}]]\n{_fields(row)}" for name, table in tables.items() for row in table)
+        (self.directory / CONFIG).write_text("\n".join(rows))
 
     @property
     def grpc(self) -> str:
         """Where its gRPC port is, as gRPC clients name it."""
         assert self.settings["grpc"], "the broker was not asked to speak gRPC"
         return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """What the tests reach it with, as another broker of its cluster would: `tls_ca` is to be given to it."""
+        if "tls_cert" not in self.settings:
+            return None
+        context = ssl.create_default_context(cafile=str(self.settings["tls_ca"]))
+        if "tls_client_ca" in self.settings:
+            context.load_cert_chain(str(self.settings["tls_cert"]), str(self.settings["tls_key"]))
+        return context
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5, context=self.tls) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
 
     def spawn(self) -> None:
         assert not self.running, "the broker is running already"
@@ -174,7 +212,17 @@ def run_forked(_: dict[str, Any]) -> None:
     from tallystick.api.server import serve
     from tallystick.broker.config import load_config
 
-    serve(load_config())
+    file = Path(CONFIG)
+    serve(load_config(file if file.exists() else None))
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(one, dict) for one in value)
+
+
+def _fields(row: dict[str, Any]) -> str:
+    # Text, numbers and lists of text are written in JSON as in TOML.
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in row.items())
 
 
 @functools.cache

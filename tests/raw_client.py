@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import time
 from typing import Any
 from urllib.parse import urlsplit
@@ -48,10 +49,14 @@ class Answer(msgspec.Struct):
 
 
 class RawClient:
-    def __init__(self, url: str, timeout: float = 30.0) -> None:
+    def __init__(self, url: str, timeout: float = 30.0, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
-        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+        self._connection = (
+            http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+            if tls is None
+            else http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=tls)
+        )
         self._used_at = 0.0
 
     def __enter__(self) -> RawClient:

@@ -28,8 +28,12 @@ if TYPE_CHECKING:
         Transaction,
         TransactionBase,
         UndecodableValue,
+        Verifier,
         outgoing,
         outgoing_call,
+        verified_asgi,
+        verified_wsgi,
+        verifying_interceptor,
     )
 
     __version__: str
@@ -54,9 +58,13 @@ __all__ = [
     "TransactionBase",
     "TransactionFailed",
     "UndecodableValue",
+    "Verifier",
     "errors",
     "outgoing",
     "outgoing_call",
+    "verified_asgi",
+    "verified_wsgi",
+    "verifying_interceptor",
 ]
 
 

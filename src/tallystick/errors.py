@@ -11,7 +11,9 @@ from tallystick.core.errors import (
     DamagedData,
     DataDirectoryError,
     DifferentContent,
+    DirectoryInUse,
     Draining,
+    Forbidden,
     InvalidRequest,
     MethodNotAllowed,
     Moved,
@@ -28,6 +30,8 @@ from tallystick.core.errors import (
     TallystickError,
     TooLarge,
     TransactionFailed,
+    Unauthenticated,
+    Unproven,
 )
 
 __all__ = [
@@ -41,7 +45,9 @@ __all__ = [
     "DamagedData",
     "DataDirectoryError",
     "DifferentContent",
+    "DirectoryInUse",
     "Draining",
+    "Forbidden",
     "InvalidRequest",
     "MethodNotAllowed",
     "Moved",
@@ -58,4 +64,6 @@ __all__ = [
     "TallystickError",
     "TooLarge",
     "TransactionFailed",
+    "Unauthenticated",
+    "Unproven",
 ]

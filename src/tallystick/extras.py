@@ -12,7 +12,17 @@ from importlib.util import find_spec
 EXTRAS = {
     "server": (
         "the broker",
-        ("grpc", "grpc_reflection", "prometheus_client", "rocksdict", "sortedcontainers", "uvicorn", "uvloop"),
+        (
+            "cryptography",
+            "grpc",
+            "grpc_reflection",
+            "jwt",
+            "prometheus_client",
+            "rocksdict",
+            "sortedcontainers",
+            "uvicorn",
+            "uvloop",
+        ),
     ),
     "cli": ("the command line", ("rich", "typer")),
     "spark": ("Spark", ("jinja2", "pyarrow", "pyspark", "xxhash")),

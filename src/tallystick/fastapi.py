@@ -20,10 +20,11 @@ from typing import Any, Unpack
 
 import msgspec
 
-from tallystick.client import AsyncClient, CheckBack, Client, handlers
+from tallystick.client import AsyncClient, CheckBack, Client, Verifier, handlers
 from tallystick.client.base.settings import DEFAULT_URL, ClientOptions, Decider, OpenConnection
 from tallystick.client.consumers.subscribing import LaterSubscriptions
 from tallystick.core.errors import TallystickError
+from tallystick.credentials import hidden
 from tallystick.extras import need
 
 try:
@@ -58,6 +59,7 @@ class Tallystick(LaterSubscriptions):
         self._group = group
         self._database = database
         self._consume = consume
+        options["token"] = hidden(options.get("token"))
         self._options = options
         self._async_client: AsyncClient | None = None
         self._client: Client | None = None
@@ -142,18 +144,20 @@ class Tallystick(LaterSubscriptions):
         open_connection: OpenConnection | Decider | None = None,
         *,
         public_url: str | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
         """Answer check-backs at a path of the application, from the database that `open_connection` leads to
         (default: the one that was given as `database`).
 
         `public_url` (or TALLYSTICK_PUBLIC_URL) is where the broker reaches the application: with it, the transactions
-        of these clients are checked there. Without it, name the address in the `CheckBack` of each transaction.
+        of these clients are checked there. Without it, name the address in the `CheckBack` of each transaction. With a
+        `verifier` (or that of TALLYSTICK_SIGNING_KEYS_FILE) only a broker is answered.
         """
         truth = open_connection or self._database
         if truth is None:
             raise TallystickError("mount: give open_connection, or Tallystick(database=...)")
         table: dict[str, Any] = {"table": self._options["barrier_table"]} if "barrier_table" in self._options else {}
-        app.mount(path, handlers.asgi(truth, **table))
+        app.mount(path, handlers.asgi(truth, verifier=verifier, **table))
         address = public_url or os.environ.get("TALLYSTICK_PUBLIC_URL")
         if address:
             check = self._options.get("check") or CheckBack()

@@ -24,7 +24,7 @@ from typing import Any, Unpack
 import msgspec
 
 from tallystick.barrier.adapters import own_opener
-from tallystick.client import CallOptions, CheckBack, Client, Transaction, handlers
+from tallystick.client import CallOptions, CheckBack, Client, Transaction, Verifier, handlers
 from tallystick.client.base import forks
 from tallystick.client.base.settings import DEFAULT_URL, ClientOptions, OpenConnection
 from tallystick.client.consumers.subscribing import LaterSubscriptions
@@ -33,6 +33,7 @@ from tallystick.client.transactions.block import PrepareOrder
 from tallystick.client.transactions.modes import ModeName
 from tallystick.core.durations import milliseconds
 from tallystick.core.errors import TallystickError
+from tallystick.credentials import hidden
 from tallystick.extras import need
 
 try:
@@ -52,7 +53,8 @@ class Tallystick(LaterSubscriptions):
     """The extension; one for any number of applications, each of which has a client of its own.
 
     `database` and the further options are those of `Client`. `database` is called, and handlers run, in the context of
-    the application. From its configuration:
+    the application. With a `verifier` (or that of TALLYSTICK_SIGNING_KEYS_FILE) check-backs of nobody but a broker are
+    answered. From its configuration:
 
     * TALLYSTICK_URL: the broker's address, or several; from the environment if the configuration has none.
     * TALLYSTICK_GROUP: the group of the application; likewise.
@@ -61,10 +63,17 @@ class Tallystick(LaterSubscriptions):
     """
 
     def __init__(
-        self, app: Flask | None = None, *, database: OpenConnection | None = None, **options: Unpack[ClientOptions]
+        self,
+        app: Flask | None = None,
+        *,
+        database: OpenConnection | None = None,
+        verifier: Verifier | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__()
         self._database = database
+        self._verifier = verifier
+        options["token"] = hidden(options.get("token"))
         self._options = options
         if app is not None:
             self.init_app(app)
@@ -145,7 +154,7 @@ class _Wired:
         table: dict[str, Any] = {"table": options["barrier_table"]} if "barrier_table" in options else {}
         # Before Flask's own routes: what guards those (logins, CSRF tokens) is not for the broker.
         app: Any = self._app
-        app.wsgi_app = handlers.wsgi(database, app.wsgi_app, path, **table)
+        app.wsgi_app = handlers.wsgi(database, app.wsgi_app, path, verifier=self._extension._verifier, **table)
 
     def consume(self) -> None:
         """Run the handlers until SIGTERM or SIGINT."""

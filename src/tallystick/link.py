@@ -22,12 +22,25 @@ import msgspec
 
 from tallystick.core.addresses import BrokerAddress, broker_address
 from tallystick.core.backoff import Backoff
-from tallystick.core.errors import BrokerUnavailable, InvalidRequest, TallystickError, error_from_code
+from tallystick.core.errors import (
+    BrokerUnavailable,
+    BrokerUnreachable,
+    Forbidden,
+    InvalidRequest,
+    TallystickError,
+    Unauthenticated,
+    error_from_code,
+)
+from tallystick.credentials import NO_CREDENTIALS, Credentials, advised
+from tallystick.credentials.tls import failure_in_words
 
 TIMEOUT_SECONDS = 15.0
 ARROW = "application/vnd.apache.arrow.stream"
 _BACKOFF = Backoff(first_ms=50, cap_ms=2_000)
 T = TypeVar("T")
+
+_OF_A_PROXY: dict[int, type[TallystickError]] = {401: Unauthenticated, 403: Forbidden}
+"""What is told from an answer's number alone, by somebody before the broker."""
 
 
 def checked_address(url: str, named: str) -> BrokerAddress:
@@ -38,6 +51,16 @@ def checked_address(url: str, named: str) -> BrokerAddress:
         raise InvalidRequest(f"{named}: {reason}", field="url") from reason
 
 
+def addresses_of(urls: str, named: str) -> list[str]:
+    """The addresses that a user has given with commas between them, each looked at; without a slash at the end."""
+    given = [url.strip() for url in urls.split(",") if url.strip()]
+    for url in given:
+        checked_address(url, named)
+    if not given:
+        raise InvalidRequest(f"{named}: an address such as http://127.0.0.1:7440 is needed", field="url")
+    return [url.rstrip("/") for url in given]
+
+
 class Link:
     """A connection to the broker at `url`, opened at the first request and again when it was lost.
 
@@ -46,7 +69,15 @@ class Link:
     One thread at a time may ask; any other may `abandon` what that one waits for.
     """
 
-    def __init__(self, url: str, timeout: float = TIMEOUT_SECONDS, patience: float = 0.0, named: str = "--url") -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout: float = TIMEOUT_SECONDS,
+        patience: float = 0.0,
+        named: str = "--url",
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
+        self._credentials = credentials
         self._named, self._timeout, self._patience = named, timeout, patience
         self._abandoned = threading.Event()
         self._connect_to(url)
@@ -54,10 +85,15 @@ class Link:
     def _connect_to(self, url: str) -> None:
         """At the next request."""
         address = checked_address(url, self._named)
-        kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         self.url = url
-        self._prefix = address.path
-        self._connection = kind(address.host, address.port, timeout=self._timeout)
+        self._address = address
+        self._connection = (
+            http.client.HTTPSConnection(
+                address.host, address.port, timeout=self._timeout, context=self._credentials.tls()
+            )
+            if address.scheme == "https"
+            else http.client.HTTPConnection(address.host, address.port, timeout=self._timeout)
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -168,11 +204,16 @@ class Link:
             # Looked at only now: whoever abandons from here on finds the connection.
             if self._abandoned.is_set():
                 raise ConnectionAbortedError("given up")
-            self._connection.request(method, self._prefix + path, body, headers)
+            self._connection.request(method, self._address.path + path, body, headers | self._authorization())
             return self._connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            raise self._unavailable(error) from error
+            # Without the frames inside of `http.client`, whose variables have the token in them.
+            raise self._unavailable(error) from error.with_traceback(None)
+
+    def _authorization(self) -> dict[str, str]:
+        value = self._credentials.authorization(self._address)
+        return {"Authorization": value} if value else {}
 
     def _content(self, response: http.client.HTTPResponse) -> bytes:
         try:
@@ -194,12 +235,17 @@ class Link:
         try:
             return json.loads(content)
         except ValueError as error:
+            if response.status in _OF_A_PROXY:
+                raise advised(_OF_A_PROXY[response.status](f"{self.url} answered {response.status}")) from None
             raise BrokerUnavailable(
                 f"what answers at {self.url} is no Tallystick broker (status {response.status}, no JSON); "
                 f"check {self._named}"
             ) from error
 
     def _unavailable(self, error: Exception) -> BrokerUnavailable:
+        trouble = failure_in_words(error)
+        if trouble.startswith("TLS: "):
+            return BrokerUnreachable(f"{self.url} cannot be reached ({trouble})")
         return BrokerUnavailable(
             f"no broker answers at {self.url} ({_reason(error)}); "
             f"start one with `tallystick serve`, or name another with {self._named}"
@@ -218,7 +264,7 @@ def _query(query: dict[str, Any]) -> str:
 def _problem(status: int, decoded: Any) -> TallystickError:
     told = decoded if isinstance(decoded, dict) else {}
     detail = str(told.get("detail") or f"the broker answered with status {status}")
-    return error_from_code(str(told.get("code", "error")), detail, told.get("field"))
+    return advised(error_from_code(str(told.get("code", "error")), detail, told.get("field")))
 
 
 def _reason(error: Exception) -> str:

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from tallystick.core.errors import TallystickError
+from tallystick.credentials import Credentials, SecretToken
 
 START_SECONDS = 90.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -186,10 +187,13 @@ class LocalService(Process):
 
 class LocalBroker(LocalService):
     """`LocalBroker(directory, check_after="1s")`: a broker; its settings are those of the configuration. It speaks
-    gRPC only if `grpc=True` asks for it: that port is not its own otherwise."""
+    gRPC only if `grpc=True` asks for it: that port is not its own otherwise. `token` is one that it knows, and that
+    those who speak to it show: `Link(broker.url, credentials=broker.credentials)`."""
 
     def __init__(self, directory: Path, **settings: object) -> None:
         self.directory = directory
+        token = settings.pop("token", None)
+        self.credentials = Credentials(None if token is None else SecretToken(str(token)))
         port = int(str(settings.get("port", 0)))
         super().__init__("broker", module("tallystick", "serve"), directory / "broker.log", port=port)
         self.settings = {"data_dir": directory / "data", "grpc": False, **settings, "port": self.port}

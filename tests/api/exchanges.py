@@ -65,7 +65,7 @@ class Speaker:
 
 def all_of_them(client: RawClient) -> list[Exchange]:
     speaker = Speaker(client)
-    for play in (_transactions, _messages, _calls, _topics, _groups, _tables, _system):
+    for play in (_transactions, _messages, _calls, _topics, _groups, _tables, _access, _system):
         play(speaker)
     return speaker.said
 
@@ -180,8 +180,18 @@ def _tables(api: Speaker) -> None:
     api.raw("DELETE", "/v1/ledger/app", None, JSON, JSON, 204)
 
 
+def _access(api: Speaker) -> None:
+    api.json("POST", "/v1/tokens", {"name": "t", "roles": ["reader"], "topics": ["a.*"], "expires_in_ms": 1_000}, 201)
+    api.msgpack("POST", "/v1/tokens", {"name": "u", "grants": [{"roles": ["operator"]}]}, 201)
+    api.json("POST", "/v1/tokens", {"name": "t", "roles": ["reader"]}, 409)
+    api.json("GET", "/v1/tokens")
+    api.raw("DELETE", "/v1/tokens/t", None, JSON, JSON, 204)
+    api.json("DELETE", "/v1/tokens/t", status=404)
+    api.json("GET", "/v1/audit?limit=10&who=ann&action=resolve&since=0")
+
+
 def _system(api: Speaker) -> None:
-    for path in ("/v1/info", "/v1/cluster", "/healthz", "/readyz", "/openapi.json"):
+    for path in ("/v1/info", "/v1/cluster", "/v1/whoami", "/healthz", "/readyz", "/openapi.json"):
         api.json("GET", path)
     api.raw("GET", "/metrics", None, JSON, "*/*")
     api.raw("GET", "/docs", None, JSON, "text/html")

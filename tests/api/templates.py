@@ -157,6 +157,22 @@ REQUESTS = [
         {**_JSON_CALLS_FAULTS, ("gid",): [*BAD_GIDS, NOTHING, None]},
     ),
     Request(
+        "POST",
+        "/v1/tokens",
+        {"name": "new", "roles": ["reader"]},
+        {
+            ("name",): [*BAD_NAMES, NOTHING],
+            ("roles",): [*NO_LIST, [], ["root"], [7], NOTHING],
+            ("topics",): [*NO_LIST, [], ["a b"], [""], [7], MANY],
+            ("groups",): [*NO_LIST, [], ["../x"], [None]],
+            ("hosts",): [*NO_LIST, [], ["http://a/"], ["a:b"]],
+            ("grants",): [7, "x", {}, None, [{}], [{"roles": []}], [{"roles": ["admin"]}]],
+            ("expires_in_ms",): [0, -1, 10**30, "1", 1.5],
+            ("limits",): [7, "x", [], {"max_in_flight": -1}, {"bytes_per_second": "x"}, {"nonsense": 1}],
+            ("nonsense",): [1],
+        },
+    ),
+    Request(
         "PUT",
         "/v1/call-topics/new/subscribers",
         {"url": "http://127.0.0.1:1/x", "remark": "r"},

@@ -18,7 +18,7 @@ from brokers import BrokerProcess
 from eventually import eventually
 from raw_client import Gone, RawClient
 from tallystick.api.serving.asgi import Receive, Scope, Send, answer_raw
-from tallystick.api.serving.forwarding import FORWARDED, Forwarder
+from tallystick.api.serving.forwarding import CALLER, FORWARDED, Forwarder
 from tallystick.api.serving.http1 import Http1Connection
 from tallystick.api.serving.problems import problem_of
 from tallystick.core.addresses import broker_address
@@ -30,13 +30,10 @@ from tallystick.link import Link
 class Front:
     """A broker that owns nothing: it hands on everything."""
 
-    timeout_keep_alive = 75.0  # what a connection asks of uvicorn
-
     def __init__(self, to: str) -> None:
         self._to = broker_address(to)
         self.connections: set[Any] = set()
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.loaded_app = self._answer
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -44,7 +41,7 @@ class Front:
 
     async def _start(self) -> None:
         self._forwarder = Forwarder("front")
-        made: Callable[[], Http1Connection] = lambda: Http1Connection(self, self, {})  # type: ignore[arg-type]  # noqa: E731
+        made: Callable[[], Http1Connection] = lambda: Http1Connection(self._answer, self)  # noqa: E731
         self._listening = await self._loop.create_server(made, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
 
@@ -230,10 +227,11 @@ def test_what_is_handed_on_says_by_whom_and_keeps_nothing_of_the_hop() -> None:
         taken.sendall(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\nx-own: 1\r\nkeep-alive: 9\r\n\r\n")
 
     with upstream(answer) as address, front_of(address) as front, RawClient(front.url) as client:
-        got = client.request("GET", "/a%20b?c=d", headers={"X-Mine": "1", "TE": "trailers", "Upgrade": "h2c"})
+        of_the_hop = {"TE": "trailers", "Upgrade": "h2c", "Tallystick-Caller": "me"}
+        got = client.request("GET", "/a%20b?c=d", headers={"X-Mine": "1", **of_the_hop})
     assert (got.status, got.headers["x-own"], "keep-alive" in got.headers) == (204, "1", False)
     lines = seen[0].lower().split(b"\r\n")
     assert lines[0] == b"get /a%20b?c=d http/1.1"
     assert b"x-mine: 1" in lines
     assert FORWARDED + b": front" in lines
-    assert not [line for line in lines if line.startswith((b"te:", b"upgrade:", b"connection:"))]
+    assert not [line for line in lines if line.startswith((b"te:", b"upgrade:", b"connection:", CALLER))]

@@ -15,7 +15,9 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tallystick.api.serving import sockets
-from tallystick.api.serving.grpc import MAX_STATUS_TEXT, GrpcServer, GrpcService
+from tallystick.api.serving.grpc import MAX_STATUS_TEXT, GrpcLimits, GrpcServer, GrpcService
+from tallystick.api.serving.tls import Tls
+from tallystick.broker.config import Config
 
 METHODS = {"Once": (False, False), "Down": (False, True), "Up": (True, False), "Both": (True, True)}
 
@@ -81,7 +83,7 @@ class Caller:
 @contextlib.asynccontextmanager
 async def serving(*services: Echo, ports: int = 1) -> AsyncIterator[list[grpc.aio.Channel]]:
     reserved = [one for _ in range(ports) for one in sockets.bind("127.0.0.1", 0)]
-    server = GrpcServer(reserved, 1_000_000, 100, 1.0)
+    server = GrpcServer(reserved, GrpcLimits(1_000_000, 100, 1_000, 10.0, 1.0), Tls(Config()))
     try:
         await server.start([echo.service for echo in services])
         async with contextlib.AsyncExitStack() as opened:
@@ -163,7 +165,7 @@ async def test_a_port_that_another_program_listens_on_is_told() -> None:
     (taken,) = sockets.bind("127.0.0.1", 0)
     with taken:
         taken.listen()
-        server = GrpcServer([taken], 1_000, 10, 0.1)
+        server = GrpcServer([taken], GrpcLimits(1_000, 10, 10, 10.0, 0.1), Tls(Config()))
         with pytest.raises(OSError, match="bind"):
             await server.start([Echo("one").service])
         await server.stop()

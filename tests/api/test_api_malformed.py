@@ -53,6 +53,7 @@ class Target:
             "transactions": client.json("GET", "/v1/transactions").json(),
             "groups": client.json("GET", "/v1/groups").json(),
             "call topics": client.json("GET", "/v1/call-topics").json(),
+            "tokens": client.json("GET", "/v1/tokens").json(),
             "oldest": info["oldest_pending_at"],
             "numbers": sorted(numbers),
         }

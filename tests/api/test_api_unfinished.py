@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -19,30 +21,33 @@ import tallystick.api.serving.asgi as asgi
 
 asgi.UnfinishedBodies.MAX_BYTES = 1_000_000
 """
-SHORT = """
-import tallystick.api.server as server
+FAST = """
 import tallystick.api.serving.http1 as http1
 
-settings, http1._LOOK_SECONDS = server._settings, 0.1
+http1.MIN_BODY_RATE = 200_000
+"""
+SLOW = """
+import tallystick.api.serving.http1 as http1
 
-
-def impatient(*given):
-    made = settings(*given)
-    made.timeout_keep_alive = 1
-    return made
-
-
-server._settings = impatient
+http1.MIN_BODY_RATE = 1
 """
 HEAD = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2000000\r\n\r\n"
 
 
-def begun(broker: BrokerProcess, size: int) -> socket.socket:
+def begun(broker: BrokerProcess, size: int, head: bytes = HEAD) -> socket.socket:
     """A request of which only so many bytes are sent."""
     host, port = broker.url.removeprefix("http://").split(":")
     made = socket.create_connection((host, int(port)), timeout=30)
-    made.sendall(HEAD + b" " * size)
+    made.sendall(head + b" " * size)
     return made
+
+
+def ended(connection: socket.socket) -> bool:
+    """Waits for the other side to end it; whether it did so without a word."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 def large(client: RawClient) -> int:
@@ -80,9 +85,53 @@ def test_many_that_are_never_finished_are_refused_and_others_are_heard() -> None
 
 
 def test_one_that_stops_in_the_middle_is_cut_off() -> None:
-    with running_broker(prelude=SHORT) as broker, begun(broker, 10) as stopped:
-        assert stopped.recv(1) == b""
+    with running_broker(body_timeout="1s", idle_timeout="1s") as broker, begun(broker, 10) as stopped:
+        assert ended(stopped)
         assert "the rest of its request has not come" in broker.log_text()
         with RawClient(broker.url) as client:
             asked = {"topic": "quiet", "wait_ms": 3_000}
             assert client.json("POST", "/v1/groups/g/receive", asked).status == 200  # who waits is not cut off
+
+
+def drip(connection: socket.socket, stop: threading.Event, counted: list[int]) -> None:
+    """A byte now and then, so that it is never silent; until the other side ends it."""
+    while not stop.wait(0.05):
+        try:
+            counted[0] += connection.send(b" ")
+        except OSError:
+            return
+
+
+def test_those_that_drip_give_their_share_back_though_they_are_never_silent() -> None:
+    stop, counted = threading.Event(), [0]
+    settings = {"prelude": ROOM + FAST, "body_timeout": "1s"}
+    with running_broker(**settings) as broker, RawClient(broker.url) as client, ExitStack() as stack:
+        held = [stack.enter_context(begun(broker, 400_000)) for _ in range(2)]
+        dripping = [threading.Thread(target=drip, args=(one, stop, counted)) for one in held]
+        for one in dripping:
+            one.start()
+        try:
+            eventually(lambda: large(client) == 429, "they hold all the room there is")
+            eventually(lambda: large(client) == 400, "they are cut off, and the room is given back")
+            assert counted[0] > 10
+        finally:
+            stop.set()
+            for one in dripping:
+                one.join()
+        assert all(map(ended, held))
+        assert metric(client, 'tallystick_connections_cut_total{why="body"}') == 2
+
+
+def test_one_that_is_slow_but_goes_on_is_heard_out() -> None:
+    body = b'{"messages": [{"topic": "slow", "value": "1"}]}'
+    head = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with running_broker(body_timeout="3s", prelude=SLOW) as broker, begun(broker, 0, head) as slow:
+        for byte in body:
+            slow.sendall(bytes((byte,)))
+            time.sleep(0.1)  # for longer than the time that a body may be silent
+        assert slow.recv(1_000).startswith(b"HTTP/1.1 201 ")
+
+
+def metric(client: RawClient, name: str) -> float:
+    lines = client.request("GET", "/metrics").body.decode().splitlines()
+    return float(next(line for line in lines if line.startswith(name)).rpartition(" ")[2])

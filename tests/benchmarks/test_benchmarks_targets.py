@@ -55,3 +55,10 @@ def test_web_services_are_measured_with_and_without_messages() -> None:
     for name in ratio_targets(figures):
         assert figures[name]["ratio_of"] == "without messages"
         assert figures[name]["ratio"] > 0
+
+
+def test_a_signature_has_a_target() -> None:
+    figures = measured("signing")
+    signed = figures["sign a call, 1 KiB"]
+    assert (signed["unit"], signed["at_most"], signed["target"]) == ("us", True, 5.0)
+    assert figures["verify it, replays told"]["value"] > 0

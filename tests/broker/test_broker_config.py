@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.broker.config import Config, load_config
+from tallystick.broker.config import Config, is_duration, load_config
 from tallystick.core.durations import milliseconds
 from tallystick.core.errors import ConfigError
 
@@ -130,13 +130,13 @@ def test_the_environment_is_that_of_the_process_unless_told(monkeypatch: pytest.
 def test_every_setting_can_come_from_each_source(file: Path) -> None:
     for field in msgspec.structs.fields(Config):
         value = getattr(Config(), field.name)
-        is_duration = Config.__annotations__[field.name] == "Duration"
-        text = f"{value}ms" if is_duration else str(value).lower() if isinstance(value, bool) else str(value)
+        in_time = is_duration(field.name)
+        text = f"{value}ms" if in_time else str(value).lower() if isinstance(value, bool) else str(value)
         if isinstance(value, list | dict):
             text = ",".join(value)
         assert load_config(flags={field.name: text}, environ={}) == Config()
         assert load_config(environ={f"TALLYSTICK_{field.name.upper()}": text}) == Config()
-        in_file = f"{value}ms" if is_duration else value
+        in_file = f"{value}ms" if in_time else value
         file.write_text(
             f"{field.name} = {msgspec.json.encode(in_file).decode()}" if not isinstance(value, dict) else ""
         )

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from inner_broker import inside
 
-from tallystick.broker.door import BrokerDoor, Caller
+from tallystick.broker.caller import Caller
+from tallystick.broker.door import BrokerDoor
 from tallystick.core.errors import InvalidRequest, NotAllowed, NotFound, OutcomeConflict
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Ack, Commit, Prepare, Rollback, Send
+from tallystick.core.token_records import TokenRecord
 from tallystick.core.wire import CheckPoll, ReceiveRequest, ResetRequest, TopicSpec
 
 
@@ -20,6 +22,7 @@ class Nobody(Caller):
     """May do nothing and see nothing; keeps what was asked for."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[tuple[str, ...]] = []
 
     def may_do(self, ops: Sequence[Any]) -> None:
@@ -80,14 +83,30 @@ WAYS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
     "topic": (("orders",), ("topic", "orders")),
     "known_topic": (("orders",), ("topic", "orders")),
     "offsets_at": (("orders", 0), ("topic", "orders")),
-    "read": (("orders", 0, 0, 1, 1), ("topic", "orders")),
-    "fetch": (("orders", 0, 0, 1, 1, 0), ("topic", "orders")),
+    "read": (("orders", 0, 0, 1, 1), ("messages", "orders")),
+    "fetch": (("orders", 0, 0, 1, 1, 0), ("messages", "orders")),
     "ends": ((["orders"], None, 0), ("topic", "orders")),
+    "put_token": ((TokenRecord("t", "id", "digest", (), 0),), ("PutToken",)),
+    "drop_token": (("t",), ("DropToken",)),
+    "tokens": ((), ("tokens",)),
+    "audit": ((1,), ("audit",)),
     "poll_checks": ((CheckPoll("shop", "m"),), ("checks", "shop")),
 }
-# What says nothing of anybody's messages: names, the time, whether there is work to be had, counting; and into how many
-# queues messages are divided that the caller is about to be asked about.
-OPEN = {"new_gid", "new_gid_of", "store_id", "now_ms", "not_ready", "answered", "queues_of"}
+# What says nothing of anybody's messages: who asks, names, the time, whether there is work to be had, counting; and
+# into how many queues messages are divided that the caller is about to be asked about.
+OPEN = {
+    "of",
+    "open",
+    "caller_of",
+    "whoami",
+    "new_gid",
+    "new_gid_of",
+    "store_id",
+    "now_ms",
+    "not_ready",
+    "answered",
+    "queues_of",
+}
 
 
 def test_every_way_is_known_here() -> None:

@@ -11,7 +11,19 @@ from web_sites import site
 from brokers import BrokerProcess, running_broker
 from tallystick import AsyncClient
 
-LARGE = {"aiohttp", "grpc", "pyarrow", "pydantic", "pyspark", "rich", "sqlalchemy", "typer", "yarl"}
+LARGE = {
+    "aiohttp",
+    "cryptography",
+    "grpc",
+    "jwt",
+    "pyarrow",
+    "pydantic",
+    "pyspark",
+    "rich",
+    "sqlalchemy",
+    "typer",
+    "yarl",
+}
 # At its end the broker tells what it has loaded.
 TELL = """
 import atexit, pathlib, sys

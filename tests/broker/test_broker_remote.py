@@ -19,6 +19,7 @@ from tallystick.broker import writer
 from tallystick.broker.broker import Broker
 from tallystick.broker.config import load_config
 from tallystick.broker.door import BrokerDoor
+from tallystick.core.access import Evidence
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.clock import SystemClock
 from tallystick.core.errors import Moved, StorageFailed, TallystickError
@@ -97,6 +98,8 @@ WAYS: dict[str, Callable[[BrokerDoor], Any]] = {
     "ends": lambda door: door.ends(None, None, 0),
     "wait_for_calls": lambda door: door.wait_for_calls("called", 0),
     "poll_checks": lambda door: door.poll_checks(CheckPoll("shop", "m", 1, 0)),
+    "caller_of": lambda door: door.caller_of(Evidence()),
+    "whoami": lambda door: door.whoami(),
     "now_ms": lambda door: door.now_ms(),
     "cluster": lambda door: door.cluster(),
     "not_ready": lambda door: door.not_ready(),
@@ -106,7 +109,7 @@ WAYS: dict[str, Callable[[BrokerDoor], Any]] = {
 }
 # It says that it blocks; those who use it are seen here, and in the tests of the HTTP interface.
 BLOCKS = {"read"}
-NO_WAYS = {"limits", "store_id"}
+NO_WAYS = {"limits", "of", "open", "store_id"}
 
 
 async def test_no_way_through_the_door_asks_the_server_on_the_event_loop() -> None:
@@ -175,7 +178,8 @@ async def test_while_the_server_is_away_everybody_is_told_why_and_work_goes_on_w
     async with remote(server) as broker, heartbeat() as heart:
         await broker.do(Prepare("kept", "shop", MESSAGES, Check(after_ms=60_000)))
         server.away = "the server is shutting down"
-        with pytest.raises(StorageFailed, match="cannot be reached: the server is shutting down") as refused:
+        told = r"^the server is shutting down \(the shared store cannot be used\)$"
+        with pytest.raises(StorageFailed, match=told) as refused:
             await broker.do(Prepare("refused", "shop", MESSAGES))
         assert (refused.value.status, refused.value.retryable) == (503, True)
         for look in (broker.door.transaction("kept"), broker.door.fetch("orders", 0, 0, 10, 1_000, 0)):

@@ -1,4 +1,4 @@
-"""The monkey on a cluster: brokers on one PostgreSQL, which take over from each other while they and it are struck."""
+"""The monkey on a cluster: brokers on one server, which take over from each other while they and it are struck."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chaos_support import DAMAGES, Left, chaos, command, failed, judged, judged_after, living
@@ -13,6 +14,8 @@ from chaos_support import DAMAGES, Left, chaos, command, failed, judged, judged_
 from eventually import eventually
 from servers import postgres_server
 from shared_stores import url_of
+from tallystick.chaos.engines import check_store
+from tallystick.core.errors import InvalidRequest
 from tallystick.link import Link
 from tallystick.local import LocalBroker
 
@@ -65,38 +68,52 @@ def test_without_damage_nothing_is_found_on_a_cluster(left: Left) -> None:
 
 
 @pytest.mark.full
-def test_a_server_of_the_runs_own_is_killed_as_well_and_gone_at_the_end(tmp_path: Path) -> None:
-    directory, before = tmp_path / "work", data_directories()
-    options = [*SHORT, "--seconds", "6", "--seed", "1", "--store", "postgresql", "--directory", str(directory)]
+@pytest.mark.parametrize("engine", ["postgresql", "mysql", "redis"])
+def test_a_server_of_the_runs_own_is_killed_as_well_and_gone_at_the_end(tmp_path: Path, engine: str) -> None:
+    directory, before = tmp_path / "work", data_directories(engine)
+    options = [*SHORT, "--seconds", "6", "--seed", "1", "--store", engine, "--directory", str(directory)]
     code, result = chaos(*options)
     (mode,) = result["modes"]
     assert (code, failed(mode)) == (0, set())
     assert mode["struck"]["engine"] == {"kill": 1}
     assert mode["takeovers"] > 0
     assert not directory.exists()
-    assert data_directories() <= before
+    assert data_directories(engine) <= before
     eventually(lambda: not living(tmp_path))
 
 
-def data_directories() -> set[Path]:
+def data_directories(engine: str) -> set[Path]:
     """Of servers that are a run's own."""
-    return set(Path(tempfile.gettempdir()).glob("tallystick-chaos-postgresql-*"))
+    return set(Path(tempfile.gettempdir()).glob(f"tallystick-chaos-{engine}-*"))
+
+
+@pytest.mark.parametrize("engine", ["mysql", "redis"])
+def test_a_server_that_is_not_installed_is_told(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tallystick.chaos.own_servers.program", lambda name: "")
+    with pytest.raises(InvalidRequest, match=rf"is not installed here \(.*\); name a server, {engine}://user@host"):
+        check_store(engine)
 
 
 def test_a_store_that_is_no_address_of_one_server_is_refused() -> None:
     for store in ("oracle", "postgresql://a:1,b:2/db", "oracle://host/db"):
         done = subprocess.run(command("--store", store), capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "--store: postgresql, or the address of one server" in done.stderr
+        assert "--store: " in done.stderr
+        assert "postgresql://" in done.stderr
 
 
 @pytest.mark.full
 def test_a_cluster_that_is_there_is_left_alone(left: Left, url: str, tmp_path: Path) -> None:
     with Link(left.urls[0].partition("/stores/")[0]) as link:
-        before = link.get("cluster")
+        before = owners(link)
         done = subprocess.run(
             command("--store", url, "--directory", str(tmp_path / "work")), capture_output=True, text=True
         )
         assert (done.returncode, done.stdout) == (2, "")
         assert "there is a cluster already" in done.stderr
-        assert link.get("cluster") == before
+        assert owners(link) == before
+
+
+def owners(link: Link) -> list[Any]:
+    """Of the stores, with their epochs."""
+    return list(link.get("cluster")["stores"])

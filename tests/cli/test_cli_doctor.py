@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from command_line import Done, Post, tallystick
 
+from brokers import running_broker
 from tallystick.cli.doctor.environment import wanted_packages
+from tallystick.core.tokens import new_token
 
 BROKER_ONLY = "--no-environment"
 
@@ -35,6 +37,17 @@ def test_a_healthy_machine_and_broker(url: str, tmp_path: Path) -> None:
     subjects |= {"broker", "version", "ready", "clock", "pending", "parked", "consumers", "calls", "called services"}
     assert subjects <= findings(done).keys()
     assert done.json()["ok"] is True
+
+
+def test_what_a_token_may_not_look_at_is_no_problem(tmp_path: Path) -> None:
+    token, token_id, digest = new_token()
+    known = {"name": "shop", "id": token_id, "token_sha256": digest, "roles": ["producer"], "topics": ["orders.*"]}
+    (tmp_path / "token").write_text(token)
+    with running_broker(auth="tokens", static_tokens=[known], token=token) as broker:
+        done = tallystick("doctor", BROKER_ONLY, "--json", "--token-file", str(tmp_path / "token"), url=broker.url)
+    assert done.code == 0, done.out
+    notes = [one["text"] for one in findings(done).values() if one["status"] == "note"]
+    assert any("not looked at: shop may not" in text for text in notes), done.out
 
 
 def test_people_get_a_line_for_each_and_a_verdict(url: str, tmp_path: Path) -> None:
@@ -94,7 +107,8 @@ def impostor(clock_ahead: float = 0.0, **changed: Any) -> Iterator[str]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, content = answers[self.path.partition("?")[0]]
+            unknown = 404, {"code": "not_found", "detail": "there is no such address"}
+            status, content = answers.get(self.path.partition("?")[0], unknown)
             body = json.dumps({"now_ms": round((time.time() + clock_ahead) * 1000), **content}).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))

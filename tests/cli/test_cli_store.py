@@ -13,12 +13,14 @@ import psycopg
 import pytest
 from command_line import Done, command, environment, one_line, tallystick
 
+from brokers import running_broker
 from eventually import eventually
 from servers import Server
 from shared_stores import url_of
 from tallystick.core.errors import StorageFailed
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Send
+from tallystick.store.protocol import PutTopic
 from tallystick.store.rocksdb import open_rocksdb
 from tallystick.store.shared.opening import open_shared, server_at
 
@@ -105,7 +107,7 @@ def test_what_cannot_be_copied_is_told_in_one_line(data: Path, shared: Shared, t
     assert not (tmp_path / "nothing").exists()
     assert "there is no store" in one_line(copy(shared.url, tmp_path / "x", "--from-store", "5").err)
     assert "has no number" in one_line(copy(data, shared.url, "--from-store", "1").err)
-    assert "'ftp' is none of" in one_line(copy(data, "ftp://host/x").err)
+    assert "begins with none of postgresql://" in one_line(copy(data, "ftp://host/x").err)
     weak = tallystick("store", "copy", str(data), shared.url)
     assert "may lose what it has acknowledged" in one_line(weak.err)
     with contextlib.closing(open_rocksdb(data)):
@@ -117,6 +119,39 @@ def test_a_store_is_not_copied_onto_itself(data: Path, shared: Shared) -> None:
     copy(data, shared.url)
     assert "taken by somebody else" in one_line(copy(shared.url, shared.url, "--force").err)
     assert (sent_to(data), sent(shared.url)) == (len(SENT), len(SENT))
+
+
+def test_a_store_is_not_put_under_two_numbers_of_a_cluster_to_be(data: Path, shared: Shared, tmp_path: Path) -> None:
+    assert copy(data, shared.url).code == 0
+    twice = copy(data, shared.url, "--to-store", "1")
+    assert twice.code == 5
+    assert "is on this server already, under the number 0" in one_line(twice.err)
+    assert copy(data, shared.url, "--force").code == 0
+    with running_broker(store=shared.url, stores=2, allow_weak_durability=True) as broker:
+        assert tallystick("topics", "show", "orders", url=broker.url).code == 0
+
+
+def test_it_is_told_what_a_target_holds(data: Path, shared: Shared) -> None:
+    with contextlib.closing(open_shared(shared.url, 0, allow_weak_durability=True)) as store:
+        store.write([PutTopic("invoices", 4), PutTopic("bills")], 1_700_000_000_000)
+    assert "(topics: 2 (bills, invoices), messages: 0, transactions: none)" in one_line(copy(data, shared.url).err)
+    assert copy(data, shared.url, "--to-store", "1").code == 0
+    assert "(topics: 1 (orders), messages: 50, transactions: some)" in copy(data, shared.url, "--to-store", "1").err
+
+
+def test_messages_of_other_stores_are_told_when_one_is_copied_back(data: Path, shared: Shared, tmp_path: Path) -> None:
+    assert copy(data, shared.url, "--to-store", "1").code == 0
+    alone = copy(shared.url, tmp_path / "alone", "--from-store", "1")
+    assert "not copied" not in alone.err
+    with contextlib.closing(open_shared(shared.url, 2, allow_weak_durability=True)) as store:
+        store.write([Send([OutgoingMessage("orders", b"v")] * 3, "gid")], 1_700_000_000_000)
+        other = store.id
+    open_shared(shared.url, 0, allow_weak_durability=True).close()
+    back = copy(shared.url, tmp_path / "back", "--from-store", "1")
+    assert back.code == 0
+    assert f"messages of other stores were not copied: store 2 ({other}) with 3; " in back.err
+    again = copy(shared.url, tmp_path / "again", "--from-store", "1", "--json").json()
+    assert again["not_copied"] == [{"number": 2, "store": other, "messages": 3}]
 
 
 # --- killed in the middle ------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from cutting_proxy import lossy_proxy
 from eventually import eventually
 from servers import Server
 from tallystick import AsyncClient, Client, Message, errors
-from tallystick.client.consumers import subscription
+from tallystick.client.consumers import offsets, subscription
 
 ways = pytest.mark.parametrize("by", ["inbox", "offset"])
 
@@ -408,3 +408,29 @@ def test_a_handler_may_be_any_callable(bank: Bank) -> None:
         asynchronous=False, topic="t", group="g", handler=Handler(), exactly_once=bank.open
     )
     assert made.with_connection
+
+
+def test_an_offset_that_could_not_be_shown_is_shown_later(
+    broker: BrokerProcess,
+    bank: Bank,
+    topic: str,
+    group: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Otherwise a group that has read everything would seem to be behind until the next message comes."""
+    fill(broker.url, topic, 3, queues=1)
+    monkeypatch.setattr(offsets, "WAIT_SECONDS", 0.2)
+    caplog.set_level("DEBUG", "tallystick.client")
+
+    def handle(message: Message, connection: Any) -> None:
+        bank.note(connection, message.text)
+
+    with lossy_proxy(broker.port) as proxy, Client(proxy.url, timeout=1) as ts:
+        proxy.refusing = b"mirror"
+        ts.subscribe(topic, group=group, exactly_once=bank.open, by="offset")(handle)
+        ts.start()
+        eventually(lambda: "an offset could not be shown" in caplog.text)
+        proxy.refusing = None
+        eventually(lambda: ts.offsets(group, topic).queues[0].offset == 3, "an offset that is shown")
+    assert bank.notes() == ["000", "001", "002"]

@@ -20,6 +20,16 @@ from tallystick.local import free_port
 
 HERE = Path(__file__).parent
 START = 10_000
+FAST = {
+    "check_timeout": "5s",
+    "check_interval": "200ms",
+    "check_interval_cap": "1s",
+    "call_retry_first": "100ms",
+    "call_retry_cap": "500ms",
+    "call_probe": "100ms",
+    "call_probe_cap": "300ms",
+    "log_level": "warning",
+}
 # As dtm's own documentation has it.
 BARRIER_TABLE = """
 create table if not exists dtm_barrier.barrier (

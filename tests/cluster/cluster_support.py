@@ -52,6 +52,9 @@ class Switch:
     def forget(self, member_id: str) -> None:
         self._through().forget(member_id)
 
+    def peer_key(self) -> bytes:
+        return self._through().peer_key()
+
     def close(self) -> None:
         """The registry is everybody's."""
 

@@ -100,14 +100,14 @@ class Schedule:
 
     def _crash(self, node: SimNode) -> None:
         node.crash()
-        self.world.later(self.world.random.uniform(100, 5_000), node.start)
+        self.world.later(self.world.random.uniform(100, 5_000), lambda: self._again(node))
 
     def _leave(self, node: SimNode) -> None:
         node.membership.leave()
         self.world.later(self.world.random.uniform(2_000, 6_000), lambda: self._again(node))
 
     def _again(self, node: SimNode) -> None:
-        node.crash()  # if it has not ended by itself: it was told to often enough
+        node.crash()  # if it has not ended by itself, or was started meanwhile: one life at a time
         node.start()
 
     def _cut_from_engine(self, node: SimNode) -> None:

@@ -23,8 +23,8 @@ STORES = 7
 class Party:
     """A member with its own clock, which does at once all that a look tells it to do."""
 
-    def __init__(self, name: str, registry: MemoryCluster) -> None:
-        self.membership = Membership(Member(name, name, f"http://{name}"))
+    def __init__(self, name: str, registry: MemoryCluster, address: str = "") -> None:
+        self.membership = Membership(Member(name, name, f"http://{address or name}"))
         self.registry = registry
         self.monotonic = sum(map(ord, name)) * 1_000  # nobody's clock has begun when another's has
 
@@ -110,6 +110,49 @@ def test_the_stores_of_one_who_died_are_taken_after_a_lease_and_not_before() -> 
     world.assert_even()
 
 
+def test_whoever_joins_does_not_leave_stores_to_the_dead() -> None:
+    """It cannot know yet that they are dead, and their turn would never come."""
+    world = Parties("a")
+    for name in ("dead", "gone"):
+        world.registry.look(Member(name, name, f"http://{name}", beat=7))
+    world.settle()  # "a" knows that they are dead
+    world.parties["b"] = Party("b", world.registry)
+    world.tick(2 * (STORES // 2) + 2)  # each store is given and taken at once
+    world.assert_even()
+
+
+def test_whoever_comes_back_to_its_address_need_not_wait_for_its_own_lease() -> None:
+    world = Parties("a", "b")
+    world.settle()
+    dead = world.parties.pop("b")
+    world.parties["c"] = Party("c", world.registry, address="b")
+    world["c"].tick()
+    assert world["c"].membership.alive("b")  # it may be an error in the settings
+    for _ in range(LEASE_MS // 3 // TICK_MS):
+        world["c"].tick()
+    assert not world["c"].membership.alive("b")
+    assert world["c"].held.keys() == dead.held.keys()
+    assert world["c"].membership.twins() == []
+
+
+def test_two_who_live_at_one_address_are_told_and_steal_nothing_from_each_other() -> None:
+    world = Parties("a")
+    world.parties["b"] = Party("b", world.registry, address="a")
+    world.settle()
+    world.assert_even()
+    assert world["a"].membership.twins() == ["b"]
+    assert world["b"].membership.twins() == ["a"]
+    assert all(todo == Todo() for todo in world.tick(100))
+
+
+def test_a_loopback_address_is_no_address_for_another_machine() -> None:
+    world = Parties("a", "b")
+    world.parties["c"] = Party("c", world.registry, address="127.0.0.1:7440")
+    world.settle()
+    assert world["c"].membership.strangers() == ["a", "b"]
+    assert world["a"].membership.strangers() == []
+
+
 def test_one_who_slept_through_its_death_learns_of_it_with_its_first_look() -> None:
     world = Parties("a", "b")
     world.settle()
@@ -167,8 +210,9 @@ def test_a_claim_whose_answer_was_lost_is_given_up_by_one_who_leaves() -> None:
 
 def test_what_is_ours_by_name_only_is_not_taken_to_be_given_away() -> None:
     world = Parties("a", "b")
-    world["a"].tick(loses_answers=True)
-    world["b"].tick()
+    for _ in range(2):  # "b" is seen to beat
+        world["a"].tick(loses_answers=True)
+        world["b"].tick()
     todo = world["a"].tick()
     assert todo.give
     assert not set(todo.give) & set(todo.take)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cluster_support import Cluster, Site, cluster_of
+from cluster_support import TICK_MS, Cluster, Site, cluster_of
 
 from eventually import eventually_async
+from tallystick.broker.cluster import node
 from tallystick.core.errors import Moved
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
@@ -38,6 +39,23 @@ async def test_a_store_is_called_the_same_in_the_registry_and_by_its_broker() ->
     async with cluster_of(2, "a") as cluster:
         for store_id in cluster.ids:
             assert cluster.sites["a"].broker(store_id).door().store_id == store_id
+
+
+async def test_all_know_the_clusters_key_from_their_first_look_on() -> None:
+    async with cluster_of(2, "a", "b") as cluster:
+        assert {site.node.peer_key for site in cluster.sites.values()} == {cluster.registry.peer_key()}
+
+
+async def test_a_key_that_has_become_another_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a failover of an engine that has taken the first one back."""
+    monkeypatch.setattr(node, "KEY_MS", TICK_MS)
+    async with cluster_of(2, "a", "b") as cluster:
+        monkeypatch.setattr(cluster.registry, "_peer_key", b"another")
+
+        async def learnt() -> bool:
+            return {site.node.peer_key for site in cluster.sites.values()} == {b"another"}
+
+        await eventually_async(learnt, "the new key at both nodes")
 
 
 async def test_what_was_acknowledged_is_there_after_a_death() -> None:

@@ -224,8 +224,10 @@ def test_many_brokers_make_the_same_cluster_at_once(url: str) -> None:
 
 
 def test_a_store_from_before_the_cluster_keeps_its_id(url: str) -> None:
-    alone = open_shared(url, 1, allow_weak_durability=True)
     registry = registry_at(url)
+    assert registry.stored_ids() == {}
+    alone = open_shared(url, 1, allow_weak_durability=True)
+    assert registry.stored_ids() == {1: alone.id}
     registry.make(2)
     (_, holding) = registry.look(member("a")).holdings
     assert holding.id == alone.id
@@ -267,7 +269,7 @@ def test_a_server_that_is_not_there_is_away(scheme: str) -> None:
 
 
 def test_not_every_server_holds_a_cluster() -> None:
-    with pytest.raises(ConfigError, match="'ftp' is none of postgresql, mysql, redis"):
+    with pytest.raises(ConfigError, match="begins with none of postgresql:"):
         registry_at("ftp://somewhere")
 
 

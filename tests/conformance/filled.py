@@ -10,6 +10,7 @@ from call_transactions import prepare as prepare_calls
 from columns import in_columns, laying_down_little
 from engines import Place, message, prepare
 
+from tallystick.core.access import Grant
 from tallystick.core.ops import (
     Ack,
     Check,
@@ -22,9 +23,21 @@ from tallystick.core.ops import (
     Rollback,
     Send,
 )
+from tallystick.core.token_records import TokenRecord
 from tallystick.core.wire import TableName
 from tallystick.store.kv.store import KvStore
-from tallystick.store.protocol import ClaimChecks, DeleteTopic, FailChecks, PutTopic, Subscribe, TableQuery, TrimTo
+from tallystick.store.protocol import (
+    Audited,
+    AuditQuery,
+    ClaimChecks,
+    DeleteTopic,
+    FailChecks,
+    PutToken,
+    PutTopic,
+    Subscribe,
+    TableQuery,
+    TrimTo,
+)
 
 PENDING, LEASED = "g-pending", "g-leased"
 
@@ -34,6 +47,7 @@ def fill(place: Place) -> str:
     _transactions(place)
     _batches(place)
     _calls(place)
+    _access(place)
     place.do(PutTopic("gone", 2))
     place.do(Send([message("x", "gone")]))
     place.do(DeleteTopic("gone"))
@@ -80,6 +94,13 @@ def _calls(place: Place) -> None:
     finish(place, "g-failed", "failure", error="no")
 
 
+def _access(place: Place) -> None:
+    for number in range(12):
+        grants = (Grant(("producer",), topics=(f"orders.{number}.*",)),)
+        record = TokenRecord(f"t{number}", f"id{number}", "digest", grants, place.now, expires_at=place.now + 1)
+        place.do(Audited(PutToken(record), "ann", "token", "10.0.0.1", "create token", record.name))
+
+
 def _consumers(place: Place) -> str:
     acked, given_back, *_, held = place.receive("g", max=9)
     place.do(Ack("g", [acked.receipt]))
@@ -107,6 +128,8 @@ def contents(store: KvStore) -> dict[str, Any]:
             "groups": store.groups(),
             "ledgers": store.ledgers("", 100),
             "counts": store.counts(),
+            "tokens": store.tokens(),
+            "audit": _all(lambda after: store.audit(AuditQuery(5, after))),
             "channels": sorted(store.channels(), key=lambda one: one.id),
             "tables": {table: _table(store, table) for table in get_args(TableName)},
         },

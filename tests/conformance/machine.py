@@ -13,11 +13,14 @@ from columns import in_columns, laying_down_little
 from engines import Place, open_place
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from machine_access import AccessRules
 from machine_calls import PLANS, CallRules, calls_of, options_of, word
 from model import CHECK_AFTER, CHECK_CAP, CHECK_FIRST, DEDUP, MAX_ATTEMPTS, MAX_CHECKS, Model, Text, Visible
+from model_access import AUDIT_RETENTION, MOST_TOKENS
 from model_calls import MAX_TRIES, RETRY_CAP, RETRY_FIRST, Plan
 
 from tallystick.core.backoff import Backoff
+from tallystick.core.limits import Limits
 from tallystick.core.message import OutgoingMessage, StoredMessage
 from tallystick.core.ops import (
     Ack,
@@ -53,7 +56,9 @@ from tallystick.store.protocol import (
 SETTINGS = StoreSettings(
     checks=CheckDefaults(CHECK_AFTER, MAX_CHECKS, Backoff(CHECK_FIRST, CHECK_CAP, jitter=0.0)),
     default_queues=2,
+    limits=Limits(tokens=MOST_TOKENS),
     dedup_retention_ms=DEDUP,
+    audit_retention_ms=AUDIT_RETENTION,
     max_attempts=MAX_ATTEMPTS,
     calls=Backoff(RETRY_FIRST, RETRY_CAP, jitter=0.0),
     max_call_attempts=MAX_TRIES,
@@ -72,7 +77,7 @@ def visible(message: StoredMessage) -> Visible:
     return Visible((message.topic, message.key, message.value.decode()), message.gid, message.sequence)
 
 
-class StoreMachine(CallRules, RuleBasedStateMachine):
+class StoreMachine(CallRules, AccessRules, RuleBasedStateMachine):
     engine = "memory"
 
     def __init__(self) -> None:
@@ -224,6 +229,12 @@ class StoreMachine(CallRules, RuleBasedStateMachine):
         self.model.expire_parts()
         self.model.promote()
         self.model.expire_tombstones()
+
+    @rule()
+    def much_later(self) -> None:
+        self.wait(DEDUP)
+        self.sweep()
+        self.expire_audit()
 
     @rule()
     def reopen(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from model_access import AccessModel
 from model_calls import CallsModel, Plan
 
 Text = tuple[str, str | None, str]  # topic, key, value
@@ -64,6 +65,7 @@ class Model:
     settled: set[tuple[str, Visible]] = field(default_factory=set)
     forgotten: int = 0  # tombstones that have expired
     calls: CallsModel = field(init=False)
+    access: AccessModel = field(default_factory=AccessModel)
 
     def __post_init__(self) -> None:
         self.calls = CallsModel(self.now)
@@ -120,6 +122,7 @@ class Model:
         for name, _ in parts:
             self.drop_part(name)
         self.resolve(gid, "committed", claimed)
+        self.transactions[gid].group = app
         self.ledger[app] = version
         return "ok"
 

@@ -16,9 +16,21 @@ from shared_stores import SHARED_FULL
 from tallystick.core.calls import CallResult
 from tallystick.core.ops import Commit, OpResult, Rollback
 from tallystick.core.transaction import CheckState, Prepared, Resolved
-from tallystick.store.kv import calls, checks, keys, leases, lives, parts, tombstones, transactions
+from tallystick.store.kv import (
+    audit,
+    calls,
+    checks,
+    guards,
+    keys,
+    leases,
+    lives,
+    parts,
+    tokens,
+    tombstones,
+    transactions,
+)
 from tallystick.store.kv.batch import Batch
-from tallystick.store.protocol import FinishCalls, Progress
+from tallystick.store.protocol import Audited, DropToken, FinishCalls, Progress
 
 EXAMPLES = {"memory": 300, "rocksdb": 100, "postgresql": 40, "mysql": 40, "redis": 40}
 BOUNDED = settings(
@@ -54,6 +66,7 @@ checks_claim_one, checks_after, leases_held = checks._claim_one, checks.after_un
 calls_settle, calls_line_up, calls_put_in_line = calls.settle, calls._line_up, calls._put_in_line
 calls_try_again = calls._try_again
 lives_last = lives.last
+tokens_drop = tokens.drop
 
 
 # --- seeded bugs -----------------------------------------------------------------------------------------------------
@@ -145,6 +158,17 @@ def forgets_other_queues(batch: Batch, name: str) -> lives.Ended:
     return lives.Ended(ended.created_at, ended.ends[:1], ended.receivers, ended.readers)
 
 
+def writes_down_first(batch: Batch, op: Audited, handlers: Any) -> Any:
+    audit.write_down(batch, op)
+    return handlers[type(op.op)](batch, op.op)
+
+
+def drops_from_memory_only(batch: Batch, op: DropToken) -> None:
+    """It is there again once the store is opened anew."""
+    tokens_drop(batch, op)
+    batch.changes.keys["index"].pop(keys.TOKEN.key(op.name), None)
+
+
 BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a rollback leaves no tombstone": (transactions, "rollback", no_tombstone),
     "a second commit appends again": (transactions, "commit", commit_twice),
@@ -165,6 +189,11 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "calls are forgotten before they are made": (tombstones, "_forget", forgets_unfinished),
     "a topic made again begins at 0": (lives, "last", lambda *_: lives.NEVER),
     "a topic made again remembers its first queue only": (lives, "last", forgets_other_queues),
+    "the guard of a transaction is forgotten": (guards, "_may_touch", lambda *_: True),
+    "answers for other groups are taken": (checks, "covers", lambda *_: True),
+    "a deed is not written down": (audit, "write_down", lambda *_: None),
+    "a deed that was refused is written down": (audit, "audited", writes_down_first),
+    "a revoked token comes back": (tokens, "drop", drops_from_memory_only),
 }
 
 

@@ -44,6 +44,9 @@ def test_an_address_is_taken_apart() -> None:
         "http://[::1",
         "http://a?b=c",
         "http://a#b",
+        "not a url",
+        "http://broker one:7440",
+        "http://broker\x7f:7440",
     ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:

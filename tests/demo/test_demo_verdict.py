@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tallystick.demo.verdict import Evidence, Judgement, Line, passed
+from tallystick.demo.verdict import Judgement, Line, RunEvidence, passed
 from tallystick.demo.verdict import judge as judge_with
 
-RIGHT = Evidence(
+RIGHT = RunEvidence(
     wished={1, 2, 3, 4},
     debited=[(1, 10), (2, 20), (3, 30)],
     refused={4},
@@ -29,12 +29,12 @@ KINDS = ("lost", "duplicated", "ghost", "contradictory", "in_doubt", "late")
 CLEAN: dict[str, tuple[int, list[str]]] = {kind: (0, []) for kind in KINDS}
 
 
-def judge(evidence: Evidence) -> list[Line]:
+def judge(evidence: RunEvidence) -> list[Line]:
     """As it is done where Spark cannot run."""
     return judge_with(evidence, SKIPPED)
 
 
-def broken(evidence: Evidence) -> set[str]:
+def broken(evidence: RunEvidence) -> set[str]:
     return {line.claim for line in judge(evidence) if not line.holds}
 
 
@@ -74,7 +74,7 @@ def test_each_kind_of_wrong_run_fails_with_its_own_claim(wrong: dict[str, Any], 
 
 
 def test_a_run_in_which_nothing_happened_proves_nothing() -> None:
-    empty = Evidence(set(), [], set(), [], [], set(), set(), 0, 0, 0, 0)
+    empty = RunEvidence(set(), [], set(), [], [], set(), set(), 0, 0, 0, 0)
     assert broken(empty) == {"something was there to be shown"}
 
 

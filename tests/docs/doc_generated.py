@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from doc_pages import ROOT
+from doc_tables_access import access, roles
 from doc_tables_api import async_client, barrier_names, bodies, check_back_handlers, client, extensions, others, routes
 from doc_tables_broker import broker_errors, check_answers, configuration, limits, metrics, tables
 from doc_tables_cli import commands, exit_codes, library_errors
@@ -17,6 +18,7 @@ from doc_tables_supported import databases, frameworks
 from doc_tables_testing import fixtures, kit, steps
 
 PIECES: dict[str, Callable[[], str]] = {
+    "access": access,
     "async client": async_client,
     "barrier": barrier_names,
     "bodies": bodies,
@@ -32,6 +34,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "limits": limits,
     "metrics": metrics,
     "other names": others,
+    "roles": roles,
     "routes": routes,
     "supported databases": databases,
     "supported frameworks": frameworks,

@@ -42,7 +42,7 @@ def type_name(kind: inspect.Type) -> str:
         return f"[{kind.cls.__name__}](#{kind.cls.__name__.lower()})"
     if isinstance(kind, inspect.LiteralType):
         return " or ".join(f"`{value}`" for value in kind.values)
-    if isinstance(kind, inspect.ListType):
+    if isinstance(kind, inspect.ListType | inspect.VarTupleType):
         return f"list of {_grouped(kind.item_type)}"
     if isinstance(kind, inspect.DictType):
         return f"map of {_grouped(kind.key_type)} to {_grouped(kind.value_type)}"
@@ -78,6 +78,6 @@ def default_of(field: inspect.Field) -> str:
     if field.default is field.default_factory is msgspec.NODEFAULT:
         return "absent"
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-    if isinstance(value, msgspec.Struct) or value in ([], {}):
+    if isinstance(value, msgspec.Struct) or value in ([], {}, ()):
         return "empty"
     return f"`{msgspec.json.encode(value).decode()}`"

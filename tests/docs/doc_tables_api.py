@@ -86,7 +86,7 @@ def _gather(kind: inspect.Type, found: set[type]) -> None:
     elif isinstance(kind, inspect.UnionType):
         for one in kind.types:
             _gather(one, found)
-    elif isinstance(kind, inspect.ListType):
+    elif isinstance(kind, inspect.ListType | inspect.VarTupleType):
         _gather(kind.item_type, found)
     elif isinstance(kind, inspect.DictType):
         _gather(kind.value_type, found)
@@ -155,12 +155,12 @@ def barrier_names() -> str:
 
 
 # What users never call: it is public between modules of the library only.
-_INTERNAL = ("after_fork", "by_group", "on_the_wire")
+_INTERNAL = ("after_fork", "by_group", "claim", "on_the_wire", "prove")
 
 
 def class_text(kind: type, level: int = 2) -> str:
     title = "#" * level
-    made_by_users = kind in (tallystick.Client, tallystick.CheckBack, MemoryBroker, CrashAt)
+    made_by_users = kind in (tallystick.Client, tallystick.CheckBack, tallystick.Verifier, MemoryBroker, CrashAt)
     parts = [f"{title} {kind.__name__}\n"]
     if made_by_users:
         parts.append(_signature(kind.__name__, kind) + "\n")

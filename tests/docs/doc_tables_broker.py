@@ -11,10 +11,11 @@ import msgspec
 from doc_tables import first_sentence, table, type_name
 from msgspec import inspect
 
+from tallystick.api.serving.crowd import Crowd
 from tallystick.barrier import create_tables
 from tallystick.barrier.operations import table_definitions
 from tallystick.broker.checkback.urls import _WORDS
-from tallystick.broker.config import Config
+from tallystick.broker.config import TABLES, Config, is_duration
 from tallystick.broker.metrics import Metrics, StoreCollector
 from tallystick.cli.flags import HELP, duration
 from tallystick.core import errors
@@ -34,7 +35,9 @@ def configuration() -> str:
 
 
 def _kind(field: msgspec.structs.FieldInfo, known: inspect.Field) -> str:
-    if Config.__annotations__[field.name] == "Duration":
+    if field.name in TABLES:
+        return "list of tables"
+    if is_duration(field.name):
         return "duration"
     if get_origin(field.type) is Literal:
         return " or ".join(f"`{value}`" for value in get_args(field.type))
@@ -61,7 +64,7 @@ def metrics() -> str:
     with closing(store):
         collector = StoreCollector(store, held)
         collector.counts = store.counts()
-        families = [*held.registry.collect(), *collector.collect()]
+        families = [*held.registry.collect(), *collector.collect(), *Crowd().collect()]
     labels = {one._name: one._labelnames for one in vars(held).values() if hasattr(one, "_labelnames")}
     rows = []
     for family in sorted(families, key=lambda family: family.name):
@@ -74,6 +77,7 @@ def metrics() -> str:
 
 # Raised where no request is being answered: at a broker's start, or by the library on its own account.
 NOT_ANSWERED = (
+    errors.Unproven,
     errors.AlreadyCommitted,
     errors.BrokerUnavailable,
     errors.BrokerUnreachable,

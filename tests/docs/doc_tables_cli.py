@@ -7,19 +7,18 @@ from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any
 
-import typer
 from doc_tables import first_sentence, table
 from doc_tables_broker import NOT_ANSWERED
 
 from tallystick.broker.config import Config
-from tallystick.cli import build
+from tallystick.cli import command_line
 from tallystick.cli.options import EXIT_CODES
 from tallystick.core import errors
 from tallystick.core.errors import TallystickError
 
 
 def commands() -> str:
-    root = typer.main.get_command(build([]))
+    root = command_line([])
     parts = []
     for path, command in _leaves(root, ()):
         usage = " ".join(["tallystick", *path, *_arguments(command)])
@@ -48,7 +47,8 @@ def _arguments(command: Any) -> Iterator[str]:
 
 def _options(command: Any) -> Iterator[list[str]]:
     # Those that every command has, and the settings of a broker, are told elsewhere.
-    left_out = ("url", "as_json", *(Config.__struct_fields__ if command.name == "serve" else ()))
+    given_once = ("url", "as_json", "token_file", "ca_file", "cert_file", "key_file")
+    left_out = (*given_once, *(Config.__struct_fields__ if command.name == "serve" else ()))
     for parameter in command.params:
         if parameter.param_type_name != "option" or parameter.hidden or parameter.name in left_out:
             continue

@@ -23,6 +23,7 @@ from pymysql.constants import COMMAND
 
 from tallystick.client import transactions
 from tallystick.client.connection import questions
+from tallystick.client.connection.exchange import RequestHead
 from tallystick.client.connection.loop_wire import LoopWire, LoopWireConnection
 from tallystick.client.connection.wire import WireConnection
 from tallystick.client.consumers import lanes
@@ -161,8 +162,8 @@ def _send_commit(adapter: Any) -> None:
 def _telling(ask: Any) -> Any:
     """A connection that tells when a request was written."""
 
-    def asked(self: LoopWireConnection, request: bytes) -> Any:
-        answer = ask(self, request)
+    def asked(self: LoopWireConnection, head: RequestHead, body: bytes) -> Any:
+        answer = ask(self, head, body)
         event = _written.get()
         if event is not None:
             event.set()
@@ -195,9 +196,9 @@ def _watch_wire(moments: Moments) -> None:
     send, receive = WireConnection.send, WireConnection.receive
     sent: dict[WireConnection, str] = {}
 
-    def watched_send(self: WireConnection, request: bytes, seconds: float) -> None:
-        sent[self] = _kinds(request.partition(b"\r\n\r\n")[2])
-        send(self, request, seconds)
+    def watched_send(self: WireConnection, head: RequestHead, body: bytes, seconds: float) -> None:
+        sent[self] = _kinds(body)
+        send(self, head, body, seconds)
 
     def watched_receive(self: WireConnection) -> Any:
         moments.reach(f"{sent[self]} request in flight")

@@ -89,7 +89,7 @@ def test_a_server_that_cannot_be_reached_is_told_of_and_nothing_is_acknowledged(
 ) -> None:
     store = opener(url_of(server, database, proxy.port))(StoreSettings())
     proxy.arm("before")
-    with pytest.raises(StorageFailed, match="cannot be reached"):
+    with pytest.raises(StorageFailed, match="shared store cannot be used"):
         store.write([Send([OutgoingMessage("orders", b"x")], "g")], NOW)
     assert store.recover() is None
     proxy.calm()

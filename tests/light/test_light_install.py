@@ -53,7 +53,7 @@ def test_the_page_says_what_every_extra_is_for(installed: Path) -> None:
 
 def test_the_words_for_an_extra_know_what_it_brings(installed: Path) -> None:
     """`extras.py` cannot read the package's own description: it may be asked where there is none."""
-    modules = {"grpcio": "grpc", "grpcio_reflection": "grpc_reflection"}
+    modules = {"grpcio": "grpc", "grpcio_reflection": "grpc_reflection", "pyjwt": "jwt"}
     for extra, (_, known) in extras.EXTRAS.items():
         alone = {one.name for one in of_package(installed, [extra])} - {one.name for one in of_package(installed)}
         named = {modules.get(name.replace("-", "_"), name.replace("-", "_")) for name in alone}

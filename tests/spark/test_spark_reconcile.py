@@ -355,9 +355,10 @@ def test_producers_whose_database_is_not_given_are_left_alone(
 @pytest.mark.full
 def test_a_window_leaves_out_what_began_before_it(spark: SparkSession, damaged: tuple[World, Counter[Finding]]) -> None:
     world, _ = damaged
-    now = world.broker.info()["now_ms"]
-    later = world.settings(since_ms=now + 1)
     broker = world.broker
+    now = broker.info()["now_ms"]
+    later = world.settings(since_ms=now + 1)
+    eventually(lambda: broker.info()["now_ms"] > now)
     broker.do(Commit(broker.prepare("ghost-in-window", "nobody")))
     assert set(found(reconcile(spark, later))) == {("no_barrier_row", "ghost-in-window")}
     nothing = reconcile(spark, world.settings(since_ms=now - 600_000_000, until_ms=now - 599_000_000))

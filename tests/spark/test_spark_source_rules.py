@@ -57,7 +57,7 @@ def test_options_are_read_in_any_case_and_sparks_own_are_let_through() -> None:
         ({"url": "kafka://a:9092", "topic": "a"}, "'url': 'kafka://a:9092' is no address such as http"),
         ({**ONE, "startingOffset": "latest"}, "did you mean 'startingOffsets'?"),
         ({**ONE, "colour": "red"}, "option 'colour': the source has no such option. It takes: archive, "),
-        ({**ONE, "colour": "red"}, "subscribePattern, table, topic, url"),
+        ({**ONE, "colour": "red"}, "subscribePattern, table, tokenFile, topic, url"),
         ({**ONE, "kafka.bootstrap.servers": "h:1"}, "option 'url'"),
         ({**ONE, "startingOffsets": "middle"}, "'startingOffsets': 'middle' is not one of 'earliest', 'latest'"),
         ({**ONE, "startingOffsets": '{"orders": {"x": 1}}'}, "queue 'x'"),

@@ -200,7 +200,7 @@ def test_a_table_without_partitions_has_no_rows(broker: BrokerProcess) -> None:
     [
         (
             {"table": "queues"},
-            "there is no table 'queues'; the tables are transactions, half, op, offsets, delayed, calls",
+            "there is no table 'queues'; the tables are transactions, half, op, offsets, delayed, calls, audit",
         ),
         ({"table": "transactions", "state": "done"}, "'done' is not one of 'prepared', 'parked', 'pending'"),
         ({"table": "half", "state": "committed"}, "'committed' is not one of"),

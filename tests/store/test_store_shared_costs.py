@@ -11,19 +11,26 @@ from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, OutgoingCall
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Ack, Check, Commit, Prepare, PreparePart, Rollback, Send
+from tallystick.core.token_records import TokenRecord
 from tallystick.store.kv.batch import FORESEEN_AT_ONCE
 from tallystick.store.protocol import (
+    Audited,
+    AuditQuery,
     ClaimCalls,
     ClaimChecks,
     Claimed,
     ClaimedCalls,
+    ExpireAudit,
     ExpireParts,
     ExpireTombstones,
     FailChecks,
     FinishCalls,
+    Guarded,
     HurryAll,
+    OperatorResolve,
     ParkOld,
     Progress,
+    PutToken,
     Receive,
     Received,
     StoreOp,
@@ -165,6 +172,32 @@ def test_what_waits_long_is_hurried(trips: Trips) -> None:
     assert isinstance(hurried, Progress)
     assert hurried.done == COUNT
     assert spent <= 2 * MOST  # found in one walk, and moved in another
+
+
+def test_who_asks_costs_nothing_more(trips: Trips) -> None:
+    body = [OutgoingMessage("orders", b"x")]
+    gids = [f"t{number}" for number in range(4 * COUNT)]
+    trips.of(*(Prepare(gid, "shop", body, Check(after_ms=10)) for gid in gids))
+    spent = []
+    for part in range(4):
+        some = gids[part * COUNT : (part + 1) * COUNT]
+        plain = [OperatorResolve(gid, "committed") for gid in some]
+        guarded = [Guarded(op, ("shop",)) for op in plain]
+        audited = [Audited(op, "ann", "token", "10.0.0.1", "resolve", "t") for op in guarded]
+        trips.take_over()
+        spent.append(trips.of(*(plain, guarded, audited, [Commit(gid) for gid in some])[part])[0])
+    assert len(set(spent)) == 1, spent
+    assert spent[0] <= 3
+
+
+def test_tokens_are_looked_at_in_memory_and_deeds_in_pages(trips: Trips) -> None:
+    for number in range(COUNT):
+        record = TokenRecord(f"t{number}", str(number), "digest", (), 1)
+        trips.of(Audited(PutToken(record), "ann", "token", "", "create_token", record.name))
+    trips.take_over()
+    assert trips.of_look(lambda store: store.tokens()) == 0
+    assert trips.of_look(lambda store: store.audit(AuditQuery(100))) <= 3
+    assert trips.of(ExpireAudit(1_000))[0] == 1
 
 
 def test_groups_that_are_up_to_date(trips: Trips) -> None:

@@ -71,7 +71,7 @@ def test_a_unit_that_was_given_up_cannot_come_in_behind_what_was_read_anew() -> 
     server = FencedMemory()
     store = opened(server)
     server.faults.extend([None, "late", "lost", "lost"])
-    with pytest.raises(StorageFailed, match="cannot be reached"):
+    with pytest.raises(StorageFailed, match="shared store cannot be used"):
         store.write([Send([OutgoingMessage("orders", b"lost")], "lost")], NOW)
     assert store.recover() is not None
     assert server.arrive() == [False]

@@ -12,10 +12,20 @@ import pytest
 from tallystick.core.errors import NotFound, OffsetOutOfRange, StorageFailed
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Check, Prepare, Send
+from tallystick.core.token_records import TokenRecord
 from tallystick.store.kv.engine import Area, Changes, Engine, EngineFailed
 from tallystick.store.kv.store import KvStore
 from tallystick.store.memory import MemoryEngine
-from tallystick.store.protocol import DeleteTopic, PutTopic, StoreOp, StoreSettings, Subscribe, TrimTo
+from tallystick.store.protocol import (
+    DeleteTopic,
+    DropToken,
+    PutToken,
+    PutTopic,
+    StoreOp,
+    StoreSettings,
+    Subscribe,
+    TrimTo,
+)
 from tallystick.store.rocksdb import RocksEngine
 
 
@@ -69,7 +79,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HeldEngin
 def store(engine: HeldEngine) -> KvStore:
     """A store with one topic of two queues that holds ten messages in its first, two chunks of five."""
     made = KvStore("store", lambda: engine, StoreSettings(default_queues=2))
-    made.write([PutTopic("orders", 2)], 1)
+    made.write([PutTopic("orders", 2), PutToken(token("old"))], 1)
     for _ in range(2):
         made.write([Send([OutgoingMessage("orders", b"v", "d") for _ in range(5)])], 2)
     return made
@@ -87,9 +97,14 @@ def seen(store: KvStore) -> dict[str, Any]:
     return {
         "topics": views,
         "channels": store.channels(),
+        "tokens": store.tokens(),
         "slices": slices,
         "offsets": {name: store.offsets_at(name, 2) for name in views},
     }
+
+
+def token(name: str) -> TokenRecord:
+    return TokenRecord(name, name, "digest", (), 1)
 
 
 def prepare(gid: str) -> Prepare:
@@ -104,6 +119,8 @@ UNITS: dict[str, list[StoreOp]] = {
     "messages of a topic that is there": [
         Send([OutgoingMessage("orders", b"v", "d"), OutgoingMessage("orders", b"v")])
     ],
+    "a new token": [PutToken(token("new"))],
+    "a revoked token": [DropToken("old")],
     "all of it": [prepare("t1"), PutTopic("orders", 3), Send([OutgoingMessage("orders", b"v")]), PutTopic("bills", 1)],
 }
 # What a unit removes cannot be read while it is under way, but its topic and its start are still there.
@@ -114,8 +131,8 @@ REMOVALS: dict[str, list[StoreOp]] = {
 }
 
 
-def topics_and_channels(store: KvStore) -> tuple[Any, Any]:
-    return {view.name: view for view in store.topics()}, store.channels()
+def in_memory(store: KvStore) -> tuple[Any, Any, Any]:
+    return {view.name: view for view in store.topics()}, store.channels(), store.tokens()
 
 
 class Writing:
@@ -153,12 +170,12 @@ def test_a_unit_on_its_way_is_seen_by_nobody_and_then_by_everybody(
 
 @pytest.mark.parametrize("unit", REMOVALS)
 def test_what_a_unit_on_its_way_removes_is_gone_with_its_end(store: KvStore, engine: HeldEngine, unit: str) -> None:
-    before = topics_and_channels(store)
+    before = in_memory(store)
     with Writing(store, engine, REMOVALS[unit]):
-        assert topics_and_channels(store) == before
-    after = topics_and_channels(store)
+        assert in_memory(store) == before
+    after = in_memory(store)
     assert after != before
-    assert after == topics_and_channels(KvStore("again", lambda: engine.again(), store.settings))
+    assert after == in_memory(KvStore("again", lambda: engine.again(), store.settings))
 
 
 def test_nobody_reads_past_what_is_being_trimmed(store: KvStore, engine: HeldEngine) -> None:
@@ -180,17 +197,17 @@ def test_a_unit_whose_write_failed_is_not_seen_until_the_store_knows(
     def fail() -> None:
         raise EngineFailed("the disk is full", may_pass=True)
 
-    before = topics_and_channels(store)
+    before = in_memory(store)
     if stays:
         engine.after = fail
     else:
         engine.before = fail
     with pytest.raises(StorageFailed):
         store.write({**UNITS, **REMOVALS}[unit], 3)
-    assert topics_and_channels(store) == before
+    assert in_memory(store) == before
     store._open_engine = engine.again
     assert store.recover()
-    assert (topics_and_channels(store) == before) is not stays
+    assert (in_memory(store) == before) is not stays
 
 
 def test_a_failed_topic_is_nowhere(store: KvStore, engine: HeldEngine) -> None:

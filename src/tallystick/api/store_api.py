@@ -13,7 +13,6 @@ class StoreApi:
     """An ASGI application."""
 
     def __init__(self, broker: Broker) -> None:
-        # Callers are not told apart yet, so one door serves them all.
         self.broker, self.door = broker, broker.door()
         self._native, self._dtm = NativeApi(self.door), DtmHttp(self.door)
 

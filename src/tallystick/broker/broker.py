@@ -8,22 +8,29 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from tallystick.broker.access.addresses import AddressesWay
+from tallystick.broker.access.certificates import CertificatesWay
+from tallystick.broker.access.identities import Identities, IdentityWay
+from tallystick.broker.access.tokens import TokensWay
 from tallystick.broker.admission import Admission
 from tallystick.broker.alerts import Alerts
+from tallystick.broker.caller import ANYBODY, Caller, Callers
 from tallystick.broker.calls.deliverer import Calls, CallSettings
 from tallystick.broker.checkback.databases import BarrierDatabases
 from tallystick.broker.checkback.scheduler import CheckScheduler
 from tallystick.broker.config import Config
-from tallystick.broker.door import ANYBODY, BrokerDoor, Caller
+from tallystick.broker.door import BrokerDoor
 from tallystick.broker.metrics import MAX_LAG_SERIES, Metrics, StoreCollector
 from tallystick.broker.outbound.allow_list import AllowedUrls
 from tallystick.broker.outbound.outbound import Outbound
+from tallystick.broker.outbound.signer import Signer
 from tallystick.broker.sweeps import deliver_delayed, start_sweeps
 from tallystick.broker.threads import on_a_thread
 from tallystick.broker.waiters import Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
 from tallystick.core.errors import ConfigError, Draining, NotAllowed, TallystickError
+from tallystick.core.token_records import TokenRecord
 from tallystick.store.memory import open_memory
 from tallystick.store.protocol import Store, Written
 
@@ -61,7 +68,7 @@ class Broker:
         self.clock = clock or SystemClock()
         self.limits = config.limits()
         self.metrics = Metrics()
-        self._outbound = outbound or Outbound(AllowedUrls(config.allowed_urls))
+        self._outbound = outbound or _ways_out(config)
         self.allowed = self._outbound.allowed
         if config.alert_url:
             try:
@@ -71,6 +78,7 @@ class Broker:
         databases = BarrierDatabases(config.databases, config.barrier_table)
         self._admission = Admission(config, self.limits, self.allowed, databases)
         self._store = store or open_store(config)
+        self.identities, self.callers = _identities(config, self.clock, self._store), Callers()
         self._collector = StoreCollector(self._store, self.metrics)
         self.metrics.registry.register(self._collector)
         self._waiters = Waiters(config.max_long_polls)
@@ -149,6 +157,22 @@ class Broker:
         self._waiters.close(told)
         self.checkback.members.close(told)
 
+    def tell_access(self) -> None:
+        """Tell the log, at the start, whether anybody is asked who they are, and who could answer."""
+        config = self.config
+        if config.auth == "off":
+            log.info("access control is off: whoever reaches this broker may do everything")
+            return
+        kept, static = len(self._store.tokens()), len(config.static_tokens)
+        log.info("access control is on; tokens: %d in the store, %d in the configuration", kept, static)
+        if not (kept or static or config.jwt_jwks or config.certificates or config.address_grants):
+            where = "--store URL" if config.shared else f"--data-dir {config.data_dir}"
+            log.warning(
+                "nobody can be let in, because there is no token yet: stop the broker, run `tallystick tokens create "
+                "NAME --role admin %s`, and start it again",
+                where,
+            )
+
     async def close(self) -> None:
         self.drain()
         for task in self._tasks:
@@ -159,6 +183,29 @@ class Broker:
         await self._writer.stop()
         await self._outbound.close()
         await on_a_thread(self._store.close, "tallystick-close")
+
+
+def _identities(config: Config, clock: Clock, store: Store) -> Identities | None:
+    """The ways to tell who asks; None if nobody is asked."""
+    if config.auth == "off":
+        return None
+    static = [
+        TokenRecord(one.name, one.id, one.token_sha256, (one.grant,), 0, "", one.expires_at, one.limits)
+        for one in config.static_tokens
+    ]
+    tokens = TokensWay(clock, static, store.tokens)
+    said: list[IdentityWay] = [tokens]
+    if config.jwt_jwks:
+        from tallystick.broker.access.jwt import jwt_way  # late: the cryptography is large, and may not be needed
+
+        said.append(jwt_way(config, config.tls_ca, clock))
+    shown: list[IdentityWay] = [CertificatesWay(config.certificates), AddressesWay(config.address_grants)]
+    return Identities(said, shown, tokens.holds)
+
+
+def _ways_out(config: Config) -> Outbound:
+    signer = Signer(config.signing_keys_file) if config.signing_keys_file else None
+    return Outbound(AllowedUrls(config.allowed_urls), signer=signer)
 
 
 def _call_settings(config: Config) -> CallSettings:

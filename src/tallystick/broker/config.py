@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
@@ -13,23 +15,31 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta, Struct, field
 
+from tallystick.core.access import AddressGrant, CertificateGrant, StaticToken
 from tallystick.core.backoff import Backoff
+from tallystick.core.claims import ClaimGrant, ClaimName
 from tallystick.core.durations import DAY_MS, milliseconds
 from tallystick.core.errors import ConfigError
-from tallystick.core.limits import MIB, Limits
+from tallystick.core.limits import MIB, MOST_STORES, Limits
 from tallystick.core.message import MAX_TIMEOUT_MS
+from tallystick.core.store_urls import ENGINES, store_url
 from tallystick.core.transaction import CheckDefaults
 from tallystick.store.protocol import StoreSettings
 
 PREFIX = "TALLYSTICK_"
+TABLES = ("static_tokens", "address_grants", "certificates", "jwt_grants")
+"""Settings that are lists of tables, which only a file can hold."""
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Duration = NotNegative  # in milliseconds, once parsed
+Waiting = Annotated[int, Meta(ge=100, le=3_600_000)]  # a duration: for a connection, so neither nothing nor for ever
+_DURATIONS = ("Duration", "Waiting")
 LEAST_LEASE_MS = 500
 LOCAL_STORES = ("rocksdb", "memory")
-SHARED_STORES = ("postgresql", "mysql", "redis")
 LOOPBACK_URLS = [f"{scheme}://{host}:*" for scheme in ("http", "grpc") for host in ("127.0.0.1", "localhost", "[::1]")]
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+JWT_SETTINGS = ("jwt_issuer", "jwt_audience", "jwt_jwks")
 
 
 class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -42,12 +52,32 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     port: Port = 7440
     grpc: bool = True
     grpc_port: Port = 7441
+    # TLS
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    tls_client_required: bool = False
+    tls_ca: str = ""
+    certificates: list[CertificateGrant] = []
+    # connections
+    head_timeout: Waiting = 10_000
+    body_timeout: Waiting = 60_000
+    # Longer than clients keep an idle connection: if both end it at once, a request is lost between them.
+    idle_timeout: Waiting = 75_000
+    handshake_timeout: Waiting = 10_000
+    max_connections: Positive = 10_000
+    max_connections_per_address: Positive = 2_000
     # a cluster
-    stores: Annotated[int, Meta(ge=0, le=1_024)] = 0
+    stores: Annotated[int, Meta(ge=0, le=MOST_STORES)] = 0
     advertise: str = ""
     advertise_grpc: str = ""
     lease: Duration = 3_000
     allow_weak_durability: bool = False
+    # who may do what
+    auth: Literal["off", "tokens"] = "off"
+    allow_open: bool = False
+    static_tokens: list[StaticToken] = []
+    address_grants: list[AddressGrant] = []
     # limits
     max_message_bytes: Positive = 4 * MIB
     max_request_bytes: Positive = 16 * MIB
@@ -64,6 +94,7 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     retention: Duration = 7 * DAY_MS
     dedup_retention: Duration = 7 * DAY_MS
     part_ttl: Duration = DAY_MS
+    audit_retention: Duration = 90 * DAY_MS
     max_attempts: Positive = 16
     redelivery_first: Duration = 1_000
     redelivery_cap: Duration = 300_000
@@ -93,6 +124,13 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     call_breaker_failures: Positive = 5
     call_probe: Duration = 1_000
     call_probe_cap: Duration = 5_000
+    # proof of who calls, both ways
+    signing_keys_file: str = ""
+    jwt_issuer: str = ""
+    jwt_audience: str = ""
+    jwt_jwks: str = ""
+    jwt_name_claim: ClaimName = "sub"
+    jwt_grants: list[ClaimGrant] = []
     # running
     drain_timeout: Duration = 10_000
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -128,6 +166,7 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
             retention_ms=self.retention,
             dedup_retention_ms=self.dedup_retention,
             part_ttl_ms=self.part_ttl,
+            audit_retention_ms=self.audit_retention,
             max_attempts=self.max_attempts,
             redelivery=Backoff(self.redelivery_first, self.redelivery_cap),
             max_leased=self.max_leased,
@@ -143,16 +182,25 @@ _TYPES: dict[str, Any] = Config.__annotations__
 def _parsed(name: str, value: Any, origin: str) -> Any:
     """Text from a file, a variable or a flag as what the field wants."""
     wanted = str(_TYPES[name])
+    if name in TABLES and isinstance(value, str) and value.strip():
+        raise ConfigError(f"{name} ({origin}): a list of tables, [[{name}]], which only a file can hold", field=name)
     try:
-        if wanted == "Duration":
+        if is_duration(name):
             return milliseconds(value)
+        if name == "store" and "://" in str(value):
+            return store_url(str(value))
         if isinstance(value, str) and wanted.startswith("list"):
             return [part.strip() for part in value.split(",") if part.strip()]
         if isinstance(value, str) and wanted.startswith("dict"):
             return dict(_pair(part) for part in value.split(",") if part.strip())
-    except ValueError as error:
+    except (ValueError, msgspec.DecodeError) as error:
         raise ConfigError(f"{name} ({origin}): {error}", field=name) from error
     return value
+
+
+def is_duration(name: str) -> bool:
+    """Whether a setting is a time, and may be given with a unit."""
+    return str(_TYPES[name]) in _DURATIONS
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -206,6 +254,8 @@ def load_config(
 
 def _refusal(name: str, value: Any, message: str) -> str:
     """What is wrong with a value: the choices if there are some, else the decoder's own words."""
+    if name in TABLES:  # not shown: somebody may have written the token itself
+        return f"is not accepted: {message}"
     kind = get_type_hints(Config).get(name)
     wanted = f"is none of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else f"is not accepted: {message}"
     shown = ", ".join(value) if isinstance(value, dict) else repr(value)  # of databases the names: the rest is secret
@@ -218,9 +268,13 @@ def _validated(values: dict[str, Any], origins: dict[str, str]) -> Config:
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$.")
         name = place.rstrip("`").split("[")[0]
-        origin = origins.get(name, "default")
-        raise ConfigError(f"{name} ({origin}): {_refusal(name, values.get(name), message)}", field=name) from error
+        origin, told = origins.get(name, "default"), place.rstrip("`") if name in TABLES else name
+        # Without its cause for tables: the decoder's words may hold what was written.
+        cause = None if name in TABLES else error
+        raise ConfigError(f"{told} ({origin}): {_refusal(name, values.get(name), message)}", field=name) from cause
     _check_store(config, origins)
+    _check_access(config)
+    _check_tls(config)
     if config.max_message_bytes > config.max_request_bytes:
         raise ConfigError("max_message_bytes: larger than max_request_bytes", field="max_message_bytes")
     if config.default_queues > config.max_queues_per_topic:
@@ -239,17 +293,60 @@ def _validated(values: dict[str, Any], origins: dict[str, str]) -> Config:
         raise ConfigError("call_timeout: without time for an answer every call would fail", field="call_timeout")
     if config.max_pending_age > config.dedup_retention and config.dedup_retention:
         raise ConfigError("dedup_retention: shorter than max_pending_age", field="dedup_retention")
+    _check_jwt(config)
     return config
 
 
-def _check_store(config: Config, origins: Mapping[str, str]) -> None:
-    if config.store not in LOCAL_STORES and urlsplit(config.store).scheme not in SHARED_STORES:
-        shown = (
-            urlsplit(config.store).scheme + "://..." if config.shared else repr(config.store)
-        )  # it may have a password
-        addresses = ", ".join(f"{scheme}://..." for scheme in SHARED_STORES)
+def _check_access(config: Config) -> None:
+    for name in TABLES:
+        if getattr(config, name) and config.auth == "off":
+            raise ConfigError(f'{name}: of no use while auth is off; set auth = "tokens"', field=name)
+    for taken in ([one.name for one in config.static_tokens], [one.id for one in config.static_tokens]):
+        for value, count in Counter(taken).items():
+            if count > 1:
+                raise ConfigError(f"static_tokens: {value!r} is there more than once", field="static_tokens")
+    for grant in config.address_grants:
+        for text in grant.addresses:
+            try:
+                ip_network(text)
+            except ValueError as error:
+                raise ConfigError(f"address_grants ({grant.name}): {error}", field="address_grants") from error
+
+
+def _check_tls(config: Config) -> None:
+    """What is in the files is looked at by whoever uses them."""
+    for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("tls_client_ca", "tls_cert")):
+        if getattr(config, name) and not getattr(config, other):
+            raise ConfigError(f"{name}: needs {other} as well", field=name)
+    for name in ("tls_client_required", "certificates"):
+        if getattr(config, name) and not config.tls_client_ca:
+            raise ConfigError(f"{name}: needs tls_client_ca, which tells whose certificates count", field=name)
+
+
+def _check_jwt(config: Config) -> None:
+    """All that is needed to believe a JWT, or nothing of it."""
+    given = [name for name in JWT_SETTINGS if getattr(config, name)]
+    for name in JWT_SETTINGS if given or config.jwt_grants else ():
+        if name not in given:
+            raise ConfigError(f"{name}: needed for JWTs, beside {', '.join(given) or 'jwt_grants'}", field=name)
+    if given and not config.jwt_grants:
+        raise ConfigError("jwt_grants: without one, nobody with a JWT may do anything", field="jwt_grants")
+    where = urlsplit(config.jwt_jwks)
+    if "://" in config.jwt_jwks and not (
+        where.scheme == "https" or (where.scheme == "http" and where.hostname in LOOPBACK_HOSTS)
+    ):
         raise ConfigError(
-            f"store ({origins.get('store', 'default')}): {shown} is none of {', '.join(LOCAL_STORES)}, {addresses}",
+            "jwt_jwks: the path of a file, or an address with https://; http:// only for this machine itself, because "
+            "whoever could change the keys on their way could be anybody",
+            field="jwt_jwks",
+        )
+
+
+def _check_store(config: Config, origins: Mapping[str, str]) -> None:
+    if config.store not in LOCAL_STORES and not config.shared:
+        addresses = ", ".join(f"{engine}://..." for engine in ENGINES)
+        raise ConfigError(
+            f"store ({origins['store']}): {config.store!r} is none of {', '.join(LOCAL_STORES)}, {addresses}",
             field="store",
         )
     if config.lease < LEAST_LEASE_MS:

@@ -7,19 +7,24 @@ which say their kind and their names, or with the word for what is looked at and
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
 from prometheus_client import Metric, generate_latest
 
+from tallystick.broker.access_ways import AccessWays
+from tallystick.broker.auditing import audited
+from tallystick.broker.caller import Caller
 from tallystick.broker.checkback.scheduler import TICK_SECONDS
+from tallystick.broker.showing import TABLE_LOOKS, position_of, present, refuse_if_failed, visible_rows
 from tallystick.broker.waiters import ANY
+from tallystick.core.access import Evidence
 from tallystick.core.calls import CallPage, CallsView, CallTopicView, HostView
-from tallystick.core.errors import NotFound, StorageFailed, TallystickError, error_from_code
+from tallystick.core.errors import NotFound, TallystickError, error_from_code
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage, Slice, Welcome
 from tallystick.core.ops import (
@@ -36,6 +41,7 @@ from tallystick.core.ops import (
 )
 from tallystick.core.wire import (
     BrokerInfo,
+    CallerView,
     CheckPoll,
     CheckRequest,
     ClusterStore,
@@ -86,19 +92,6 @@ WEIGHT = 1_024  # what an operation without bodies is reckoned as
 TRIMMED_AT_ONCE = 5_000
 
 
-class Caller:
-    """Somebody who asks. Nobody is known by name yet, and everybody may do and see everything."""
-
-    def may_do(self, ops: Sequence[StoreOp]) -> None:
-        """Raises if one of these is not for this caller."""
-
-    def may_see(self, what: str, *names: str) -> None:
-        """Raises if this is not for this caller's eyes. Without names it is a list, or the broker itself."""
-
-
-ANYBODY = Caller()
-
-
 class Whole(Struct):
     """A transaction and, if it has some, its calls with their bodies, as they were at one moment."""
 
@@ -107,7 +100,7 @@ class Whole(Struct):
     bodies: list[bytes] = []
 
 
-class BrokerDoor:
+class BrokerDoor(AccessWays):
     def __init__(self, broker: Broker, caller: Caller) -> None:
         self._caller = caller
         self._broker = broker
@@ -115,12 +108,44 @@ class BrokerDoor:
         self._admission = broker._admission
         self.limits = broker.limits
 
+    def of(self, caller: Caller) -> BrokerDoor:
+        """The same door, for somebody else."""
+        if caller is self._caller:
+            return self
+        door = copy.copy(self)
+        door._caller = caller
+        return door
+
+    def __copy__(self) -> Self:
+        made: Self = object.__new__(type(self))  # with each request, so not by the way of everything that is copied
+        made.__dict__.update(self.__dict__)
+        return made
+
+    @property
+    def open(self) -> bool:
+        """Whether nobody is asked who they are."""
+        return self._broker.identities is None
+
+    async def caller_of(self, evidence: Evidence) -> Caller:
+        """Who sends a request that shows this. Raises `Unauthenticated` if nobody is known by it."""
+        identities = self._broker.identities
+        if identities is None:
+            return Caller(source=evidence.source)
+        return self._broker.callers.of(await identities.find(evidence), evidence.source)
+
+    def whoami(self) -> CallerView:
+        """The one whom this door is for."""
+        identity, source = self._caller.identity, self._caller.source
+        return CallerView(
+            identity.name, identity.kind, list(identity.grants), identity.limits, identity.expires_at, source
+        )
+
     # --- what a client does --------------------------------------------------------------------------------------
 
     async def batch(self, ops: Sequence[ClientOp | PrepareColumns], weight: int = WEIGHT) -> list[OpResult | None]:
         """Carry out what a client sent, as part of one group commit. Raises before anything is stored."""
         soonest = self._admit(ops)
-        results = await self._writer.submit(ops, weight)
+        results = await self._writer.submit(self._caller.guarded(ops), weight)
         if soonest is not None:
             self._broker.checkback.prepared(soonest)
         for op in ops:
@@ -161,9 +186,20 @@ class BrokerDoor:
     async def _change(self, op: ClientOp | BrokerOp, gid: str, weight: int = WEIGHT) -> TransactionView:
         """Carry out an operation on a transaction, and see it as the group commit left it."""
         self._caller.may_see("transaction", gid)
-        (result,), view = await self._writer.submit_and_look([op], lambda store: store.transaction(gid), weight)
+        wrapped = self._wrapped(op)
+        (result,), view = await self._writer.submit_and_look([wrapped], lambda store: store.transaction(gid), weight)
         raise_refusal(result)
-        return _known(view, gid)
+        return _known(self._shown(view), gid)
+
+    def _shown(self, view: TransactionView | None) -> TransactionView | None:
+        """A transaction that was found, unless it is of a group that is not for this caller's eyes. One without a group
+        was sent, or rolled back before it was prepared: whoever produces, and knows its gid, may ask about it."""
+        if view is None or (not view.group and self._caller.sees_nobodys):
+            return view
+        return view if self._caller.sees_group(view.group) else None
+
+    def _sees(self, store: Store, gid: str) -> bool:
+        return self._caller.sees_every_group or self._shown(store.transaction(gid)) is not None
 
     def _given_back(self, receipts: list[str]) -> None:
         """A message is visible again sooner than its lease said, or the next one of its key is free: those who
@@ -219,8 +255,9 @@ class BrokerDoor:
     async def trim(self, topic: str, offsets: dict[int, int]) -> None:
         """Remove what lies before these offsets, in pieces that hold nobody up."""
         op = TrimTo(topic, offsets, TRIMMED_AT_ONCE)
-        while (await self._act(op, Progress)).more:
-            pass
+        progress = await self._act(op, Progress)
+        while progress.more:  # written down once, not with each piece
+            progress = await self._carry_out(op, op, Progress)
 
     async def reset_group(self, group: str, to: ResetRequest) -> GroupView:
         """Move a consumer group; tells where it is then. Those who wait for messages look again."""
@@ -247,30 +284,38 @@ class BrokerDoor:
         """Carry out an operation that no batch may hold; a refusal is raised."""
         self._caller.may_do([op])
         self._admission.check_action(op)
-        (result,) = await self._writer.submit([op])
+        return await self._carry_out(op, self._wrapped(op), gives)
+
+    async def _carry_out(self, op: BrokerOp, wrapped: StoreOp, gives: type[T]) -> T:
+        (result,) = await self._writer.submit([wrapped])
         raise_refusal(result)
         self._acted(op)
         if gives is not object and not isinstance(result, gives):
             raise TypeError(f"the store answered {op!r} with {result!r}")
         return result  # type: ignore[return-value]  # checked, or wanted by nobody
 
+    def _wrapped(self, op: ClientOp | BrokerOp) -> StoreOp:
+        """With whose transactions it may touch, and with who is to be written down as the one who did it."""
+        (guarded,) = self._caller.guarded([op])
+        return audited(guarded, op, self._caller)
+
     # --- what can be looked at, between two group commits --------------------------------------------------------
 
     async def transaction(self, gid: str) -> TransactionView:
-        return _known(await self._see(lambda store: store.transaction(gid), "transaction", gid), gid)
+        return _known(self._shown(await self._see(lambda store: store.transaction(gid), "transaction", gid)), gid)
 
     async def transactions(
         self, state: str | None, group: str | None, after: str | None, limit: int
     ) -> TransactionPage:
         names = () if group is None else (group,)
-        found = await self._see(lambda store: store.scan(state, group, after, limit), "transactions", *names)
-        return TransactionPage(*found)
+        found, following = await self._see(lambda store: store.scan(state, group, after, limit), "transactions", *names)
+        return TransactionPage([view for view in found if self._shown(view) is not None], following)
 
     async def whole(self, gid: str, most_bytes: int = 0) -> Whole | None:
         """A transaction with its calls. Bodies beyond `most_bytes` together are left out, as empty ones."""
 
         def see(store: Store) -> Whole | None:
-            view = store.transaction(gid)
+            view = self._shown(store.transaction(gid))
             return None if view is None else _whole(store, view, store.calls(gid), most_bytes)
 
         return await self._see(see, "transaction", gid)
@@ -279,22 +324,24 @@ class BrokerDoor:
         """A page of transactions with their calls, without bodies, and where the next page begins."""
 
         def see(store: Store) -> tuple[list[Whole], str | None]:
-            views, following = store.scan(state, None, after, limit)
+            found, following = store.scan(state, None, after, limit)
+            views = [view for view in found if self._shown(view) is not None]
             return [Whole(view, store.calls(view.gid) if view.calls else None) for view in views], following
 
         return await self._see(see, "transactions")
 
     async def calls(self, gid: str) -> CallsView:
-        view = await self._see(lambda store: store.calls(gid), "transaction", gid)
+        view = await self._see(lambda s: s.calls(gid) if self._sees(s, gid) else None, "transaction", gid)
         if view is None:
-            raise NotFound(f"transaction {gid} is not known here, or has no calls", field="gid")
+            raise _without_calls(gid)
         return view
 
     async def list_calls(self, state: str | None, after: str | None, limit: int) -> CallPage:
         return CallPage(*await self._see(lambda store: store.scan_calls(state, after, limit), "calls"))
 
     async def call_topics(self) -> list[CallTopicView]:
-        return await self._see(lambda store: store.call_topics(), "call topics")
+        found = await self._see(lambda store: store.call_topics(), "call topics")
+        return [view for view in found if self._caller.sees_call_topic(view.topic)]
 
     async def called_hosts(self) -> list[HostView]:
         return self.call_hosts()
@@ -304,7 +351,10 @@ class BrokerDoor:
         return self._broker.calls.hosts()
 
     async def groups(self, group: str | None = None) -> list[GroupView]:
-        return await self._see(lambda store: store.groups(group), "group", *(() if group is None else (group,)))
+        names = () if group is None else (group,)
+        found = await self._see(lambda store: store.groups(group), "group", *names)
+        sees = self._caller
+        return [view for view in found if sees.sees_group(view.group) and sees.sees_topic(view.topic)]
 
     async def stored_offsets(self, group: str, topic: str) -> GroupView:
         return await self._see(lambda store: store.stored_offsets(group, topic), "group", group, topic)
@@ -316,10 +366,12 @@ class BrokerDoor:
         return found
 
     async def ledgers(self, after: str, limit: int) -> list[LedgerView]:
-        return await self._see(lambda store: store.ledgers(after, limit), "ledger")
+        found = await self._see(lambda store: store.ledgers(after, limit), "ledger")
+        return [view for view in found if self._caller.sees_group(view.app)]
 
     async def splits(self, table: TableName, state: str | None, most: int) -> list[Split]:
-        return await self._see(lambda store: store.splits(table, state, most), "table", table)
+        what = TABLE_LOOKS.get(table, "table")
+        return await self._see(lambda store: store.splits(table, state, most), what, table)
 
     async def page(
         self,
@@ -332,15 +384,15 @@ class BrokerDoor:
         older_than_ms: int | None = None,
     ) -> TablePage:
         """A page of one of the store's tables, with nothing in it that is not durable."""
-        self._caller.may_see("table", table)
+        self._caller.may_see(TABLE_LOOKS.get(table, "table"), table)
         created_before = None if older_than_ms is None else self.now_ms() - older_than_ms
         query = TableQuery(table, limit, after, before, state, group, created_before)
         if table == "offsets":
-            return await self._look(lambda store: store.page(query))
+            return visible_rows(await self._look(lambda store: store.page(query)), self._caller)
         page = await asyncio.to_thread(self._store.page, query)
         # It may show a group commit that is on its way to the disk: once the writer has looked up, that has arrived.
-        await self._look(_refuse_if_failed)
-        return page
+        await self._look(refuse_if_failed)
+        return visible_rows(page, self._caller)
 
     async def info(self) -> BrokerInfo:
         counts = await self._see(lambda store: store.counts(), "broker")
@@ -384,7 +436,7 @@ class BrokerDoor:
 
     def read(self, topic: str, queue: int, offset: int, most: int, max_bytes: int, columns: Welcome = "none") -> Slice:
         """A piece of a queue. It reads from the disk, so not on the event loop."""
-        self._caller.may_see("topic", topic)
+        self._caller.may_see("messages", topic)
         return self._store.read(topic, queue, offset, most, max_bytes, columns)
 
     def queues_of(self, topics: Iterable[str]) -> dict[str, int]:
@@ -398,6 +450,7 @@ class BrokerDoor:
 
     async def fetch(self, topic: str, queue: int, offset: int, most: int, max_bytes: int, wait_ms: int) -> Slice:
         async def look() -> Slice:
+            self._check_again()
             return await asyncio.to_thread(self.read, topic, queue, offset, most, max_bytes)
 
         return await self._waiters.poll((topic,), wait_ms, look, lambda piece: bool(piece.chunks))
@@ -409,9 +462,11 @@ class BrokerDoor:
         self._caller.may_see("topic", *(names or ()))
 
         async def look() -> tuple[list[TopicView], int]:
+            self._check_again()
             # In memory, as in `topic`.
-            views = self._store.topics() if names is None else _present(self._store.topic(name) for name in names)
-            return views, _position(views)
+            views = self._store.topics() if names is None else present(self._store.topic(name) for name in names)
+            views = [view for view in views if self._caller.sees_topic(view.name)]
+            return views, position_of(views)
 
         return await self._waiters.poll(names or (ANY,), wait_ms, look, lambda found: found[1] != position)
 
@@ -428,6 +483,7 @@ class BrokerDoor:
         )
 
         async def look() -> Received:
+            self._check_again()
             return await self._act(op, Received)
 
         def again_in(received: Received) -> float | None:
@@ -447,6 +503,8 @@ class BrokerDoor:
     async def wait_for_calls(self, gid: str, seconds: float) -> CallsView:
         """A transaction's calls, once each that could be tried has been, or when the time is up."""
         self._caller.may_see("transaction", gid)
+        if not self._caller.sees_every_group and not await self._look(lambda store: self._sees(store, gid)):
+            raise _without_calls(gid)
         return await self._broker.calls.wait(gid, seconds)
 
     async def poll_checks(self, poll: CheckPoll) -> list[CheckRequest]:
@@ -454,7 +512,14 @@ class BrokerDoor:
         self._admission.refuse_while_draining()
         # Checks are handed out in rounds: whoever does not want to wait still waits for the next one.
         seconds = max(poll.wait_ms / 1000, 2 * TICK_SECONDS)
-        return await self._broker.checkback.members.poll(poll.group, poll.member, poll.max, seconds)
+        asked = await self._broker.checkback.members.poll(poll.group, poll.member, poll.max, seconds)
+        self._check_again()
+        return asked
+
+    def _check_again(self) -> None:
+        """A poll may last for a minute, and what let it in be revoked meanwhile."""
+        if self._broker.identities is not None:
+            self._broker.identities.check_again(self._caller.identity)
 
     # --- the broker itself ---------------------------------------------------------------------------------------
 
@@ -504,16 +569,14 @@ def _of_one(error: TallystickError) -> TallystickError:
     return type(error)(error.detail.removeprefix("ops[0]."), field=place)
 
 
-def _refuse_if_failed(store: Store) -> None:
-    reason = store.failure()
-    if reason is not None:
-        raise StorageFailed(reason)
-
-
 def _known(view: TransactionView | None, gid: str) -> TransactionView:
     if view is None:
         raise NotFound(f"transaction {gid} is not known here", field="gid")
     return view
+
+
+def _without_calls(gid: str) -> NotFound:
+    return NotFound(f"transaction {gid} is not known here, or has no calls", field="gid")
 
 
 def _whole(store: Store, view: TransactionView, calls: CallsView | None, most_bytes: int) -> Whole:
@@ -522,12 +585,3 @@ def _whole(store: Store, view: TransactionView, calls: CallsView | None, most_by
         most_bytes -= call.size
         bodies.append(store.call_body(view.gid, call.index) if call.size and most_bytes >= 0 else b"")
     return Whole(view, calls, bodies)
-
-
-def _present(views: Iterable[TopicView | None]) -> list[TopicView]:
-    return [view for view in views if view is not None]
-
-
-def _position(views: Iterable[TopicView]) -> int:
-    ends = msgspec.msgpack.encode([(view.name, view.created_at, view.ends) for view in views])
-    return int.from_bytes(hashlib.blake2b(ends, digest_size=6).digest())

@@ -10,6 +10,7 @@ from tallystick.broker.writer import Writer
 from tallystick.core.clock import Clock
 from tallystick.core.errors import TallystickError
 from tallystick.store.protocol import (
+    ExpireAudit,
     ExpireParts,
     ExpireTombstones,
     Progress,
@@ -56,6 +57,7 @@ def start_sweeps(writer: Writer, clock: Clock) -> list[asyncio.Task[None]]:
         (lambda: PromoteDelayed(AT_ONCE), 0.2),
         (lambda: ExpireParts(AT_ONCE), 5.0),
         (lambda: ExpireTombstones(AT_ONCE), 5.0),
+        (lambda: ExpireAudit(AT_ONCE), 60.0),
         (lambda: TrimTopics(AT_ONCE), 30.0),
     ]
     return [

@@ -12,8 +12,9 @@ import typer
 from rich.console import Console
 
 from tallystick.chaos.display import ChaosDisplay, blows_text
-from tallystick.chaos.engines import OWN, check_store
+from tallystick.chaos.engines import check_store
 from tallystick.chaos.modes import MODES, PROMISES, Mode
+from tallystick.chaos.own_servers import OWN
 from tallystick.chaos.run import ROCKSDB, ChaosOptions, ModeResult, Run
 from tallystick.chaos.schedule import Sizes
 from tallystick.chaos.worker import Sabotage
@@ -29,8 +30,9 @@ _MODE = "How messages are sent: a level of `send`, a mode of `transaction`, or a
 _ROUNDS = "Rounds; the first strikes one node of each kind, the second two, and so on."
 _MESSAGES = "End after so many pieces of work of each producer; 0 for as many as the rounds take."
 _STORE = (
-    "rocksdb: each broker has a store of its own. postgresql: the brokers are a cluster on a PostgreSQL of the run's "
-    "own, which is killed, too. postgresql://..., mysql://..., redis://...: a cluster in an empty database."
+    "rocksdb: each broker has a store of its own. postgresql, mysql (MariaDB), redis: the brokers are a cluster on a "
+    "server of the run's own, which is killed, too. postgresql://..., mysql://..., redis://...: a cluster in an empty "
+    "database."
 )
 _DIRECTORY = "Where databases and logs are; a new one if not given."
 
@@ -65,7 +67,7 @@ def chaos(
         check_store(store)
     if mode == "all" and "://" in store:
         raise InvalidRequest("--mode: one mode for each empty database that --store names", field="--mode")
-    sizes = Sizes(producers, brokers, consumers, engine=int(store == OWN))
+    sizes = Sizes(producers, brokers, consumers, engine=int(store in OWN))
     options = ChaosOptions(sizes, rounds, seconds, rate, messages, chosen, sabotage, store, stores)
     console = Console(stderr=as_json, highlight=False)
     work = _Place(directory, keep, console)
@@ -144,6 +146,7 @@ def _facts(options: ChaosOptions, result: ModeResult) -> list[str]:
 def _again(options: ChaosOptions) -> str:
     """The options that repeat the schedule."""
     sizes, defaults = options.sizes, ChaosOptions()
+    engine, address, _ = options.store.partition("://")
     given = {
         "producers": (sizes.producer, defaults.sizes.producer),
         "brokers": (sizes.broker, defaults.sizes.broker),
@@ -152,7 +155,7 @@ def _again(options: ChaosOptions) -> str:
         "seconds": (options.seconds, defaults.seconds),
         "rate": (options.rate, defaults.rate),
         "messages": (options.messages, defaults.messages),
-        "store": (options.store.partition("://")[0] if "://" in options.store else options.store, defaults.store),
+        "store": (f"{engine}://..." if address else engine, defaults.store),  # without the password
         "stores": (options.stores, defaults.stores),
         "seed": (options.seed, None),
     }

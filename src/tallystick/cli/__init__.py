@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import typer
 
+from tallystick.cli.credentials import with_credentials
 from tallystick.cli.options import DEFAULT_URL, EXIT_CODES, Globals, RootJson, RootUrl, ShowVersion
 from tallystick.cli.standard_output import written_out
 from tallystick.core.errors import TallystickError
@@ -30,6 +32,9 @@ COMMANDS = {
     "demo": "tallystick.demo.command",
     "chaos": "tallystick.chaos.command",
     "cluster": "tallystick.cli.cluster",
+    "tokens": "tallystick.cli.tokens",
+    "audit": "tallystick.cli.audit",
+    "keys": "tallystick.cli.keys",
     "doctor": "tallystick.cli.doctor",
 }
 
@@ -60,12 +65,17 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     return app
 
 
+def command_line(arguments: Sequence[str]) -> Callable[..., Any]:
+    """The same as one command, with the options for credentials."""
+    return with_credentials(typer.main.get_command(build(arguments)))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with written_out():
-            result = typer.main.get_command(build(given))(args=given, prog_name="tallystick", standalone_mode=True)
+            result = command_line(given)(args=given, prog_name="tallystick", standalone_mode=True)
     except TallystickError as error:
         from tallystick.cli.failures import report
 

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from tallystick.cli.failures import exit_code, report
+from tallystick.cli.links import AnyLink
 from tallystick.cli.output import print_json
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.names import check_gid
@@ -56,7 +57,7 @@ def _each(url: str, gids: list[str], act: Callable[[Link, str], View]) -> tuple[
     """Do one thing to each; what fails is told and does not keep the others from it. What was done, what failed."""
     done: list[View] = []
     failures: list[TallystickError] = []
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         for gid in _progress(gids):
             try:
                 done.append(act(broker, check_gid(gid)))

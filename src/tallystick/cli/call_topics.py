@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tallystick.cli.confirm import Yes, confirm
+from tallystick.cli.links import AnyLink
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import note, print_json, print_table, when
 from tallystick.core.names import check_name
@@ -33,7 +34,7 @@ def _default(context: typer.Context, url: Url = "", as_json: Json = False) -> No
 
 @call_topics.command("list", help="All call topics.")
 def list_call_topics(url: Url = "", as_json: Json = False) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         answer = broker.get("call-topics")
     if as_json:
         print_json(answer)
@@ -51,7 +52,7 @@ def list_call_topics(url: Url = "", as_json: Json = False) -> None:
 
 @call_topics.command(help="One call topic: the services that are called, in their order.")
 def show(name: Name, url: Url = "", as_json: Json = False) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         view = _find(broker, name)
     _show(view, as_json)
 
@@ -64,14 +65,14 @@ def subscribe(
     url: Url = "",
     as_json: Json = False,
 ) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         view = broker.put("call-topics", check_name(name, "topic"), "subscribers", url=service, remark=remark)
     _show(view, as_json)
 
 
 @call_topics.command(help="Take a service off a call topic; transactions that are under way call it all the same.")
 def unsubscribe(name: Name, service: Service, url: Url = "", as_json: Json = False) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         broker.delete("call-topics", check_name(name, "topic"), "subscribers", url=service)
         view = _find(broker, name)
     _show(view, as_json)
@@ -79,7 +80,7 @@ def unsubscribe(name: Name, service: Service, url: Url = "", as_json: Json = Fal
 
 @call_topics.command(help="Delete a call topic; transactions that are under way keep the calls they have.")
 def delete(name: Name, yes: Yes = False, url: Url = "", as_json: Json = False) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         view = _find(broker, name)
         if not yes:
             confirm(f"delete call topic {name} with {len(_services(view)):,} services")

@@ -11,6 +11,7 @@ import typer
 
 from tallystick.cli.bulk import View, do_to_each, first, pages
 from tallystick.cli.confirm import Yes, confirm
+from tallystick.cli.links import AnyLink
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import ago, note, print_json, print_table, when
 from tallystick.core.errors import InvalidRequest
@@ -38,7 +39,7 @@ def list_calls(
     url: Url = "",
     as_json: Json = False,
 ) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         found, more = first(pages(broker, "calls", state=state), limit)
     if as_json:
         print_json({"calls": found, "more": more})
@@ -54,7 +55,7 @@ def list_calls(
 
 @calls.command(help="The calls of one transaction, and what became of each.")
 def show(gid: Annotated[str, typer.Argument(metavar="GID")], url: Url = "", as_json: Json = False) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         view = broker.get("transactions", check_gid(gid), "calls")
     if as_json:
         print_json(view)
@@ -92,7 +93,7 @@ def stop(gids: Gids, yes: Yes = False, url: Url = "", as_json: Json = False) -> 
 
 @calls.command(help="The services that are called: what is under way, and which of them the broker takes for down.")
 def hosts(url: Url = "", as_json: Json = False) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         answer = broker.get("call-hosts")
     if as_json:
         print_json(answer)
@@ -125,7 +126,7 @@ def _host(view: View) -> list[str | int]:
 
 def _parked(url: str) -> list[str]:
     """The transactions with parked calls, each once."""
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         return list(dict.fromkeys(view["gid"] for view in pages(broker, "calls", state="parked")))
 
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import typer
 
+from tallystick.cli.failures import FAILED
+from tallystick.cli.links import AnyLink
 from tallystick.cli.options import Json, Url
-from tallystick.cli.output import note, print_json, print_table
+from tallystick.cli.output import note, print_json, print_table, span
 from tallystick.core.errors import NotFound
 from tallystick.link import Link
 
@@ -17,14 +19,20 @@ def add(app: typer.Typer) -> None:
 
 
 def cluster(url: Url = "", as_json: Json = False) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         view = _view(broker)
     if as_json:
         print_json(view)
-        return
-    if not view["brokers"]:
-        note(f"{url} is a broker of its own, with store {view['stores'][0]['id']}")
-        return
+    elif view["brokers"]:
+        _show(view)
+    else:
+        note(f"{broker.url} is a broker of its own, with store {view['stores'][0]['id']}")
+    if view.get("engine_away"):
+        note(f"the shared engine does not answer this broker: what it knows is {span(view['age_ms'] / 1000)} old")
+        raise typer.Exit(FAILED)
+
+
+def _show(view: dict[str, Any]) -> None:
     stores = view["stores"]
     print_table(
         ["broker", "address", "gRPC", "stores#", "state"],

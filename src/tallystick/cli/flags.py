@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 import typer
 
-from tallystick.broker.config import Config
+from tallystick.broker.config import TABLES, Config, is_duration
 from tallystick.cli.times import duration
 
 HELP = {
@@ -20,11 +21,27 @@ HELP = {
     "port": "Port to listen on; 0 picks a free one.",
     "grpc": "Speak gRPC as well, in dtm's manner.",
     "grpc_port": "Port to listen on for gRPC; 0 picks a free one.",
+    "tls_cert": "PEM file with the certificate, and those between it and its CA: HTTP and gRPC are spoken over TLS.",
+    "tls_key": "PEM file with the key of that certificate, without a password.",
+    "tls_client_ca": "PEM file with the CAs of clients: they are asked for a certificate, and it is verified.",
+    "tls_client_required": "Take no client without such a certificate.",
+    "tls_ca": "PEM file with the CAs of the other brokers of a cluster; none: those that the system trusts.",
+    "certificates": "What clients may do by the names in their certificates, [[certificates]] in the file only.",
+    "head_timeout": "How long the head of a request may take, or the first one after a connection was made.",
+    "body_timeout": "How long a client may send nothing of a body; after that time at least 1 KiB/s must have come.",
+    "idle_timeout": "How long a connection is kept that nobody uses.",
+    "handshake_timeout": "How long a client may take to begin TLS.",
+    "max_connections": "Most connections, to the HTTP port and to the gRPC port.",
+    "max_connections_per_address": "Most connections of one address to the HTTP port; of IPv6 of one /64 network.",
     "stores": "Stores of a cluster, said when it is made; 0: as it was made, or 8.",
     "advertise": "Address under which the other brokers and the clients of a cluster reach this one.",
     "advertise_grpc": "The same for gRPC, host:port.",
     "lease": "How long a broker of a cluster may be silent before the others take its stores over.",
     "allow_weak_durability": "Use a server that may lose what it has acknowledged.",
+    "auth": "Who may do what: off (whoever reaches the port may do everything), or tokens.",
+    "allow_open": "Listen on other addresses than loopback even though whoever reaches them may do everything.",
+    "static_tokens": "Tokens besides those that the store keeps, [[static_tokens]] in the file only.",
+    "address_grants": "What requests without a token may do, by their addresses; [[address_grants]] in the file only.",
     "max_message_bytes": "Largest value of a message, in bytes.",
     "max_request_bytes": "Largest request, in bytes.",
     "max_transaction_messages": "Most messages in one transaction.",
@@ -39,6 +56,7 @@ HELP = {
     "retention": "How long messages are kept.",
     "dedup_retention": "How long resolved gids are remembered.",
     "part_ttl": "How long a part waits to be claimed by a commit.",
+    "audit_retention": "How long the audit log is kept.",
     "max_attempts": "Deliveries of a message before it goes to the dead-letter topic.",
     "redelivery_first": "Wait before the second delivery of a message; doubles from then on.",
     "redelivery_cap": "Longest wait between two deliveries of a message.",
@@ -67,6 +85,13 @@ HELP = {
     "a process's flags: keep passwords in the file or the environment.",
     "barrier_table": "Name of the barrier table in those databases.",
     "alert_url": "Address that is told of parked transactions, conflicts, dead letters, failing calls; empty for none.",
+    "signing_keys_file": "File of keys, one `id secret` a line, the first of which signs every call, check-back and "
+    "alert; read again when it changes.",
+    "jwt_issuer": "Who issues the JWTs that are accepted: their claim iss.",
+    "jwt_audience": "What these must be meant for: their claim aud.",
+    "jwt_jwks": "Keys that verify them: a JWKS file, or its https:// address; both are read again.",
+    "jwt_name_claim": "Claim that names who somebody is.",
+    "jwt_grants": "What a claim of a JWT permits, [[jwt_grants]] in the file only.",
     "drain_timeout": "How long accepted work may take to finish when the broker is told to end.",
     "log_level": "Least important kind of log lines that are written.",
     "log_format": "text for people, json for programs.",
@@ -74,16 +99,22 @@ HELP = {
 
 
 def with_config_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """`command(**flags)` with a signature that has a flag for every setting, besides the command's own options."""
+    """`command(**flags)` with a signature that has a flag for every setting that is no table, besides the command's own
+    options."""
     own = [
         parameter
         for parameter in inspect.signature(command, eval_str=True).parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    made = [_parameter(one) for one in msgspec.structs.fields(Config)]
-    command.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in [*own, *made]}
-    return command
+    made = [_parameter(one) for one in msgspec.structs.fields(Config) if one.name not in TABLES]
+
+    @functools.wraps(command)
+    def flagged(**given: Any) -> None:
+        command(**given)
+
+    flagged.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
+    flagged.__annotations__ = {one.name: one.annotation for one in [*own, *made]}
+    return flagged
 
 
 def _parameter(field: msgspec.structs.FieldInfo) -> inspect.Parameter:
@@ -101,23 +132,19 @@ def _parameter(field: msgspec.structs.FieldInfo) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
-def _is_duration(field: msgspec.structs.FieldInfo) -> bool:
-    return str(Config.__annotations__[field.name]) == "Duration"
-
-
 def _metavar(field: msgspec.structs.FieldInfo) -> str:
     if get_origin(field.type) is Literal:
         return "|".join(get_args(field.type))
-    if _is_duration(field):
+    if is_duration(field.name):
         return "DURATION"
     return "TEXT" if field.type is str or get_origin(field.type) in (list, dict) else "NUMBER"
 
 
 def _shown(field: msgspec.structs.FieldInfo, default: Any) -> str:
-    if _is_duration(field):
+    if is_duration(field.name):
         return duration(default)
     if isinstance(default, list):
-        return ",".join(default)
+        return ",".join(default) or "none"
     if isinstance(default, bool):
         return "yes" if default else "no"
-    return str(default) if default != "" and default != {} else "none"
+    return str(default) if default not in ("", {}) else "none"

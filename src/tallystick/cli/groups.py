@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tallystick.cli.confirm import Yes, confirm
+from tallystick.cli.links import AnyLink
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import ago, note, print_json, print_table, when
 from tallystick.cli.times import WHEN, moment
@@ -32,7 +33,7 @@ def _default(context: typer.Context, url: Url = "", as_json: Json = False) -> No
 
 @groups.command("list", help="All consumer groups, one line for each of their topics.")
 def list_groups(url: Url = "", as_json: Json = False) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         answer = broker.get("groups")
     if as_json:
         print_json(answer)
@@ -42,7 +43,7 @@ def list_groups(url: Url = "", as_json: Json = False) -> None:
 
 @groups.command(help="One consumer group, queue by queue.")
 def show(group: Name, url: Url = "", as_json: Json = False) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         answer = broker.get("groups", check_name(group, "group"))
     if not answer["groups"]:
         raise NotFound(f"there is no consumer group {group!r}; `tallystick groups` lists those there are")
@@ -75,7 +76,7 @@ def reset(
     check_name(topic, "topic")
     if [earliest, latest, bool(places), time is not None].count(True) != 1:
         raise InvalidRequest("say where to: one of --to-earliest, --to-latest, --to-offset and --to-time")
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         where, words = _destination(broker, earliest, places, time)
         if not yes:
             held = broker.get("groups", group, "offsets", topic=topic).get("leased", 0)

@@ -38,7 +38,7 @@ def _json(context: typer.Context, value: bool) -> bool:
     return value or bool(context.obj.as_json)
 
 
-_URL_HELP = "Address of the broker."
+_URL_HELP = "Address of the broker, or several with commas between them: the first that answers is asked."
 _JSON_HELP = "Print JSON for programs instead of tables for people."
 
 RootUrl = Annotated[str, typer.Option("--url", envvar="TALLYSTICK_URL", help=_URL_HELP)]

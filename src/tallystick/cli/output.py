@@ -47,6 +47,11 @@ def note(text: str) -> None:
     sys.stderr.write(f"tallystick: {text}\n")
 
 
+def number_of(count: int, word: str) -> str:
+    """With the word in its right form: one that takes an s for many."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], nothing: str = "") -> None:
     """A table; columns whose names end in `#` are numbers and stand to the right. Without rows, `nothing` is said."""
     from rich.table import Table

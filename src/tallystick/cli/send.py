@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from tallystick.cli.credentials import given_files
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import note, print_json
 from tallystick.cli.times import parsed
@@ -42,7 +43,7 @@ def send(
     seconds = None if delay is None else parsed(delay, "--delay") / 1000
     from tallystick.client import Client  # late: `--help` does without it
 
-    with Client(url, timeout=parsed(timeout, "--timeout") / 1000) as client:
+    with Client(url, timeout=parsed(timeout, "--timeout") / 1000, **given_files()) as client:
         sent = client.send(
             topic,
             content,

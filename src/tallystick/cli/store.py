@@ -59,18 +59,20 @@ def copy_command(
 ) -> None:
     need("server")
     from tallystick.broker.cluster.membership import LEASE_MS  # late: the engines are large
-    from tallystick.store.copying.places import CopyPlace, CopySettings, copy_store
+    from tallystick.store.copying.places import CopyPlace, CopySettings, copy_store, left_behind
 
+    copied_from = CopyPlace(source, from_store)
     with _bars() as (on_copied, on_read_back):
         made = copy_store(
-            CopyPlace(source, from_store),
+            copied_from,
             CopyPlace(target, to_store),
             CopySettings(LEASE_MS, force, take, allow_weak_durability),
             on_copied,
             on_read_back,
         )
+    left = left_behind(copied_from)
     if as_json:
-        print_json(msgspec.to_builtins(made))
+        print_json({**msgspec.to_builtins(made), "not_copied": msgspec.to_builtins(left)})
         return
     print_table(
         [f"store {made.store}", "keys#", "checksum"],
@@ -80,6 +82,9 @@ def copy_command(
         ],
     )
     note("the copy has the id of the original: start one of the two, and never both")
+    if left:
+        each = ", ".join(f"store {one.number} ({one.store}) with {one.messages:,}" for one in left)
+        note(f"messages of other stores were not copied: {each}; copy each to a place of its own, --from-store N")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tallystick.cli.links import AnyLink
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import console, note, print_json_line, when
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound, OffsetOutOfRange
@@ -41,7 +42,7 @@ def tail(
     as_json: Json = False,
 ) -> None:
     begin = _checked_start(start or ("latest" if follow else "earliest"))
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         reader = TailReader(broker, check_name(topic, "topic"), queue, begin)
         try:
             _copy(reader, _printer(as_json), follow, most)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tallystick.cli.confirm import Yes, confirm
+from tallystick.cli.links import AnyLink
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import note, print_json, print_table, when
 from tallystick.cli.times import duration, parsed
@@ -33,29 +34,32 @@ def _default(context: typer.Context, url: Url = "", as_json: Json = False) -> No
 
 @topics.command("list", help="All topics.")
 def list_topics(url: Url = "", as_json: Json = False) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         answer = broker.get("topics")
+        stores = 1 if as_json else _stores(broker)
     if as_json:
         print_json(answer)
         return
     found = sorted(answer["topics"], key=lambda topic: str(topic["name"]))
     print_table(
         ["topic", "queues#", "messages#", "retention", "created"],
-        [[one["name"], one["queues"], _messages(one), _retention(one), when(one["created_at"])] for one in found],
+        [_row(one, stores) for one in found],
         nothing="no topics yet; the first message makes one, or `tallystick topics create NAME`",
     )
 
 
 @topics.command(help="One topic and its queues.")
 def show(name: Name, url: Url = "", as_json: Json = False) -> None:
-    with Link(url) as broker:
-        _show(broker.get("topics", check_name(name, "topic")), as_json)
+    with AnyLink(url) as broker:
+        _show(broker, broker.get("topics", check_name(name, "topic")), as_json)
 
 
 @topics.command(help="Make a topic, or change one that exists; queues can only be added.")
 def create(
     name: Name,
-    queues: Annotated[int | None, typer.Option("--queues", min=1, help="Number of queues.")] = None,
+    queues: Annotated[
+        int | None, typer.Option("--queues", min=1, help="Number of queues; on a cluster, of each store.")
+    ] = None,
     retention: Annotated[
         str | None, typer.Option("--retention", metavar="DURATION", help="How long messages are kept, e.g. 12h.")
     ] = None,
@@ -67,11 +71,11 @@ def create(
         "retention_ms": None if retention is None else parsed(retention, "--retention"),
     }
     given = {field: value for field, value in spec.items() if value is not None}
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         existed = _exists(broker, check_name(name, "topic"))
         view = broker.put("topics", name, **given)
-    note(f"topic {name} {'was there already' + (' and is changed' if given else '') if existed else 'created'}")
-    _show(view, as_json)
+        note(f"topic {name} {'was there already' + (' and is changed' if given else '') if existed else 'created'}")
+        _show(broker, view, as_json)
 
 
 @topics.command(help="Delete a topic and all its messages.")
@@ -81,7 +85,7 @@ def delete(
     url: Url = "",
     as_json: Json = False,
 ) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         view = broker.get("topics", check_name(name, "topic"))
         if not yes:
             confirm(f"delete topic {name} with {_messages(view):,} messages")
@@ -100,19 +104,30 @@ def _exists(broker: Link, name: str) -> bool:
     return True
 
 
-def _show(view: dict[str, Any], as_json: bool) -> None:
+def _stores(broker: Link) -> int:
+    """Of the cluster; each of them has the same number of queues of a topic."""
+    try:
+        return max(1, len(broker.get("cluster")["stores"]))
+    except NotFound:  # the broker is older than clusters are
+        return 1
+
+
+def _show(broker: Link, view: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(view)
         return
-    print_table(
-        ["topic", "queues#", "messages#", "retention", "created"],
-        [[view["name"], view["queues"], _messages(view), _retention(view), when(view["created_at"])]],
-    )
+    print_table(["topic", "queues#", "messages#", "retention", "created"], [_row(view, _stores(broker))])
     sys.stdout.write("\n")
     print_table(
         ["queue#", "start#", "end#", "messages#"],
         [[queue, start, end, end - start] for queue, (start, end) in enumerate(_ranges(view))],
     )
+
+
+def _row(view: dict[str, Any], stores: int) -> list[Any]:
+    queues = view["queues"]
+    told = queues if stores == 1 else f"{queues:,} ({queues // stores:,} \u00d7 {stores:,} stores)"
+    return [view["name"], told, _messages(view), _retention(view), when(view["created_at"])]
 
 
 def _ranges(view: dict[str, Any]) -> list[tuple[int, int]]:

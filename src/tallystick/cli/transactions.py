@@ -10,6 +10,7 @@ import typer
 
 from tallystick.cli.bulk import View, do_to_each, first, pages
 from tallystick.cli.calls import print_calls
+from tallystick.cli.links import AnyLink
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import ago, note, print_json, print_table, when
 from tallystick.core.errors import InvalidRequest
@@ -40,7 +41,7 @@ def list_transactions(
     url: Url = "",
     as_json: Json = False,
 ) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         found, more = first(_scan(broker, state, group), limit)
     if as_json:
         print_json({"transactions": found, "more": more})
@@ -52,7 +53,7 @@ def list_transactions(
 
 @tx.command(help="All that is known of one transaction, its calls included.")
 def show(gid: Annotated[str, typer.Argument(metavar="GID")], url: Url = "", as_json: Json = False) -> None:
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         view = broker.get("transactions", check_gid(gid))
         calls = broker.get("transactions", gid, "calls")["calls"] if view.get("calls") else []
     if as_json:
@@ -90,7 +91,7 @@ def resume(
 ) -> None:
     if bool(gids) == every:
         raise InvalidRequest("tx resume: give the gids, or --all for every parked transaction", field="gid")
-    with Link(url) as broker:
+    with AnyLink(url) as broker:
         wanted = [view["gid"] for view in _scan(broker, "parked", group)] if every else gids or []
     do_to_each(url, as_json, wanted, lambda broker, gid: broker.post("transactions", gid, "resume"), _overview)
 

@@ -9,6 +9,7 @@ from tallystick.client.base.values import UndecodableValue
 from tallystick.client.client import Client
 from tallystick.client.connection.levels import Sent
 from tallystick.client.connection.questions import Fetched
+from tallystick.client.proof import Verifier, verified_asgi, verified_wsgi, verifying_interceptor
 from tallystick.client.transactions import AsyncTransaction, Transaction, TransactionBase
 
 __all__ = [
@@ -25,6 +26,10 @@ __all__ = [
     "Transaction",
     "TransactionBase",
     "UndecodableValue",
+    "Verifier",
     "outgoing",
     "outgoing_call",
+    "verified_asgi",
+    "verified_wsgi",
+    "verifying_interceptor",
 ]

@@ -25,6 +25,7 @@ from tallystick.client.transactions.block import PrepareOrder
 from tallystick.client.transactions.modes import ModeName, new_block
 from tallystick.client.transactions.outbox import REDRIVE_SECONDS
 from tallystick.client.transactions.script import play_async
+from tallystick.credentials import FilePath, SecretToken, find_credentials, hidden
 
 
 class AsyncClient(Operations, Subscriptions):
@@ -37,6 +38,10 @@ class AsyncClient(Operations, Subscriptions):
     the outcome of a transaction. `database` opens a connection to the service's own database (a list, if it has
     several): with it the client answers check-backs and re-drives the outbox from the start, and not only after its
     first transaction. `deciders` answer check-backs of transactions that were prepared with `source=` their name.
+
+    `token`, or the file `token_file` that it is read from again when it has changed, says who asks; of brokers at
+    https, `ca` is the CA to believe instead of the system's, and `cert` and `key` are a client certificate. Where one
+    is not given, the environment counts: TALLYSTICK_TOKEN, _TOKEN_FILE, _CA_FILE, _CERT_FILE, _KEY_FILE.
     """
 
     _asynchronous = True
@@ -56,7 +61,13 @@ class AsyncClient(Operations, Subscriptions):
         deciders: Mapping[str, Decider] | None = None,
         barrier_table: str = BARRIER_TABLE,
         max_in_flight: int = 6,
+        token: str | SecretToken | None = None,
+        token_file: FilePath | None = None,
+        ca: FilePath | None = None,
+        cert: FilePath | None = None,
+        key: FilePath | None = None,
     ) -> None:
+        token = hidden(token)  # before anything can fail: no traceback shows it
         self._settings = checked_settings(
             urls,
             group=group,
@@ -68,6 +79,7 @@ class AsyncClient(Operations, Subscriptions):
             check_after=check_after,
             barrier_table=barrier_table,
             max_in_flight=max_in_flight,
+            credentials=find_credentials(token, token_file=token_file, ca=ca, cert=cert, key=key),
         )
         self._core = ClientCore(self._settings, database, deciders)
         self._subscriptions: list[Subscription] = []

@@ -33,6 +33,7 @@ from tallystick.client.transactions.modes import ModeName, new_block
 from tallystick.client.transactions.outbox import REDRIVE_SECONDS
 from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import play_sync
+from tallystick.credentials import FilePath, SecretToken, hidden
 
 log = logging.getLogger("tallystick.client")
 
@@ -54,6 +55,10 @@ class Client(BlockingOperations, Subscriptions):
     several): with it the client answers check-backs and re-drives the outbox from the start, and not only after its
     first transaction. `deciders` answer check-backs of transactions that were prepared with `source=` their name.
 
+    `token`, or the file `token_file` that it is read from again when it has changed, says who asks; of brokers at
+    https, `ca` is the CA to believe instead of the system's, and `cert` and `key` are a client certificate. Where one
+    is not given, the environment counts: TALLYSTICK_TOKEN, _TOKEN_FILE, _CA_FILE, _CERT_FILE, _KEY_FILE.
+
     A process that was forked from this one gets a client with connections of its own at its first use.
     """
 
@@ -74,7 +79,13 @@ class Client(BlockingOperations, Subscriptions):
         deciders: Mapping[str, Decider] | None = None,
         barrier_table: str = BARRIER_TABLE,
         max_in_flight: int = 6,
+        token: str | SecretToken | None = None,
+        token_file: FilePath | None = None,
+        ca: FilePath | None = None,
+        cert: FilePath | None = None,
+        key: FilePath | None = None,
     ) -> None:
+        token = hidden(token)  # before anything can fail: no traceback shows it
         self._client = AsyncClient(
             urls,
             group=group,
@@ -88,6 +99,11 @@ class Client(BlockingOperations, Subscriptions):
             deciders=deciders,
             barrier_table=barrier_table,
             max_in_flight=max_in_flight,
+            token=token,
+            token_file=token_file,
+            ca=ca,
+            cert=cert,
+            key=key,
         )
         self._operations = self._client
         self._core = self._client._core

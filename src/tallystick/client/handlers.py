@@ -13,9 +13,8 @@ rolled back, 425 not known yet. An error of any kind is a 500 and never an outco
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import parse_qs, unquote
 
 import msgspec
@@ -30,22 +29,19 @@ from tallystick.client.answering.deciders import RememberedOutcomes, ask_decider
 from tallystick.client.base.databases import Door, run_on_new
 from tallystick.client.base.settings import Decider, OpenConnection
 from tallystick.client.base.workers import Workers
+from tallystick.client.proof.middleware import AsgiApp, Send, StartResponse, WsgiApp, asgi_if, wsgi_if
+from tallystick.client.proof.requests import Environ, Receive, Scope, chosen
+from tallystick.client.proof.verifier import Verifier
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_gid
 from tallystick.core.wire import SOURCE_HEADER
 
 log = logging.getLogger("tallystick.client")
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-StartResponse = Callable[[str, list[tuple[str, str]]], Any]
-WsgiApp = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
-
 _SOURCE_VARIABLE = f"HTTP_{SOURCE_HEADER.upper().replace('-', '_')}"
 
 WAIT_SECONDS = 3.0
+MOST_BODY = 64 * 1024  # a question has none
 THREADS = 4
 
 _ANSWERS: dict[Decision, tuple[int, str, str]] = {
@@ -124,10 +120,12 @@ def asgi(
     path: str = "",
     *,
     table: str = BARRIER_TABLE,
+    verifier: Verifier | None = None,
 ) -> AsgiApp:
     """An ASGI application that answers check-backs; with `app`, only at `path`, and `app` gets everything else.
 
-    `open_connection` may open a synchronous connection (it is then used on a thread) or an asynchronous one.
+    `open_connection` may open a synchronous connection (it is then used on a thread) or an asynchronous one. With a
+    `verifier` (or that of TALLYSTICK_SIGNING_KEYS_FILE) only a broker is answered.
     """
     checks = _Checks(open_connection, table)
     threads: list[Workers] = []  # made at the first request: a server may fork after it has loaded the application
@@ -143,15 +141,20 @@ def asgi(
         except Exception as failure:
             return _failed(failure)
 
+    async def respond(scope: Scope, _: Receive, send: Send) -> None:
+        source = dict(scope["headers"]).get(SOURCE_HEADER.lower().encode(), b"").decode("latin-1")
+        status, body = await answer(scope["method"], scope["query_string"].decode("latin-1"), unquote(source))
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    proven = asgi_if(chosen(verifier), respond, MOST_BODY)
+
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         if app is not None and (scope["type"] != "http" or scope["path"] != path):
             await app(scope, receive, send)
         elif scope["type"] == "http":
-            source = dict(scope["headers"]).get(SOURCE_HEADER.lower().encode(), b"").decode("latin-1")
-            status, body = await answer(scope["method"], scope["query_string"].decode("latin-1"), unquote(source))
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            await proven(scope, receive, send)
 
     return handle
 
@@ -162,8 +165,10 @@ def wsgi(
     path: str = "",
     *,
     table: str = BARRIER_TABLE,
+    verifier: Verifier | None = None,
 ) -> WsgiApp:
-    """A WSGI application that answers check-backs; with `app`, only at `path`, and `app` gets everything else."""
+    """A WSGI application that answers check-backs; with `app`, only at `path`, and `app` gets everything else. With a
+    `verifier` (or that of TALLYSTICK_SIGNING_KEYS_FILE) only a broker is answered."""
     checks = _Checks(open_connection, table)
 
     def answer(method: str, query: str, source: str) -> Answer:
@@ -173,14 +178,19 @@ def wsgi(
         except Exception as failure:
             return _failed(failure)
 
-    def handle(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        if app is not None and environ.get("PATH_INFO", "") != path:
-            return app(environ, start_response)
+    def respond(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         source = unquote(environ.get(_SOURCE_VARIABLE, ""))
         status, body = answer(environ["REQUEST_METHOD"], environ.get("QUERY_STRING", ""), source)
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         start_response(f"{status} {HTTPStatus(status).phrase}", headers)
         return [body]
+
+    proven = wsgi_if(chosen(verifier), respond, MOST_BODY)
+
+    def handle(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if app is not None and environ.get("PATH_INFO", "") != path:
+            return app(environ, start_response)
+        return proven(environ, start_response)
 
     return handle
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -31,6 +32,14 @@ class BrokerAddress(NamedTuple):
         return f"{self.scheme}://{before}{self.authority}{self.path}"
 
     @property
+    def loopback(self) -> bool:
+        """Whether it leads every machine to itself."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
     def login(self) -> tuple[str, str] | None:
         """Name and password for a proxy in front of the broker that asks who is there."""
         name, _, password = self.credentials.partition(":")
@@ -45,7 +54,8 @@ def broker_address(text: str) -> BrokerAddress:
         host, port = parts.hostname or "", parts.port
     except ValueError as reason:
         raise ValueError(f"{text!r} is no address: {reason}") from reason
-    if parts.scheme not in DEFAULT_PORTS or not host or parts.query or parts.fragment:
+    unfit = not host or " " in parts.netloc or not given.isprintable()
+    if unfit or parts.scheme not in DEFAULT_PORTS or parts.query or parts.fragment:
         raise ValueError(f"{text!r} is no address such as http://127.0.0.1:7440")
     return BrokerAddress(
         parts.scheme,

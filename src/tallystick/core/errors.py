@@ -44,6 +44,31 @@ class NotAllowed(TallystickError):
     code = "not_allowed"
 
 
+class Unauthenticated(TallystickError):
+    """The broker does not know who is asking."""
+
+    status = 401
+    code = "unauthenticated"
+
+
+class Unproven(Unauthenticated):
+    """The request does not prove that a broker sent it."""
+
+    code = "unproven"
+
+    @property
+    def reason(self) -> str:
+        """One of missing, malformed, unknown_key, skewed, altered, replayed, full."""
+        return str(self.extra.get("reason", ""))
+
+
+class Forbidden(TallystickError):
+    """This is not for the one who asks."""
+
+    status = 403
+    code = "forbidden"
+
+
 class NotFound(TallystickError):
     """There is no such thing on this broker."""
 
@@ -156,6 +181,12 @@ class DataDirectoryError(TallystickError):
     """The data directory cannot be used."""
 
     code = "data_directory"
+
+
+class DirectoryInUse(DataDirectoryError):
+    """A broker works on the data directory."""
+
+    code = "directory_in_use"
 
 
 class ConfigError(TallystickError):

@@ -26,6 +26,7 @@ _OURS = frozenset(
         "upgrade",
         "tallystick-gid",
         "tallystick-branch",
+        "tallystick-signature",
     }
 )
 

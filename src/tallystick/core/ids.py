@@ -31,6 +31,11 @@ def new_gid(store: str = "") -> str:
     return f"{store}-{unique}" if store else unique
 
 
+def new_nonce() -> str:
+    """Drawn for one request and never again."""
+    return _random_80_bits()
+
+
 def store_of_gid(gid: str) -> str:
     """The store a gid names, or an empty string for a gid of the user's own making."""
     store, dash, unique = gid.partition("-")

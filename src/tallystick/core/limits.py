@@ -10,6 +10,7 @@ from tallystick.core.headers import check_count
 from tallystick.core.message import OutgoingMessage
 
 MIB = 1024 * 1024
+MOST_STORES = 1_024  # of a cluster
 
 
 class Limits(Struct, frozen=True):
@@ -17,6 +18,7 @@ class Limits(Struct, frozen=True):
     request_bytes: int = 16 * MIB
     transaction_messages: int = 1_000
     topics: int = 10_000
+    tokens: int = 10_000
     groups: int = 10_000  # of each kind: consumer groups, and places that check-backs go to
     queues_per_topic: int = 256
     # One part of a transaction may come in several requests (a Spark task's rows); each holds at most this many.

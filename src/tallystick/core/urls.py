@@ -12,6 +12,8 @@ from tallystick.core.names import check_name
 
 TOPIC_SCHEME = "topic://"
 DEFAULT_PORTS = {"http": 80, "https": 443}
+PATH_CHARACTERS = "/:@!$&'()*+,;=-._~"
+"""Beside letters and digits: what stands for itself in a path. All else is written with a %."""
 _SCHEMES = ("http", "https", "grpc")
 _MISLEADING = re.compile(r"[\s\\\x00-\x20\x7f]")  # what one program skips or turns and another does not
 _HOST = re.compile(r"^([a-z0-9._-]+|[0-9a-f:.]+)\Z")

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
+from tallystick.core.access import CallerLimits, Grant
 from tallystick.core.message import MAX_INVISIBLE_MS, Milliseconds, StoredMessage, Timestamp
 from tallystick.core.names import GroupName, MemberName, TopicName
 from tallystick.core.ops import MOST_AT_ONCE, ClientOp, Offset, OpResult
@@ -16,7 +17,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
 
 TransactionState = Literal["prepared", "parked", "committed", "rolled_back"]
-TableName = Literal["transactions", "half", "op", "offsets", "delayed", "calls"]
+TableName = Literal["transactions", "half", "op", "offsets", "delayed", "calls", "audit"]
 
 SOURCE_HEADER = "Tallystick-Source"
 """With a check-back by URL: the database that holds the outcome, percent-encoded, so that no other one answers."""
@@ -54,6 +55,18 @@ class BrokerInfo(Struct):
     weaknesses: list[str] = []  # of the store's server: why it may lose what was acknowledged
 
 
+class CallerView(Struct):
+    """Who the broker takes the sender of a request for: a name, how it is known (open: nobody is asked), what it may,
+    and where the request came from. `expires_at` in milliseconds since the epoch, 0 for never."""
+
+    name: str
+    kind: str
+    grants: list[Grant]
+    limits: CallerLimits
+    expires_at: int = 0
+    source: str = ""
+
+
 class ClusterStore(Struct):
     """A store and where it is worked on: `url` is a whole broker's address, which ends in /stores/<id>; empty while
     nobody owns the store, and for a broker of its own, whose address is the one that was asked."""
@@ -77,11 +90,14 @@ class ClusterBroker(Struct):
 
 
 class ClusterView(Struct):
-    """`broker` is the id of the one who was asked. A broker of its own has one store and names no brokers."""
+    """`broker` is the id of the one who was asked. A broker of its own has one store and names no brokers. With
+    `engine_away` the shared engine does not answer that one: all this is as it was `age_ms` ago."""
 
     stores: list[ClusterStore]
     brokers: list[ClusterBroker] = []
     broker: str = ""
+    engine_away: bool = False
+    age_ms: int = 0
 
 
 class TopicSpec(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -239,3 +255,23 @@ class Split(Struct):
 
     after: str | None
     before: str | None
+
+
+class AuditLine(Struct, omit_defaults=True):
+    """What somebody did: `who` by name, and how that is known (`kind`), from which address, the deed as one word, and
+    what it was done to. `place` is where the line stands in its log."""
+
+    at: int
+    who: str
+    kind: str
+    source: str
+    action: str
+    subject: str
+    place: str = ""
+
+
+class AuditPage(Struct):
+    """Lines, the newest first, and where the next page begins."""
+
+    lines: list[AuditLine]
+    next: str | None

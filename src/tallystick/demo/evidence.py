@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tallystick.demo import banks
 from tallystick.demo.looks import log_values, transactions, unsettled_messages
-from tallystick.demo.verdict import Evidence
+from tallystick.demo.verdict import RunEvidence
 from tallystick.link import Link
 
 
@@ -20,9 +20,9 @@ class CheckBacks(NamedTuple):
     rolled_back: int
 
 
-def gather(broker: Link, bank_a: Path, bank_b: Path, money_before: int) -> tuple[Evidence, CheckBacks]:
+def gather(broker: Link, bank_a: Path, bank_b: Path, money_before: int) -> tuple[RunEvidence, CheckBacks]:
     found = list(transactions(broker, group=banks.PRODUCERS))
-    evidence = Evidence(
+    evidence = RunEvidence(
         wished=banks.ids(bank_a, "wish"),
         debited=banks.amounts(bank_a, "debit"),
         refused=banks.ids(bank_a, "refusal"),

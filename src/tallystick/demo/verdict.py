@@ -11,7 +11,7 @@ SHOWN = 5  # ids that a failed line names
 Amounts = list[tuple[int, int]]  # (transfer id, amount), doubles included
 
 
-class Evidence(NamedTuple):
+class RunEvidence(NamedTuple):
     """What was found after the run."""
 
     wished: set[int]  # ids of the transfers that customers asked for
@@ -45,7 +45,7 @@ class Line(NamedTuple):
     detail: str
 
 
-def judge(evidence: Evidence, judgement: Judgement) -> list[Line]:
+def judge(evidence: RunEvidence, judgement: Judgement) -> list[Line]:
     """Everything that must hold after the run: what the business says, and what the sets of messages say.
 
     The sets are reconcile's business. Where Spark cannot run or fails, they are compared here: enough for a
@@ -55,7 +55,7 @@ def judge(evidence: Evidence, judgement: Judgement) -> list[Line]:
     return [*_business(evidence), *sets, *_run(evidence)]
 
 
-def _business(evidence: Evidence) -> list[Line]:
+def _business(evidence: RunEvidence) -> list[Line]:
     debited = _ids(evidence.debited)
     return [
         none_of("every transfer was tried", evidence.wished - debited - evidence.refused, "never tried"),
@@ -79,7 +79,7 @@ def _reconciled(found: dict[str, tuple[int, list[str]]]) -> list[Line]:
     return [_named(f"reconcile: {claim}", *found[kind], "found") for kind, claim in claims.items()]
 
 
-def _sets(evidence: Evidence) -> list[Line]:
+def _sets(evidence: RunEvidence) -> list[Line]:
     debited, credited, logged = (_ids(one) for one in (evidence.debited, evidence.credited, evidence.logged))
     return [
         none_of("every committed transfer is in the log", debited - logged, "missing in the log"),
@@ -101,7 +101,7 @@ def _sets(evidence: Evidence) -> list[Line]:
     ]
 
 
-def _run(evidence: Evidence) -> list[Line]:
+def _run(evidence: RunEvidence) -> list[Line]:
     crashed = f"{evidence.crashed} did" if evidence.crashed else ""
     return [
         Line("no process ended by itself", evidence.crashed == 0, crashed),
@@ -121,19 +121,19 @@ def _doubled(amounts: Amounts) -> set[int]:
     return {number for number, times in Counter(number for number, _ in amounts).items() if times > 1}
 
 
-def _wrong_amounts(evidence: Evidence) -> set[int]:
+def _wrong_amounts(evidence: RunEvidence) -> set[int]:
     """Ids that both sides have, with amounts that differ. Missing and doubled ones are told elsewhere."""
     debited, credited = dict(evidence.debited), dict(evidence.credited)
     return {number for number in debited.keys() & credited.keys() if debited[number] != credited[number]}
 
 
-def _money(evidence: Evidence) -> Line:
+def _money(evidence: RunEvidence) -> Line:
     after = evidence.money_at_a + evidence.money_at_b
     detail = f"{evidence.money_before:,} before, {evidence.money_at_a:,} + {evidence.money_at_b:,} = {after:,} after"
     return Line("the money adds up", after == evidence.money_before, detail)
 
 
-def _volume(evidence: Evidence) -> str:
+def _volume(evidence: RunEvidence) -> str:
     return f"{len(_ids(evidence.debited)):,} committed, {len(evidence.refused):,} refused"
 
 

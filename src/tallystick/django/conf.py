@@ -1,7 +1,8 @@
 """The settings: `TALLYSTICK = {"URL": "http://127.0.0.1:7440", "GROUP": "shop"}`.
 
-Every option of `Client` is one, in capital letters. Two have names of their own: `URL` (its `urls`), and `DATABASES`,
-the aliases of the databases with Tallystick's tables: check-backs are answered from them, and their outboxes re-driven.
+Every option of `Client` is one, in capital letters. Three have names of their own: `URL` (its `urls`); `DATABASES`, the
+aliases of the databases with Tallystick's tables: check-backs are answered from them, and their outboxes re-driven; and
+`VERIFIER`, which tells a broker's requests from a stranger's, or the dotted path of one.
 """
 
 from __future__ import annotations
@@ -19,26 +20,36 @@ from tallystick.barrier.adapters.django import opener_of
 from tallystick.client.async_client import AsyncClient
 from tallystick.client.base.settings import CheckBack, OpenConnection
 from tallystick.client.client import Client
+from tallystick.client.proof.verifier import Verifier, default_verifier
 from tallystick.core.errors import TallystickError
 from tallystick.core.urls import check_url
+from tallystick.credentials import hidden
 
 C = TypeVar("C")
 
 NAME = "TALLYSTICK"
 _OPTIONS = [name for name in inspect.signature(Client).parameters if name not in ("urls", "database")]
 _REFUSALS = (TallystickError, TypeError, ValueError, AttributeError)
-KEYS = {"URL": "urls", **{name.upper(): name for name in _OPTIONS}, "DATABASES": "database"}
+KEYS = {"URL": "urls", **{name.upper(): name for name in _OPTIONS}, "DATABASES": "database", "VERIFIER": "verifier"}
+_NO_CLIENTS = ("DATABASES", "VERIFIER")
 
 
 def given() -> dict[str, Any]:
     """The setting, if it is a dictionary with keys that are known."""
-    found = getattr(settings, NAME, {})
+    found = _without_token_text(getattr(settings, NAME, {}))
     if not isinstance(found, Mapping):
         raise ImproperlyConfigured(f"{NAME} is a dictionary of settings, not {type(found).__name__}")
     unknown = sorted(str(key) for key in found if key not in KEYS)
     if unknown:
         raise ImproperlyConfigured(f"{NAME}: unknown {', '.join(unknown)}; there are {', '.join(KEYS)}")
     return dict(found)
+
+
+def _without_token_text(found: Any) -> Any:
+    """So that no traceback shows the token, on Django's page for errors either."""
+    if not isinstance(found, Mapping) or "TOKEN" not in found:
+        return found
+    return {key: hidden(value) if key == "TOKEN" else value for key, value in found.items()}
 
 
 def aliases() -> list[str]:
@@ -59,6 +70,17 @@ def barrier_table() -> str:
     return table
 
 
+def verifier() -> Verifier | None:
+    """That of the settings, or of the environment; None if neither has one."""
+    found = given().get("VERIFIER")
+    if found is None:
+        return default_verifier()
+    made = _imported(found)
+    if not isinstance(made, Verifier):
+        raise ImproperlyConfigured(f"{NAME}['VERIFIER'] is a tallystick.Verifier, not {type(made).__name__}")
+    return made
+
+
 def new_client() -> Client:
     """A client as the settings say. With databases it is at work from now on: it answers check-backs."""
     return _made(Client, [opener_of(alias) for alias in aliases()])
@@ -66,11 +88,12 @@ def new_client() -> Client:
 
 def refuse_wrong() -> None:
     """Raises what is wrong with the settings."""
+    verifier()
     _made(AsyncClient, [])  # which does nothing before it is used
 
 
 def _made(kind: Callable[..., C], databases: list[OpenConnection]) -> C:
-    options = {KEYS[key]: value for key, value in given().items() if key != "DATABASES"}
+    options = {KEYS[key]: value for key, value in given().items() if key not in _NO_CLIENTS}
     if isinstance(options.get("check"), Mapping):
         options["check"] = _check_back(options["check"])
     if "deciders" in options:
@@ -105,6 +128,6 @@ def _check_back(fields: Mapping[str, Any]) -> CheckBack:
     return check
 
 
-def _imported(decider: Any) -> Any:
-    """A decider, or the dotted path of one."""
-    return import_string(decider) if isinstance(decider, str) else decider
+def _imported(named: Any) -> Any:
+    """A decider or a verifier, or the dotted path of one."""
+    return import_string(named) if isinstance(named, str) else named

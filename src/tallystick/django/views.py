@@ -12,7 +12,10 @@ from django.views.decorators.csrf import csrf_exempt
 
 from tallystick.barrier.adapters.django import opener_of
 from tallystick.client.handlers import CheckAnswers
-from tallystick.core.wire import SOURCE_HEADER
+from tallystick.client.proof.middleware import problem
+from tallystick.client.proof.requests import prove_django
+from tallystick.core.errors import Unproven
+from tallystick.core.wire import PROBLEM, SOURCE_HEADER
 from tallystick.django import conf
 
 _answers: list[CheckAnswers] = []
@@ -21,8 +24,14 @@ _answers: list[CheckAnswers] = []
 def check(request: HttpRequest) -> HttpResponse:
     """200 committed, 409 rolled back, 425 not known yet; an error is a 500, and never an outcome.
 
-    The broker says which database it means, and each alias of the settings is tried until it is that one.
+    The broker says which database it means, and each alias of the settings is tried until it is that one. Where the
+    settings or the environment have a verifier, nobody but a broker is answered.
     """
+    try:
+        prove_django(conf.verifier, request)
+    except Unproven as refusal:
+        status, body = problem(refusal)
+        return HttpResponse(body, status=status, content_type=PROBLEM)
     if not _answers:
         _answers.append(
             CheckAnswers([opener_of(alias) for alias in conf.aliases() or [DEFAULT_DB_ALIAS]], conf.barrier_table())

@@ -6,6 +6,9 @@
 
 The same for a view that answers a check-back with `query_prepared`. Whatever else a view returns is left as it is, and
 any other exception is the framework's business: for the broker a 500 is no answer, and it will ask again.
+
+With `@web.flask(verifier=...)` and its kind, or where TALLYSTICK_SIGNING_KEYS_FILE is set, a request that no broker has
+signed is answered 401 before the view is called. A barrier by itself sees only the query, and cannot do that.
 """
 
 from __future__ import annotations
@@ -15,44 +18,59 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tallystick.core.errors import InvalidRequest, TallystickError
+from tallystick.client.proof.requests import PROVEN, Choose, chosen, prove_django, prove_environ, prove_scope
+from tallystick.client.proof.verifier import Verifier
+from tallystick.core.errors import InvalidRequest, TallystickError, Unproven
 from tallystick.dtm.errors import Failure, Ongoing
 
 View = Callable[..., Any]
 Respond = Callable[[int, dict[str, str]], Any]
 
 _SUCCESS = {"dtm_result": "SUCCESS"}
+_TOLD = (Failure, Ongoing, InvalidRequest, Unproven)
+_REQUEST = "tallystick_request"  # what a view of FastAPI's gets beside what it wants
 
 
-def fastapi(view: View) -> View:
-    """For FastAPI and Starlette, synchronous or not."""
-
-    def respond(status: int, content: dict[str, str]) -> Any:
-        from starlette.responses import JSONResponse
-
-        return JSONResponse(content, status)
-
-    answer = _answering(view, respond)
-    # FastAPI reads what a view wants from its signature, in which names must mean what they do in the view's module.
-    wanted = _signature(view)
-    answer.__signature__ = wanted.replace(return_annotation=inspect.Signature.empty)  # type: ignore[attr-defined]
-    return answer
+def fastapi(view: View | None = None, /, *, verifier: Verifier | None = None) -> Any:
+    """For FastAPI and Starlette, synchronous or not. With a `verifier`, nobody but a broker comes in."""
+    return _decorator(view, lambda view: _for_fastapi(chosen(verifier), view))
 
 
-def flask(view: View) -> View:
-    """For Flask and its kind."""
-    return _answering(view, lambda status, content: (content, status))
+def flask(view: View | None = None, /, *, verifier: Verifier | None = None) -> Any:
+    """For Flask and its kind. With a `verifier`, nobody but a broker comes in."""
+    choose = chosen(verifier)
+
+    def prove(*_: Any, **__: Any) -> None:
+        from flask import request
+
+        found = None if PROVEN in request.environ else choose()
+        if found is not None:
+            prove_environ(found, request.environ, request.get_data)
+
+    def decorate(view: View) -> View:
+        return _answering(view, lambda status, content: (content, status), prove)
+
+    return _decorator(view, decorate)
 
 
-def django(view: View) -> View:
-    """For Django. The view takes POSTs of a broker, which has no CSRF token and needs none."""
+def django(view: View | None = None, /, *, verifier: Verifier | None = None) -> Any:
+    """For Django. The view takes POSTs of a broker, which has no CSRF token and needs none. With a `verifier`, nobody
+    but a broker comes in."""
+    return _decorator(view, lambda view: django_if(chosen(verifier), view))
+
+
+def django_if(choose: Choose, view: View) -> View:
+    """The same with whatever verifier there is when a request comes."""
 
     def respond(status: int, content: dict[str, str]) -> Any:
         from django.http import JsonResponse
 
         return JsonResponse(content, status=status)
 
-    answer = _answering(view, respond)
+    def prove(request: Any, *_: Any, **__: Any) -> None:
+        prove_django(choose, request)
+
+    answer = _answering(view, respond, prove)
     answer.csrf_exempt = True  # type: ignore[attr-defined]
     return answer
 
@@ -64,25 +82,81 @@ def told(failure: TallystickError) -> tuple[int, dict[str, str]]:
     return failure.status, {"message": failure.detail}
 
 
-def _answering(view: View, respond: Respond) -> View:
+def _decorator(view: View | None, decorate: Callable[[View], View]) -> Any:
+    return decorate if view is None else decorate(view)
+
+
+def _answering(view: View, respond: Respond, prove: Callable[..., None]) -> View:
     def ended(result: Any) -> Any:
         return respond(200, _SUCCESS) if result is None else result
 
     @functools.wraps(view)
     def answer(*args: Any, **kwargs: Any) -> Any:
         try:
+            prove(*args, **kwargs)
             return ended(view(*args, **kwargs))
-        except (Failure, Ongoing, InvalidRequest) as failure:
+        except _TOLD as failure:
             return respond(*told(failure))
 
     @functools.wraps(view)
     async def answer_async(*args: Any, **kwargs: Any) -> Any:
         try:
+            prove(*args, **kwargs)
             return ended(await view(*args, **kwargs))
-        except (Failure, Ongoing, InvalidRequest) as failure:
+        except _TOLD as failure:
             return respond(*told(failure))
 
     return answer_async if inspect.iscoroutinefunction(view) else answer
+
+
+def _for_fastapi(choose: Choose, view: View) -> View:
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+
+    @functools.wraps(view)
+    async def answer(*args: Any, **kwargs: Any) -> Any:
+        added = kwargs.pop(_REQUEST, None)
+        asked = (one for one in (added, *args, *kwargs.values()) if isinstance(one, Request))
+        try:
+            await _prove_starlette(choose, next(asked))
+            if inspect.iscoroutinefunction(view):
+                result = await view(*args, **kwargs)
+            else:
+                result = await run_in_threadpool(view, *args, **kwargs)
+            return JSONResponse(_SUCCESS) if result is None else result
+        except _TOLD as failure:
+            status, content = told(failure)
+            return JSONResponse(content, status)
+
+    # FastAPI reads what a view wants from its signature, in which names must mean what they do in the view's module.
+    wanted = _signature(view)
+    # It gives the request once: to the view, if that wants it, and else to us.
+    has_it = any(_is_a(one.annotation, Request) for one in wanted.parameters.values())
+    more = [] if has_it else [inspect.Parameter(_REQUEST, inspect.Parameter.KEYWORD_ONLY, annotation=Request)]
+    answer.__signature__ = wanted.replace(  # type: ignore[attr-defined]
+        parameters=_with(wanted, more), return_annotation=inspect.Signature.empty
+    )
+    return answer
+
+
+async def _prove_starlette(choose: Choose, request: Any) -> None:
+    verifier = None if PROVEN in request.scope else choose()
+    if verifier is not None:
+        await prove_scope(verifier, request.scope, request.body)
+
+
+def _is_a(annotation: Any, kind: type) -> bool:
+    if isinstance(annotation, str):  # of a name that is not known where the view was defined
+        return annotation.rpartition(".")[2] == kind.__name__
+    return isinstance(annotation, type) and issubclass(annotation, kind)
+
+
+def _with(signature: inspect.Signature, more: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    """The parameters, with more behind them: but before those that take the rest."""
+    known = list(signature.parameters.values())
+    rest = [one for one in known if one.kind is inspect.Parameter.VAR_KEYWORD]
+    return [*(one for one in known if one not in rest), *more, *rest]
 
 
 def _signature(view: View) -> inspect.Signature:

@@ -14,21 +14,12 @@ import msgspec
 from tallystick.core.errors import BrokerUnavailable, Draining, InvalidRequest, NotFound, TallystickError
 from tallystick.core.placing import store_for
 from tallystick.core.wire import ClusterView
-from tallystick.link import TIMEOUT_SECONDS, Link, checked_address
+from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.link import TIMEOUT_SECONDS, Link, addresses_of
 
 _STORES = "/stores/"
 _LOOK_SECONDS = 5.0
 _FRESH_SECONDS = 5.0  # brokers come and go while a query runs for weeks
-
-
-def addresses_of(urls: str, named: str) -> list[str]:
-    """The addresses that a user has given, each looked at; without a slash at the end."""
-    found = [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
-    for url in found:
-        checked_address(url, named)
-    if not found:
-        raise InvalidRequest(f"{named}: an address such as http://127.0.0.1:7440 is needed", field="url")
-    return found
 
 
 class BrokersLink(Link):
@@ -36,12 +27,17 @@ class BrokersLink(Link):
     others: then it waits for that one, as long as its patience lasts."""
 
     def __init__(
-        self, urls: str, timeout: float = TIMEOUT_SECONDS, patience: float = 0.0, named: str = "--url"
+        self,
+        urls: str,
+        timeout: float = TIMEOUT_SECONDS,
+        patience: float = 0.0,
+        named: str = "--url",
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self._given = self._known = addresses_of(urls, named)
         self._view: ClusterView | None = None
         self._look_at = 0.0  # when the broker whose turn it is will be asked who else is there
-        super().__init__(self._given[0], timeout, patience, named)
+        super().__init__(self._given[0], timeout, patience, named, credentials)
 
     # --- what is there -------------------------------------------------------------------------------------------
 
@@ -83,7 +79,7 @@ class BrokersLink(Link):
         return self._view
 
     def _look(self) -> ClusterView:
-        with Link(_root(self.url), timeout=_LOOK_SECONDS, named=self._named) as asked:
+        with Link(_root(self.url), timeout=_LOOK_SECONDS, named=self._named, credentials=self._credentials) as asked:
             try:
                 view = msgspec.convert(asked.get("cluster"), ClusterView)
             except NotFound:  # a broker from before there were clusters
@@ -123,9 +119,11 @@ class BrokersLink(Link):
             self._look_at = 0.0
 
 
-def stores_behind(urls: str, patience: float, named: str = "--url") -> dict[str, str]:
+def stores_behind(
+    urls: str, patience: float, named: str = "--url", credentials: Credentials = NO_CREDENTIALS
+) -> dict[str, str]:
     """The address of each store at these addresses, by its id: of a broker of its own, what was given."""
-    with BrokersLink(urls, patience=patience, named=named) as link:
+    with BrokersLink(urls, patience=patience, named=named, credentials=credentials) as link:
         if not link.stores:
             return {link.identity: urls}
         return link.addresses_by_store() if link.divided else {link.stores[0]: urls}

@@ -7,10 +7,14 @@ from collections.abc import Iterable, Mapping
 
 from tallystick.core.durations import milliseconds
 from tallystick.core.errors import InvalidRequest
-from tallystick.spark.brokers import addresses_of
+from tallystick.credentials import Credentials, find_credentials
+from tallystick.credentials.tokens import TOKEN, TOKEN_FILE
+from tallystick.link import addresses_of
 
 # Spark adds these to what the user gave; they say nothing to us.
 SPARKS_OWN = frozenset({"path", "paths", "checkpointlocation", "queryname"})
+CREDENTIALS = ("tokenFile", "caFile", "certFile", "keyFile")
+"""Options of everything that asks a broker."""
 _TRUTH = {"true": True, "false": False}
 
 
@@ -21,8 +25,10 @@ class Given:
     """
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str], role: str) -> None:
+        if any(name.lower() == "token" for name in options):
+            raise _shown_token()
         self._values = {name.lower(): str(value).strip() for name, value in options.items()}
-        self._names = {name.lower(): name for name in known}
+        self._names = {name.lower(): name for name in (*known, *CREDENTIALS)}
         for name in self._values:
             self._check_name(name, role)
 
@@ -57,6 +63,17 @@ class Given:
         # Here, and not first where a task opens a connection.
         return ",".join(addresses_of(url, "option 'url'"))
 
+    def credentials(self) -> Credentials:
+        """What the options name, or else the environment of whichever process reads them. It travels to the executors
+        without a token: they look for it where it was found here."""
+        named = {option: self.text(option) or None for option in CREDENTIALS}
+        try:
+            return find_credentials(
+                token_file=named["tokenFile"], ca=named["caFile"], cert=named["certFile"], key=named["keyFile"]
+            )
+        except InvalidRequest as wrong:
+            raise InvalidRequest(f"options {', '.join(CREDENTIALS)}: {wrong.detail}", field=wrong.field) from None
+
     def flag(self, name: str, default: bool) -> bool:
         found = self.text(name)
         if not found:
@@ -86,6 +103,23 @@ class Given:
         if found not in allowed:
             raise refused(name, f"{found!r} is not one of {', '.join(map(repr, allowed))}")
         return found
+
+
+def credential_options(credentials: Credentials) -> dict[str, str]:
+    """The options by which a job hands on what it was given. What is in the environment is found there."""
+    files = credentials.token_file, credentials.ca, credentials.cert, credentials.key
+    return {option: file for option, file in zip(CREDENTIALS, files, strict=True) if file}
+
+
+def _shown_token() -> InvalidRequest:
+    """Spark keeps the options of SQL statements in plans, and shows them in its UI and in event logs. That it hides
+    this one there is a setting (`spark.redaction.regex`), which may be another where it runs."""
+    return refused(
+        "token",
+        "a token is no option: Spark has options in its plans and event logs. Put it into a file for option "
+        f"'tokenFile', or set {TOKEN} or {TOKEN_FILE} in the environment of the driver and of the executors "
+        f"(spark.executorEnv.{TOKEN_FILE}, spark.kubernetes.executor.secretKeyRef.{TOKEN})",
+    )
 
 
 def refused(name: str, why: str) -> InvalidRequest:

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 
 from tallystick.core.errors import BrokerUnavailable
 from tallystick.core.names import check_name
+from tallystick.credentials import Credentials
 from tallystick.link import Link
 from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.options import Given, refused
@@ -86,6 +87,7 @@ TABLES = {
         ("state", "olderThan"),
         ("waiting", "parked", "done", "stopped", "dropped"),
     ),
+    "audit": _Table("at timestamp, who string, kind string, source string, action string, subject string", ()),
 }
 
 
@@ -99,6 +101,7 @@ class TableSettings(Struct, frozen=True, kw_only=True):
     older_than_ms: int | None
     partitions: int
     retry: float
+    credentials: Credentials
 
 
 def parse_settings(options: Mapping[str, str]) -> TableSettings:
@@ -113,6 +116,7 @@ def parse_settings(options: Mapping[str, str]) -> TableSettings:
         older_than_ms=round(given.seconds("olderThan", "0") * 1000) if given.text("olderThan") else None,
         partitions=given.number("minPartitions") or DEFAULT_PARTITIONS,
         retry=given.seconds("retryTimeout", "2m"),
+        credentials=given.credentials(),
     )
 
 
@@ -181,7 +185,13 @@ def read_pages(
 
 
 def _link(settings: TableSettings) -> BrokersLink:
-    return BrokersLink(settings.url, timeout=_TIMEOUT_SECONDS, patience=settings.retry, named="option 'url'")
+    return BrokersLink(
+        settings.url,
+        timeout=_TIMEOUT_SECONDS,
+        patience=settings.retry,
+        named="option 'url'",
+        credentials=settings.credentials,
+    )
 
 
 def _page(

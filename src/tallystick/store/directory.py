@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tallystick.core.errors import DataDirectoryError
+from tallystick.core.errors import DataDirectoryError, DirectoryInUse
 from tallystick.core.ids import new_store_id
 from tallystick.durable import make_directory, sync_directory
 
@@ -47,7 +47,7 @@ class DataDirectory:
         except BlockingIOError as error:
             owner = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
             os.close(handle)
-            raise DataDirectoryError(
+            raise DirectoryInUse(
                 f"data directory {self.path} is in use by another broker (process {owner}); "
                 "stop that one or choose another directory",
                 field="data_dir",

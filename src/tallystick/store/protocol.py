@@ -12,14 +12,17 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from tallystick.core.access import EVERY
 from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, CallsView, CallTopicView, CallView, OutgoingCall
 from tallystick.core.durations import DAY_MS
 from tallystick.core.limits import Limits
 from tallystick.core.message import Slice, Welcome
 from tallystick.core.ops import ClientOp, OpResult, PrepareColumns
+from tallystick.core.token_records import TokenRecord as TokenRecord  # part of what is said here
 from tallystick.core.transaction import CheckDefaults
 from tallystick.core.wire import (
+    AuditLine,
     CheckRequest,
     Delivery,
     GroupView,
@@ -41,6 +44,7 @@ class StoreSettings(Struct, frozen=True):
     retention_ms: int = 7 * DAY_MS
     dedup_retention_ms: int = 7 * DAY_MS
     part_ttl_ms: int = DAY_MS
+    audit_retention_ms: int = 90 * DAY_MS
     max_attempts: int = 16
     redelivery: Backoff = Backoff(first_ms=1_000, cap_ms=300_000)
     max_leased: int = 10_000
@@ -218,6 +222,25 @@ class DropCallTopic(Struct):
     topic: str
 
 
+class PutToken(Struct):
+    """Keep a token. One of that name and id is there already: nothing changes; of another id: refused."""
+
+    record: TokenRecord
+
+
+class DropToken(Struct):
+    """Revoke a token; with an id, only if it is the one of that id that has the name."""
+
+    name: str
+    id: str = ""
+
+
+class ExpireAudit(Struct):
+    """Forget lines of the audit log that are older than its retention."""
+
+    limit: int
+
+
 BrokerOp = (
     PutTopic
     | DeleteTopic
@@ -244,8 +267,42 @@ BrokerOp = (
     | Subscribe
     | Unsubscribe
     | DropCallTopic
+    | PutToken
+    | DropToken
+    | ExpireAudit
 )
-StoreOp = ClientOp | PrepareColumns | BrokerOp
+
+
+class Guarded(Struct):
+    """An operation on a transaction for somebody who may touch those of some producer groups only, by patterns. On one
+    of another group it is refused; one that is not known belongs to nobody yet. The same for parts: all that they hold
+    must be for these topics."""
+
+    op: ClientOp | PrepareColumns | BrokerOp
+    groups: tuple[str, ...]
+    topics: tuple[str, ...] = EVERY
+
+
+class Audited(Struct):
+    """An operation that is written down in the audit log, in the same unit, unless it is refused: `who` did it (a name,
+    and how it is known), from where, what was done (a word such as `resolve`) and to what."""
+
+    op: BrokerOp | Guarded
+    who: str
+    kind: str
+    source: str
+    action: str
+    subject: str
+
+
+StoreOp = ClientOp | PrepareColumns | BrokerOp | Guarded | Audited
+
+
+def unwrapped(op: StoreOp) -> ClientOp | PrepareColumns | BrokerOp:
+    """The operation itself, without what is said of who asks for it."""
+    while isinstance(op, Guarded | Audited):
+        op = op.op
+    return op
 
 
 # --- what comes back -------------------------------------------------------------------------------------------
@@ -326,6 +383,16 @@ class TableQuery(Struct, frozen=True):
     created_before: int | None = None
 
 
+class AuditQuery(Struct, frozen=True):
+    """Lines of the audit log, the newest first. `after` is a token of an earlier answer; `since` a time."""
+
+    limit: int
+    after: str | None = None
+    who: str | None = None
+    action: str | None = None
+    since: int | None = None
+
+
 class TablePage(Struct):
     """Rows, column by column, and where the next page begins."""
 
@@ -384,6 +451,9 @@ class LogViews(Protocol):
 
     def channels(self) -> list[Channel]: ...
 
+    def tokens(self) -> list[TokenRecord]:
+        """The same list until one is put or dropped, so that who looks often can tell; it is never changed."""
+
 
 class TableViews(Protocol):
     """The store's own state in bulk."""
@@ -397,6 +467,9 @@ class TableViews(Protocol):
     def ledger(self, app: str) -> LedgerView | None: ...
 
     def ledgers(self, after: str, limit: int) -> list[LedgerView]: ...
+
+    def audit(self, query: AuditQuery) -> tuple[list[AuditLine], str | None]:
+        """A page of the audit log, and where the next one begins."""
 
 
 class TransactionViews(Protocol):

@@ -25,7 +25,6 @@ from tallystick.core.errors import TallystickError
 
 T = TypeVar("T")
 
-IDLE_SECONDS = 75.0
 _DTM_PREFIX = "/api/"
 _BATCH = "/v1/batch"
 
@@ -65,7 +64,6 @@ class BrokerThread:
         self._listening: asyncio.Server | None = None
         self._connections: set[Http1Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.loaded_app, self.timeout_keep_alive = self._answer, IDLE_SECONDS  # what a connection asks of uvicorn
         self.losing: LostAnswers | None = None
         _all.add(self)
         self._loop = asyncio.new_event_loop()
@@ -171,9 +169,7 @@ class BrokerThread:
             await asyncio.sleep(0)
 
     def _connected(self) -> Http1Connection:
-        state: Any = _State(self._connections, self._tasks)
-        config: Any = self
-        return Http1Connection(config, state, {}, self._loop)
+        return Http1Connection(self._answer, _State(self._connections, self._tasks))
 
     def stop(self) -> None:
         """End everything. In a forked child there is nothing to end: it is the parent's."""
@@ -198,7 +194,7 @@ class BrokerThread:
 
 
 class _State:
-    """What a connection asks of uvicorn's server."""
+    """Where a connection is known."""
 
     def __init__(self, connections: set[Http1Connection], tasks: set[asyncio.Task[Any]]) -> None:
         self.connections, self.tasks = connections, tasks

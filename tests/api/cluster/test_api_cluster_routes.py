@@ -14,10 +14,12 @@ from brokers import BrokerProcess
 from raw_client import Answer, RawClient
 from servers import Server
 from shared_stores import url_of
+from tallystick.api.cluster.access import ClusterAccess
 from tallystick.api.cluster.asking import METHODS, way
 from tallystick.api.cluster.door import ClusterDoor
 from tallystick.api.cluster.views import ClusterViews
 from tallystick.api.http.table import ROUTES
+from tallystick.broker.access_ways import AccessWays
 from tallystick.broker.door import BrokerDoor
 
 pytestmark = pytest.mark.postgresql
@@ -89,9 +91,10 @@ def test_what_is_no_store_and_no_way_is_told(cluster: BrokerCluster) -> None:
 
 def test_the_door_of_a_cluster_has_every_way_of_a_brokers_own() -> None:
     """What it does not have itself would look for a store behind it, and there is none."""
-    ways = {name for name in vars(BrokerDoor) if not name.startswith("_")}
-    own = set(vars(ClusterDoor)) | set(vars(ClusterViews))
-    assert ways - own == {"do", "families"}  # made of others; asked of a store's own door only
+    ways = {name for part in (BrokerDoor, AccessWays) for name in vars(part) if not name.startswith("_")}
+    own = {name for part in (ClusterDoor, ClusterAccess, ClusterViews) for name in vars(part)}
+    # Made of others; asked of a store's own door only; and about whom a door is for.
+    assert ways - own == {"do", "families", "of", "whoami"}
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

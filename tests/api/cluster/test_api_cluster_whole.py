@@ -285,3 +285,14 @@ def test_metrics_name_the_store_of_each_number(api: RoundRobin, cluster: BrokerC
     assert named
     assert named <= own
     assert "tallystick_cluster_brokers 2.0" in told
+
+
+def test_what_is_counted_is_counted_in_all_stores(api: RoundRobin, cluster: BrokerCluster) -> None:
+    before = api.json("GET", "/v1/info")["calls_waiting"]
+    later = {"url": "http://127.0.0.1:9/later", "delay_ms": 3_600_000}
+    for number in range(20):
+        api.answer("POST", "/v1/messages", {"gid": f"later-{number}", "messages": [], "calls": [later]})
+    found = [api.json("GET", f"/stores/{store['id']}/v1/info") for store in cluster.view()["stores"]]
+    assert all(one["calls_waiting"] for one in found), "every store has some"
+    for _ in cluster.brokers:
+        assert api.json("GET", "/v1/info")["calls_waiting"] == before + 20

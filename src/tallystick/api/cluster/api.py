@@ -10,6 +10,7 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 from urllib.parse import quote
 
+from tallystick.api.access.gate import LetIn, counted
 from tallystick.api.cluster.dividing import StorePlaces
 from tallystick.api.cluster.door import ClusterDoor
 from tallystick.api.cluster.owners import PREFIX, Owners
@@ -30,8 +31,8 @@ class ClusterApi:
     """An ASGI application."""
 
     def __init__(self, owners: Owners, door: ClusterDoor, drain_seconds: float) -> None:
-        self._owners = owners
-        self._native, self._dtm = NativeApi(door), DtmHttp(door)
+        self._owners, self._callers = owners, door.callers
+        self._door, self._native, self._dtm = door, NativeApi(door), DtmHttp(door)
         self._drain_seconds = drain_seconds
         self._leaving: asyncio.Task[None] | None = None
         self.about = f"broker {owners.node.membership.me.id} of a cluster with {len(owners.stores())} stores"
@@ -54,21 +55,32 @@ class ClusterApi:
             await problem_answer(error).send(send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope = self._callers.vouched(scope)
         path: str = scope["path"]
         if path.startswith(PREFIX):
             store, _, rest = path.removeprefix(PREFIX).partition("/")
             raw = b"/" + b"/".join(scope["raw_path"].split(b"/")[3:])
-            await self._owners.answer(store, "/" + rest, raw, scope, receive, send)
+            await self._by_owner(store, {**scope, "path": "/" + rest, "raw_path": raw}, receive, send)
             return
         straight = self._straight(scope)
         if straight is not None:
             store, path, query = straight
-            handed_on = {**scope, "query_string": query}
-            await self._owners.answer(store, path, quote(path).encode(), handed_on, receive, send)
+            inside = {**scope, "path": path, "raw_path": quote(path).encode(), "query_string": query}
+            await self._by_owner(store, inside, receive, send)
         elif path.startswith(DTM_PREFIX):
             await self._dtm(scope, receive, send)
         else:
             await self._native(scope, receive, send)
+
+    async def _by_owner(self, store: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """What is asked of one store. Who sends it is found out here if another broker is to answer: that one has
+        our word for it, and counts nothing that we have."""
+        if self._owners.seal is None or "caller" in scope or self._owners.api(store) is not None:
+            await self._owners.answer(store, scope, receive, send)
+            return
+        known = await self._callers.introduced(scope)
+        with LetIn(self._door, receive, send, counted(known["caller"])) as visit:
+            await self._owners.answer(store, known, visit.receive, visit.send)
 
     def _straight(self, scope: Scope) -> tuple[str, str, bytes] | None:
         """Streams that belong to one store go there as they come: a part that is sent, a queue that is read, whose rows

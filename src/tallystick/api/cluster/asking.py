@@ -12,23 +12,28 @@ from typing import Any, NamedTuple, Protocol, TypeVar, get_type_hints
 
 import msgspec
 
+from tallystick.api.access.gate import needs_of
 from tallystick.api.cluster.owners import Owners
 from tallystick.api.http.native import problem_answer
 from tallystick.api.serving.asgi import CallerGone, HttpAnswer, Receive, Scope, Send, read_raw, while_connected
 from tallystick.api.serving.problems import DECODING, undecodable
 from tallystick.api.store_api import StoreApi
+from tallystick.broker.caller import Caller
 from tallystick.broker.door import BrokerDoor
-from tallystick.core.errors import BrokerUnavailable, NotFound, error_from_code
+from tallystick.core.access import Evidence, Identity
+from tallystick.core.errors import BrokerUnavailable, Forbidden, NotFound, Unauthenticated, error_from_code
 from tallystick.core.ops import ClientOp
 from tallystick.core.wire import MSGPACK, Problem
 
 T = TypeVar("T")
 G = TypeVar("G", covariant=True)
 DOOR = "/.door/"
+CALLER_OF = BrokerDoor.caller_of.__name__  # what a broker asks for itself: who somebody is
 # What may be asked over HTTP. The rest needs no store, or is read as a stream.
 METHODS = frozenset(
     method.__name__
     for method in (
+        BrokerDoor.audit,
         BrokerDoor.batch,
         BrokerDoor.called_hosts,
         BrokerDoor.call_topics,
@@ -36,6 +41,7 @@ METHODS = frozenset(
         BrokerDoor.delete_topic,
         BrokerDoor.do_and_show,
         BrokerDoor.drop_call_topic,
+        BrokerDoor.drop_token,
         BrokerDoor.ends,
         BrokerDoor.fetch,
         BrokerDoor.forget_app,
@@ -49,6 +55,7 @@ METHODS = frozenset(
         BrokerDoor.offsets_at,
         BrokerDoor.page,
         BrokerDoor.poll_checks,
+        BrokerDoor.put_token,
         BrokerDoor.put_topic,
         BrokerDoor.receive,
         BrokerDoor.reset_group,
@@ -59,6 +66,7 @@ METHODS = frozenset(
         BrokerDoor.stop_calls,
         BrokerDoor.stored_offsets,
         BrokerDoor.subscribe,
+        BrokerDoor.tokens,
         BrokerDoor.topic,
         BrokerDoor.transaction,
         BrokerDoor.transactions,
@@ -81,40 +89,53 @@ class Method(Protocol[G]):
     def __call__(self, door: BrokerDoor, /, *args: Any) -> Coroutine[Any, Any, G]: ...
 
 
-class Way(NamedTuple):
+class DoorWay(NamedTuple):
     takes: Any
     gives: Any
 
 
 @functools.cache
-def way(method: str) -> Way:
+def way(method: str) -> DoorWay:
     """The types of a method's arguments and of what it gives."""
     hints = get_type_hints(getattr(BrokerDoor, method))
     gives = hints.pop("return")
     if method == "batch":
         hints["ops"] = list[ClientOp]  # columns travel as they came, see `api.py`
-    return Way(tuple[tuple(hints.values())], gives)  # type: ignore[misc]
+    return DoorWay(tuple[tuple(hints.values())], gives)  # type: ignore[misc]
 
 
 class Asking:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
 
-    async def ask(self, store: str, method: Method[T], *args: Any) -> T:
+    async def ask(self, store: str, caller: Caller, method: Method[T], *args: Any) -> T:
         door = self._owners.door(store)
         if door is not None:
-            return await method(door, *args)
+            return await method(door.of(caller), *args)
+        answer: T = await self._tell(store, caller, method.__name__, args, way(method.__name__).gives)
+        return answer
+
+    async def identity(self, store: str, evidence: Evidence) -> Identity:
+        """Who shows this, as another broker finds. It is we who ask, not whoever it is."""
+        me = Caller(Identity(self._owners.node.membership.me.id, "broker", ()))
+        found: Identity = await self._tell(store, me, CALLER_OF, (evidence,), Identity)
+        return found
+
+    async def _tell(self, store: str, caller: Caller, method: str, args: Any, gives: Any) -> Any:
         caught = _Caught(msgspec.msgpack.encode(args))
+        path = DOOR + method
         scope: Scope = {
             "type": "http",
             "method": "POST",
+            "path": path,
+            "raw_path": path.encode(),
             "query_string": b"",
             "headers": [(b"content-type", MSGPACK.encode()), (b"content-length", b"%d" % len(caught.body))],
+            "caller": caller,
+            "of_peer": True,
         }
-        path = DOOR + method.__name__
-        await self._owners.answer(store, path, path.encode(), scope, caught.receive, caught.send)
-        answer: T = caught.result(way(method.__name__).gives)
-        return answer
+        await self._owners.answer(store, scope, caught.receive, caught.send)
+        return caught.result(gives)
 
 
 class _Caught:
@@ -163,13 +184,33 @@ class DoorApi(StoreApi):
         await answer.send(send)
 
     async def _carried_out(self, scope: Scope, receive: Receive) -> bytes:
+        door = self._door_for(scope)
         method = scope["path"].removeprefix(DOOR)
+        if method == CALLER_OF and scope.get("of_peer"):
+            return await self._identified(scope["caller"], await self._said(scope, receive, tuple[Evidence]))
         if method not in METHODS:
             raise NotFound(f"there is no way {method[:40]!r} through a door")
+        args = await self._said(scope, receive, way(method).takes)
+        work = getattr(door, method)(*args)
+        return msgspec.msgpack.encode(await (while_connected(receive, work) if method in POLLS else work))
+
+    async def _said(self, scope: Scope, receive: Receive, takes: Any) -> Any:
         body = await read_raw(receive, dict(scope["headers"]), ROOM * self.door.limits.request_bytes)
         try:
-            args = msgspec.msgpack.decode(body, type=way(method).takes)
+            return msgspec.msgpack.decode(body, type=takes)
         except DECODING as error:
             raise undecodable(error) from error
-        work = getattr(self.door, method)(*args)
-        return msgspec.msgpack.encode(await (while_connected(receive, work) if method in POLLS else work))
+
+    def _door_for(self, scope: Scope) -> BrokerDoor:
+        """For whom another broker vouches, with what that one may. Nobody else has business here."""
+        if self.door.open:
+            return self.door
+        if not scope.get("of_peer"):
+            raise Unauthenticated(f"{DOOR} is for the other brokers of the cluster, which say who is asking")
+        needs_of(scope["path"])
+        return self.door.of(scope["caller"])
+
+    async def _identified(self, asking: Caller, shown: tuple[Evidence]) -> bytes:
+        if asking.identity.kind != "broker":
+            raise Forbidden("only a broker asks who somebody is")
+        return msgspec.msgpack.encode((await self.door.caller_of(*shown)).identity)

@@ -8,13 +8,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from prometheus_client.registry import Collector
+
+from tallystick.api.cluster.access import ClusterAccess
+from tallystick.api.cluster.callers import ClusterCallers
 from tallystick.api.cluster.dividing import MARK, joined, numbered, refused
 from tallystick.api.cluster.metrics import ClusterMetrics
 from tallystick.api.cluster.owners import Owners
 from tallystick.api.cluster.queues import merged_group, merged_topic
-from tallystick.api.cluster.views import ClusterViews
+from tallystick.broker.caller import Caller
 from tallystick.broker.config import Config
 from tallystick.broker.door import WEIGHT, BrokerDoor
+from tallystick.core.access import Evidence
 from tallystick.core.calls import CallsView
 from tallystick.core.errors import Draining, TallystickError
 from tallystick.core.ids import new_gid
@@ -36,11 +41,15 @@ from tallystick.core.wire import (
 LOOK_AGAIN_MS = 500  # for messages that become visible without anything being appended
 
 
-class ClusterDoor(ClusterViews):
-    def __init__(self, owners: Owners, config: Config) -> None:
+class ClusterDoor(ClusterAccess):
+    def __init__(self, owners: Owners, config: Config, of_the_process: Sequence[Collector] = ()) -> None:
         super().__init__(owners)
         self.limits = config.limits()
-        self._metrics = ClusterMetrics(owners)
+        self._metrics = ClusterMetrics(owners, of_the_process)
+        self.callers = ClusterCallers(owners, self._asking)
+
+    async def caller_of(self, evidence: Evidence) -> Caller:
+        return await self.callers.caller_of(evidence)
 
     # --- what a client does ----------------------------------------------------------------------------------------
 
@@ -158,7 +167,7 @@ class ClusterDoor(ClusterViews):
     async def _until_appended(self, names: Sequence[str] | None, positions: list[int], wait_ms: int) -> None:
         """Until one of the stores has more in these topics than it had."""
         asked = zip(self._owners.stores(), positions, strict=True)
-        await _first(self._ask(store, BrokerDoor.ends, names, at, wait_ms) for store, at in asked)
+        await self._unless_leaving(_first(self._ask(store, BrokerDoor.ends, names, at, wait_ms) for store, at in asked))
 
     async def receive(self, group: str, request: ReceiveRequest) -> list[Delivery]:
         """From one store after another, each time from another one first; receipts name their store."""
@@ -190,10 +199,11 @@ class ClusterDoor(ClusterViews):
 
     async def poll_checks(self, poll: CheckPoll) -> list[CheckRequest]:
         polls = (self._ask(store, BrokerDoor.poll_checks, poll) for store in self._owners.stores())
-        return [check for checks in await _first(polls, until=bool) for check in checks]
+        told: list[list[CheckRequest]] = await self._unless_leaving(_first(polls, until=bool))
+        return [check for checks in told for check in checks]
 
     async def wait_for_calls(self, gid: str, seconds: float) -> CallsView:
-        return await self._of_gid(BrokerDoor.wait_for_calls, gid, seconds)
+        return await self._unless_leaving(self._of_gid(BrokerDoor.wait_for_calls, gid, seconds))
 
     # --- the cluster itself ----------------------------------------------------------------------------------------
 
@@ -205,6 +215,7 @@ class ClusterDoor(ClusterViews):
         return self._owners.node.clock.now_ms()
 
     def cluster(self) -> ClusterView:
+        self._caller.may_see("broker")
         return self._owners.view()
 
     def not_ready(self) -> str | None:
@@ -212,7 +223,7 @@ class ClusterDoor(ClusterViews):
         if node.membership.me.leaving:
             return Draining.code
         if node.away:
-            return "the shared store cannot be reached"
+            return node.trouble
         told = [door.not_ready() for store in self._owners.own() if (door := self._owners.door(store)) is not None]
         return told[0] if told and all(told) else None
 
@@ -220,6 +231,7 @@ class ClusterDoor(ClusterViews):
         self._metrics.answered(route, str(status))
 
     async def metrics(self) -> bytes:
+        self._caller.may_see("metrics")
         return await self._metrics.told()
 
     def known_topic(self, name: str) -> NoReturn:

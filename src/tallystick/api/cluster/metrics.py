@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from asyncio import gather
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from tallystick.api.cluster.owners import Owners
 
 
 class ClusterMetrics:
-    def __init__(self, owners: Owners) -> None:
-        self._owners = owners
+    def __init__(self, owners: Owners, of_the_process: Sequence[Collector]) -> None:
+        self._owners, self._of_the_process = owners, of_the_process
         self._requests: Counter[tuple[str, str]] = Counter()
 
     def answered(self, route: str, status: str) -> None:
@@ -23,7 +24,7 @@ class ClusterMetrics:
 
     async def told(self) -> bytes:
         """In the form that Prometheus reads."""
-        families = list(self._own())
+        families = [*self._own(), *(family for one in self._of_the_process for family in one.collect())]
         doors = {store: door for store in self._owners.own() if (door := self._owners.door(store)) is not None}
         # All at once: each waits a little for a look at its store, if the server is slow.
         for store, told in zip(doors, await gather(*(door.families() for door in doors.values())), strict=True):

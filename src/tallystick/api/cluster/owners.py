@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from typing import Any
 
+from tallystick.api.cluster.peers import PeerSeal, Vouched
 from tallystick.api.serving.asgi import Receive, Scope, Send
-from tallystick.api.serving.forwarding import FORWARDED, Forwarder
+from tallystick.api.serving.forwarding import FORWARDED, Forwarder, target_of
 from tallystick.api.store_api import StoreApi
 from tallystick.broker.broker import Broker
+from tallystick.broker.caller import Caller
 from tallystick.broker.cluster.node import Node
 from tallystick.broker.door import BrokerDoor
 from tallystick.core.addresses import BrokerAddress, broker_address
@@ -22,11 +25,15 @@ little more. Who asks without a library of ours is spared most takeovers by that
 LOOK_SECONDS = 0.05
 ALIVE_SECONDS = 0.25
 MOST_WAITING = 10_000
+_POLLS = ("/receive", "/checks/poll")
 
 
 class Owners:
-    def __init__(self, node: Node, forwarder: Forwarder, make_api: Callable[[Broker], StoreApi]) -> None:
-        self.node = node
+    def __init__(
+        self, node: Node, forwarder: Forwarder, make_api: Callable[[Broker], StoreApi], seal: PeerSeal | None = None
+    ) -> None:
+        """Without a `seal` nobody is asked who they are, and the others are not told."""
+        self.node, self.seal = node, seal
         self._forwarder, self._make_api = forwarder, make_api
         self._apis: dict[str, StoreApi] = {}
         self._addresses: dict[str, BrokerAddress] = {}
@@ -50,9 +57,11 @@ class Owners:
     def view(self) -> ClusterView:
         me, seen = self.node.membership.me, self.node.seen
         if seen is None:
-            return ClusterView([], [], me.id)
-        brokers = [member for member in seen.members if member.url]  # the others are guests, and answer nobody
-        urls = {member.id: member.url for member in brokers if self.node.alive(member.id)}
+            return ClusterView([], [], me.id, self.node.away, self.node.blind_ms)
+        members = [member for member in seen.members if member.url]  # the others are guests, and answer nobody
+        urls = {member.id: member.url for member in members if self.node.alive(member.id)}
+        taken = set(urls.values())  # who was there before and is dead is a former life of who is there now
+        brokers = [member for member in members if member.id in urls or member.url not in taken]
         stores = [
             ClusterStore(
                 holding.id,
@@ -64,12 +73,11 @@ class Owners:
             for holding in seen.holdings
         ]
         shown = [
-            ClusterBroker(
-                member.id, member.name, member.url, member.grpc_url, self.node.alive(member.id), member.leaving
-            )
+            ClusterBroker(member.id, member.name, member.url, member.grpc_url, member.id in urls, member.leaving)
             for member in brokers
         ]
-        return ClusterView(stores, sorted(shown, key=lambda broker: broker.url), me.id)
+        in_order = sorted(shown, key=lambda broker: (broker.url, broker.id))
+        return ClusterView(stores, in_order, me.id, self.node.away, self.node.blind_ms)
 
     def api(self, store: str) -> StoreApi | None:
         """What answers for the store here."""
@@ -99,31 +107,35 @@ class Owners:
 
     # --- one request -----------------------------------------------------------------------------------------------
 
-    async def answer(self, store: str, path: str, raw_path: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the owner of a store answer; `path` is what is asked of the store. Raises while nothing was answered."""
+    async def answer(self, store: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the owner of a store answer; the path is what is asked of the store. Raises while nothing was
+        answered."""
         if store not in self.stores():
             raise NotFound(f"there is no store {store[:40]!r} in this cluster; GET /v1/cluster names them")
         forwarded = any(name == FORWARDED for name, _ in scope["headers"])
-        inside = {**scope, "path": path, "raw_path": raw_path}
         deadline = asyncio.get_running_loop().time() + max(WAIT_SECONDS, LEASES * self._lease_ms / 1000)
         while True:
             api, owner = self.api(store), self.elsewhere(store)
             if api is not None:
-                await api(inside, receive, send)
+                await api(scope, receive, send)
                 return
             if forwarded and owner is not None:
                 raise Moved  # not handed on twice: who sent it here knows less than we do, or more
             failure: Exception = Moved("nobody owns this store just now; ask again")
             if owner is not None:
                 try:
-                    await self._forward(store, owner, inside, receive, send)
+                    await self._forward(store, owner, scope, receive, send)
                     return
                 except BrokerUnreachable as unreachable:  # nothing was sent: it may have another owner soon
                     failure = unreachable
-            if asyncio.get_running_loop().time() >= deadline:
+            if asyncio.get_running_loop().time() >= deadline or self._no_owner_will_come():
                 raise failure
             await self._pause()
             forwarded = False  # it was to be answered here when it came, and has moved since: one more hop
+
+    def _no_owner_will_come(self) -> bool:
+        """Or none of whom we would hear: we leave, and nobody stays, or have left, and look no more."""
+        return self.node.left.is_set() or (self.node.leaving.is_set() and self.node.alone)
 
     async def _pause(self) -> None:
         if self._waiting >= MOST_WAITING:
@@ -135,15 +147,24 @@ class Owners:
             self._waiting -= 1
 
     async def _forward(self, store: str, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """For as long as the owner is alive: of a machine that is gone, or asleep, no answer would ever come. And for
-        as long as we see that it is."""
+        """For as long as the owner is alive: of a machine that is gone, or asleep, no answer would ever come."""
         place = self._address(owner)
         if place is None:
             raise BrokerUnreachable("the owner of this store has just left")
+        begun = False
+
+        async def noted(event: MutableMapping[str, Any]) -> None:
+            nonlocal begun
+            begun = True
+            await send(event)
+
         path = f"{PREFIX}{store}".encode() + scope["raw_path"]
-        task = asyncio.create_task(self._forwarder.forward(scope, receive, send, place, path))
+        caller = self._sealed(scope, path)
+        task = asyncio.create_task(self._forwarder.forward(scope, receive, noted, place, path, caller))
         try:
-            while not task.done() and self.node.alive(owner) and self.node.blind_ms < LEASES * self._lease_ms:
+            while not task.done() and self._may_answer(owner):
+                if self.node.leaving.is_set() and not begun and _is_poll(scope):
+                    raise Moved("this broker leaves the cluster; ask another one")
                 await asyncio.wait((task,), timeout=ALIVE_SECONDS)
             if not task.done():
                 raise BrokerUnavailable("the owner of this store is silent, and is taken for dead; it may have acted")
@@ -151,9 +172,28 @@ class Owners:
         finally:
             task.cancel()
 
+    def _sealed(self, scope: Scope, path: bytes) -> bytes:
+        """Who is asking, as the owner is told; nothing where nobody is asked."""
+        if self.seal is None:
+            return b""
+        caller: Caller | None = scope.get("caller")
+        if caller is None:
+            raise Moved  # it was ours when the request came, and who sends it was to be found out there
+        return self.seal.seal(scope["method"], target_of(scope, path), Vouched(caller.identity, caller.source))
+
+    def _may_answer(self, owner: str) -> bool:
+        """As far as we see. Who has left looks no more, and waits as long as its end does."""
+        seen = self.node.alive(owner) and self.node.blind_ms < LEASES * self._lease_ms
+        return seen or self.node.left.is_set()
+
     def _address(self, member_id: str) -> BrokerAddress | None:
         """None for a guest, who holds a store for a while and answers nobody (store/shared/visit.py)."""
         if member_id not in self._addresses:
             members = () if self.node.seen is None else self.node.seen.members
             self._addresses = {member.id: broker_address(member.url) for member in members if member.url}
         return self._addresses.get(member_id)
+
+
+def _is_poll(scope: Scope) -> bool:
+    """Whether it waits for what may never come."""
+    return scope["path"].endswith(_POLLS) or b"wait_ms=" in scope["query_string"]

@@ -8,13 +8,16 @@ import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from tallystick.api.cluster.asking import Asking, Method
 from tallystick.api.cluster.dividing import StorePlaces
 from tallystick.api.cluster.owners import Owners
 from tallystick.api.cluster.queues import by_store, local, merged_group, merged_topic, woven
+from tallystick.broker.caller import ANYBODY, nobody
 from tallystick.broker.door import BrokerDoor, Whole
 from tallystick.core.calls import CallPage, CallsView, CallTopicView, CallView, HostView
-from tallystick.core.errors import InvalidRequest, NotFound
+from tallystick.core.errors import InvalidRequest, Moved, NotFound
 from tallystick.core.ids import store_of_gid
 from tallystick.core.message import Slice
 from tallystick.core.wire import (
@@ -36,8 +39,14 @@ AT = ":"  # between a store's number and a place in its list
 class ClusterViews(BrokerDoor):
     def __init__(self, owners: Owners) -> None:  # not as a broker's own: there is no store behind this door
         self._owners = owners
+        # Where somebody is to be known, nobody is known before a door is made for them: then it is shut.
+        self._caller = ANYBODY if owners.seal is None else nobody("")
         self._asking = Asking(owners)
         self._turns = itertools.count()
+
+    @property
+    def open(self) -> bool:
+        return self._owners.seal is None
 
     # --- whom to ask -----------------------------------------------------------------------------------------------
 
@@ -51,7 +60,7 @@ class ClusterViews(BrokerDoor):
         return stores[next(self._turns) % len(stores)]
 
     async def _ask(self, store: str, method: Method[T], *args: Any) -> T:
-        return await self._asking.ask(store, method, *args)
+        return await self._asking.ask(store, self._caller, method, *args)
 
     async def _of_gid(self, method: Method[T], gid: str, *args: Any) -> T:
         """A gid that names no store may lie elsewhere than its hash says: a batch of an application does."""
@@ -66,6 +75,21 @@ class ClusterViews(BrokerDoor):
                     if store != first:
                         return await self._ask(store, method, gid, *args)
             raise
+
+    async def _unless_leaving(self, wait: Coroutine[Any, Any, T]) -> T:
+        """Who waits here, whichever stores for, is to ask another broker as soon as this one leaves: otherwise its end
+        would wait for the longest poll."""
+        waiting = asyncio.ensure_future(wait)
+        leaving = asyncio.ensure_future(self._owners.node.leaving.wait())
+        try:
+            await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise Moved("this broker leaves the cluster; ask another one")
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            leaving.cancel()
+            await asyncio.gather(waiting, leaving, return_exceptions=True)
 
     async def _each(self, method: Method[T], *args: Any) -> list[T]:
         """What every store says, in the order of their numbers."""
@@ -171,7 +195,8 @@ class ClusterViews(BrokerDoor):
         number, inside = local(queue, len(self._owners.stores()))
         store = self._owners.stores()[number]
         try:
-            return await self._ask(store, BrokerDoor.fetch, topic, inside, offset, most, max_bytes, wait_ms)
+            asked = self._ask(store, BrokerDoor.fetch, topic, inside, offset, most, max_bytes, wait_ms)
+            return await (self._unless_leaving(asked) if wait_ms else asked)
         except NotFound:
             view = await self.topic(topic)  # which its first message has made on one store, and not on this one yet
             if queue >= view.queues:
@@ -236,8 +261,15 @@ class ClusterViews(BrokerDoor):
             number, place = number + 1, None
 
     async def info(self) -> BrokerInfo:
-        """Of one of the stores; the limits are the same for all."""
-        return await self._ask(self._spare(), BrokerDoor.info)
+        """Of one of the stores, our own if there is one, and what is counted of all of them together."""
+        told, stores = await self._each(BrokerDoor.info), self._owners.stores()
+        pending = [one.oldest_pending_at for one in told if one.oldest_pending_at is not None]
+        return msgspec.structs.replace(
+            told[stores.index(self._spare())],
+            oldest_pending_at=min(pending, default=None),
+            calls_waiting=sum(one.calls_waiting for one in told),
+            calls_parked=sum(one.calls_parked for one in told),
+        )
 
     def _divided(self, offsets: dict[int, T]) -> Sequence[tuple[str, dict[int, T]]]:
         """What is said of queues of the cluster, for each store that has some of them."""

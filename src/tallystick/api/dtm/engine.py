@@ -27,6 +27,7 @@ from tallystick.core.errors import (
     AlreadyResolved,
     Conflict,
     DifferentContent,
+    Forbidden,
     NotFound,
     OutcomeConflict,
     TallystickError,
@@ -191,7 +192,7 @@ class Dtm:
 
     async def _last(self, ops: Sequence[ClientOp], weight: int) -> OpResult:
         result = (await self._door.batch(ops, weight))[-1] or _DONE
-        if result.error not in _OF_STATE and result.field != "gid":
+        if result.error not in _OF_STATE and (result.field != "gid" or result.error == Forbidden.code):
             raise_refusal(result)
         return result
 

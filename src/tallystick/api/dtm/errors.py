@@ -6,7 +6,7 @@ import re
 from typing import ClassVar
 
 from tallystick.api.serving.problems import as_tallystick_error
-from tallystick.core.errors import TallystickError
+from tallystick.core.errors import Forbidden, TallystickError
 
 # StorePlaces in the broker's operations, as dtm's requests call them.
 _PLACES = [
@@ -46,6 +46,12 @@ class DtmError(DtmRefusal):
     """Anything that went wrong: HTTP 500, JSON-RPC -32603, gRPC UNKNOWN."""
 
 
+class DtmForbidden(DtmError):
+    """Not for the one who asks, which dtm has no word for: HTTP 403, JSON-RPC -32603, gRPC PERMISSION_DENIED."""
+
+    status = 403
+
+
 class DtmFailure(DtmRefusal):
     """The state of things forbids it for good: HTTP 409, JSON-RPC -32901, gRPC ABORTED."""
 
@@ -67,7 +73,8 @@ def refusal_of(error: Exception) -> DtmRefusal:
     if isinstance(error, DtmRefusal):
         return error
     known = as_tallystick_error(error)
-    return DtmError(in_dtm_words(known), known.retryable)
+    kind = DtmForbidden if isinstance(known, Forbidden) else DtmError
+    return kind(in_dtm_words(known), known.retryable)
 
 
 def in_dtm_words(error: TallystickError) -> str:

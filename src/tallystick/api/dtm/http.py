@@ -10,6 +10,9 @@ from urllib.parse import parse_qsl
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from tallystick.api.access.gate import Gate, LetIn
+from tallystick.api.access.refusals import tell_if_refused
+from tallystick.api.access.table import NOTHING
 from tallystick.api.dtm import views
 from tallystick.api.dtm.engine import Dtm
 from tallystick.api.dtm.errors import DtmError, refusal_of
@@ -17,7 +20,13 @@ from tallystick.api.dtm.jsonrpc import JsonRpc
 from tallystick.api.dtm.states import STATUSES
 from tallystick.api.dtm.translate import TIMEOUT_TO_FAIL, decode_trans, known_form
 from tallystick.api.serving.asgi import CallerGone, Receive, Scope, Send, answer_raw, read_raw, while_connected
-from tallystick.api.serving.problems import DECODING, RETRY_AFTER_SECONDS, undecodable
+from tallystick.api.serving.problems import (
+    DECODING,
+    RETRY_AFTER_SECONDS,
+    as_tallystick_error,
+    refusal_headers,
+    undecodable,
+)
 from tallystick.broker.door import BrokerDoor
 from tallystick.core.wire import JSON
 
@@ -26,18 +35,22 @@ PREFIX = "/api/"  # everything below it is dtm's
 SPOKEN = "v1.19.0"  # the version of dtm whose protocol this is
 MOST_LISTED = 1_000
 MOST_SECONDS = 366 * 24 * 3600
+_PING, _METRICS = "/api/ping", "/api/metrics"
+_OTHERS = (_PING, _METRICS)
 _SUCCESS = b'{"dtm_result":"SUCCESS"}'
 _encode = msgspec.json.Encoder().encode
 _decode_object = msgspec.json.Decoder(dict[str, object]).decode
 
 
 class DtmHttpRequest:
-    """What a handler needs of a request. `rest` is what the path has after its route."""
+    """What a handler needs of a request. `rest` is what the path has after its route, `dtm` carries out what it wants
+    for whoever sent it."""
 
-    __slots__ = ("_parameters", "body", "receive", "rest", "scope")
+    __slots__ = ("_parameters", "body", "door", "dtm", "receive", "rest", "scope")
 
-    def __init__(self, scope: Scope, receive: Receive, body: bytes, rest: str) -> None:
-        self.scope, self.receive, self.body, self.rest = scope, receive, body, rest
+    def __init__(self, scope: Scope, visit: LetIn, body: bytes, rest: str) -> None:
+        self.scope, self.receive, self.body, self.rest = scope, visit.receive, body, rest
+        self.door, self.dtm = visit.door, Dtm(visit.door)
         self._parameters: dict[str, str] | None = None
 
     def text(self, name: str) -> str:
@@ -72,9 +85,7 @@ class DtmHttp:
     dtm's SUCCESS."""
 
     def __init__(self, door: BrokerDoor) -> None:
-        self._door = door
-        self._dtm = Dtm(door)
-        self._json_rpc = JsonRpc(self._dtm)
+        self._door, self._gate = door, Gate(door)
         read = ("GET",)
         write = ("POST",)
         # dtm's clients change topics and times by GET. POST does the same, for those who can choose.
@@ -106,60 +117,78 @@ class DtmHttp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route, rest = _route_of(scope["path"])
         handler = self._routes.get((scope["method"], route))
-        if handler is not None:
-            status = await self._handle(handler, rest, scope, receive, send)
-        elif route == "/api/ping":
-            status = await _reply(send, 200, b'{"msg":"pong"}')
-        elif route == "/api/metrics" and scope["method"] == "GET":
-            status = await self._metrics(send)
-        else:
+        if handler is None and route not in _OTHERS:
             route = PREFIX  # never the path itself: a label for each would have no bound
-            text = f"there is no {scope['method']} {scope['path'][:200]} in dtm's API; the native API is at /docs"
-            status = await _reply(send, 404, _encode({"message": text}))
-        self._door.answered(route, status)
-
-    async def _handle(self, handler: Handler, rest: str, scope: Scope, receive: Receive, send: Send) -> int:
+        name = self._name(scope, route)
         try:
-            body = await read_raw(receive, dict(scope["headers"]), self._door.limits.request_bytes)
-            answer = await handler(DtmHttpRequest(scope, receive, body, rest))
-        except CallerGone:
-            return await _reply(send, 499, b"{}")  # nobody reads it
+            visit = await self._gate.visit(scope, receive, send, name, {"topic": rest})
         except Exception as error:
-            return await _refuse(send, error)
-        return await _reply(send, 200, _SUCCESS if answer is None else _encode(answer))
+            status = await _turn_away(send, error)
+        else:
+            with visit:
+                status = await self._answer(handler, route, rest, scope, visit)
+        self._door.answered(route, status)
+        tell_if_refused(status, name, scope)
+
+    def _name(self, scope: Scope, route: str) -> str:
+        """As the table of routes has it."""
+        if route == _PING:
+            return f"GET {route}"  # whatever the method
+        known = (scope["method"], route) in self._routes or (route == _METRICS and scope["method"] == "GET")
+        return f"{scope['method']} {route}" if known else NOTHING
+
+    async def _answer(self, handler: Handler | None, route: str, rest: str, scope: Scope, visit: LetIn) -> int:
+        if handler is not None:
+            return await self._handle(handler, rest, scope, visit)
+        if route == _PING:
+            return await _reply(visit.send, 200, b'{"msg":"pong"}')
+        if route == _METRICS and scope["method"] == "GET":
+            return await self._metrics(visit)
+        text = f"there is no {scope['method']} {scope['path'][:200]} in dtm's API; the native API is at /docs"
+        return await _reply(visit.send, 404, _encode({"message": text}))
+
+    async def _handle(self, handler: Handler, rest: str, scope: Scope, visit: LetIn) -> int:
+        try:
+            body = await read_raw(visit.receive, dict(scope["headers"]), self._door.limits.request_bytes)
+            answer = await handler(DtmHttpRequest(scope, visit, body, rest))
+        except CallerGone:
+            return await _reply(visit.send, 499, b"{}")  # nobody reads it
+        except Exception as error:
+            return await _refuse(visit.send, error)
+        return await _reply(visit.send, 200, _SUCCESS if answer is None else _encode(answer))
 
     # --- transactions ----------------------------------------------------------------------------------------------
 
     async def _prepare(self, asked: DtmHttpRequest) -> None:
-        await self._dtm.prepare(decode_trans(asked.body), len(asked.body))
+        await asked.dtm.prepare(decode_trans(asked.body), len(asked.body))
 
     async def _submit(self, asked: DtmHttpRequest) -> None:
         trans = decode_trans(asked.body)
-        submitting = self._dtm.submit(trans, len(asked.body))
+        submitting = asked.dtm.submit(trans, len(asked.body))
         if trans.wait_result:
             await while_connected(asked.receive, submitting)
         else:
             await submitting
 
     async def _abort(self, asked: DtmHttpRequest) -> None:
-        await self._dtm.abort(decode_trans(asked.body))
+        await asked.dtm.abort(decode_trans(asked.body))
 
     async def _force_stop(self, asked: DtmHttpRequest) -> None:
-        await self._dtm.force_stop(asked.text("gid"))
+        await asked.dtm.force_stop(asked.text("gid"))
 
     async def _reset_next(self, asked: DtmHttpRequest) -> None:
-        await self._dtm.hurry(asked.text("gid"))
+        await asked.dtm.hurry(asked.text("gid"))
 
     async def _reset_all(self, asked: DtmHttpRequest) -> object:
         after = asked.number("timeout", 3 * TIMEOUT_TO_FAIL, MOST_SECONDS)
-        done, more = await self._dtm.hurry_all(1000 * after, asked.number("limit", 100, 10_000))
+        done, more = await asked.dtm.hurry_all(1000 * after, asked.number("limit", 100, 10_000))
         return {"has_remaining": more, "succeed_count": done}
 
-    async def _new_gid(self, _: DtmHttpRequest) -> object:
-        return {"dtm_result": "SUCCESS", "gid": self._dtm.new_gid()}
+    async def _new_gid(self, asked: DtmHttpRequest) -> object:
+        return {"dtm_result": "SUCCESS", "gid": asked.dtm.new_gid()}
 
     async def _register_branch(self, asked: DtmHttpRequest) -> None:
-        self._dtm.register_branch(asked.text("trans_type"))
+        asked.dtm.register_branch(asked.text("trans_type"))
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -167,7 +196,7 @@ class DtmHttp:
         if not asked.text("gid"):
             raise DtmError("no gid specified")
         gid = known_form(asked.text("gid"))
-        return views.NOT_FOUND if gid is None else await views.query(self._door, gid)
+        return views.NOT_FOUND if gid is None else await views.query(asked.door, gid)
 
     async def _all(self, asked: DtmHttpRequest) -> object:
         status = asked.text("status")
@@ -184,7 +213,7 @@ class DtmHttp:
             asked.text("position"),
             max(1, asked.number("limit", 100, MOST_LISTED)),
         )
-        return await views.all_transactions(self._door, wanted)
+        return await views.all_transactions(asked.door, wanted)
 
     async def _version(self, _: DtmHttpRequest) -> object:
         return {"version": SPOKEN, "tallystick": version("tallystick")}
@@ -192,28 +221,32 @@ class DtmHttp:
     # --- topics ----------------------------------------------------------------------------------------------------
 
     async def _subscribe(self, asked: DtmHttpRequest) -> None:
-        await self._dtm.subscribe(asked.text("topic"), asked.text("url"), asked.text("remark"))
+        await asked.dtm.subscribe(asked.text("topic"), asked.text("url"), asked.text("remark"))
 
     async def _unsubscribe(self, asked: DtmHttpRequest) -> None:
-        await self._dtm.unsubscribe(asked.text("topic"), asked.text("url"))
+        await asked.dtm.unsubscribe(asked.text("topic"), asked.text("url"))
 
     async def _delete_topic(self, asked: DtmHttpRequest) -> None:
-        await self._dtm.delete_topic(asked.rest)
+        await asked.dtm.delete_topic(asked.rest)
 
     async def _query_kv(self, asked: DtmHttpRequest) -> object:
-        return {"kv": await views.topics(self._door, asked.text("cat"), asked.text("key"))}
+        return {"kv": await views.topics(asked.door, asked.text("cat"), asked.text("key"))}
 
     async def _scan_kv(self, asked: DtmHttpRequest) -> object:
         limit = max(1, asked.number("limit", 100, MOST_LISTED))
-        return await views.scan_topics(self._door, asked.text("cat"), asked.text("position"), limit)
+        return await views.scan_topics(asked.door, asked.text("cat"), asked.text("position"), limit)
 
     # --- the rest --------------------------------------------------------------------------------------------------
 
     async def _answer_json_rpc(self, asked: DtmHttpRequest) -> object:
-        return await self._json_rpc.answer(asked.body)
+        return await JsonRpc(asked.dtm).answer(asked.body)
 
-    async def _metrics(self, send: Send) -> int:
-        await answer_raw(send, 200, CONTENT_TYPE_LATEST, await self._door.metrics())
+    async def _metrics(self, visit: LetIn) -> int:
+        try:
+            content = await visit.door.metrics()
+        except Exception as error:
+            return await _refuse(visit.send, error)
+        await answer_raw(visit.send, 200, CONTENT_TYPE_LATEST, content)
         return 200
 
 
@@ -226,6 +259,12 @@ def _route_of(path: str) -> tuple[str, str]:
 async def _reply(send: Send, status: int, body: bytes, more: dict[str, str] | None = None) -> int:
     await answer_raw(send, status, JSON, body, more)
     return status
+
+
+async def _turn_away(send: Send, error: Exception) -> int:
+    """Who was not let in is told so with the status that says it, whatever dtm has for the rest."""
+    known = as_tallystick_error(error)
+    return await _reply(send, known.status, _encode({"message": known.detail}), refusal_headers(known))
 
 
 async def _refuse(send: Send, error: Exception) -> int:

@@ -22,6 +22,7 @@ _COLUMNS: dict[TableName, str] = {
     "delayed": "gid text, sequence int32, topic text, deliver_at time",
     "calls": "gid text, index int32, branch text, url text, protocol text, state text, attempts int32, next_at time?, "
     "last_error text?, finished_at time?, created_at time, size int32",
+    "audit": "at time, who text, kind text, source text, action text, subject text",
 }
 
 

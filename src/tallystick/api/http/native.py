@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from tallystick.api.access.gate import Gate, LetIn
+from tallystick.api.access.refusals import tell_if_refused
+from tallystick.api.access.table import NOTHING
 from tallystick.api.http.paths import Paths
-from tallystick.api.http.route import Asked
+from tallystick.api.http.route import Asked, Route
 from tallystick.api.http.table import ROUTES
 from tallystick.api.serving.asgi import CallerGone, HttpAnswer, Receive, Scope, Send
 from tallystick.api.serving.problems import problem_of
@@ -14,24 +17,42 @@ from tallystick.core.wire import PROBLEM
 
 class NativeApi:
     def __init__(self, door: BrokerDoor) -> None:
-        self._door = door
+        self._door, self._gate = door, Gate(door)
         self._paths = Paths(ROUTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         routes, given = self._paths.find(scope["path"])
         route = routes.get(scope["method"])
-        if route is None:
-            await _nothing(scope["method"], scope["path"][:200], sorted(routes)).send(send)
-            return
+        name = NOTHING if route is None else f"{route.method} {route.path}"
         try:
-            answer = await route.answer(Asked(scope, receive, given, self._door, ROUTES))
-        except CallerGone:
-            answer = HttpAnswer(b"", status=499)  # nobody reads it
+            visit = await self._gate.visit(scope, receive, send, name, given)
         except Exception as error:
             answer = problem_answer(error)
+            tell_if_refused(answer.status, name, scope)
+            await self._told(answer, route).send(send)
+            return
+        with visit:
+            if route is None:
+                answer = _nothing(scope["method"], scope["path"][:200], sorted(routes))
+            else:
+                answer = await _answer(route, scope, given, visit)
+            tell_if_refused(answer.status, name, scope)
+            await self._told(answer, route).send(visit.send)
+
+    def _told(self, answer: HttpAnswer, route: Route | None) -> HttpAnswer:
         # The route's pattern, never the path itself: a label for each topic would have no bound.
-        self._door.answered(route.path, answer.status)
-        await answer.send(send)
+        if route is not None:
+            self._door.answered(route.path, answer.status)
+        return answer
+
+
+async def _answer(route: Route, scope: Scope, given: dict[str, str], visit: LetIn) -> HttpAnswer:
+    try:
+        return await route.answer(Asked(scope, visit.receive, given, visit.door, ROUTES))
+    except CallerGone:
+        return HttpAnswer(b"", status=499)  # nobody reads it
+    except Exception as error:
+        return problem_answer(error)
 
 
 def _nothing(method: str, path: str, possible: list[str]) -> HttpAnswer:

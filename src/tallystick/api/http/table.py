@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tallystick.api.http.json_messages import PartIn
 from tallystick.api.http.route import Route, route
-from tallystick.api.http.routes import calls, groups, system, tables, topics, transactions
+from tallystick.api.http.routes import access, calls, groups, system, tables, topics, transactions
 from tallystick.api.http.routes.groups import Deliveries, StaleReceipts
 from tallystick.api.http.routes.system import Readiness
 from tallystick.api.http.routes.topics import ReadMessages
@@ -16,6 +16,7 @@ ROUTES: tuple[Route, ...] = (
     route("POST", "/v1/batch", transactions.batch, "Many operations in one group commit"),
     route("GET", "/v1/info", system.info, "The store's name, limits and age of its oldest pending"),
     route("GET", "/v1/cluster", system.cluster, "The stores, and which broker works on each"),
+    route("GET", "/v1/whoami", system.whoami, "Who the sender of this request is taken for, and what it may"),
     route("POST", "/v1/transactions", transactions.prepare, "Prepare a transaction", status=201),
     route("GET", "/v1/transactions", transactions.list_, "List transactions"),
     route("GET", "/v1/transactions/{gid}", transactions.show, "Show one transaction"),
@@ -95,6 +96,10 @@ ROUTES: tuple[Route, ...] = (
     route("GET", "/v1/ledger/{app}", tables.show_ledger, "The last batch of an application"),
     route("DELETE", "/v1/ledger/{app}", tables.forget_app, "Forget an application: its numbers begin anew"),
     route("POST", "/v1/ledger/{app}/{version:int}", tables.commit_batch, "Commit the parts of a batch, once"),
+    route("POST", "/v1/tokens", access.create, "Make a token; the answer shows it, this once", status=201),
+    route("GET", "/v1/tokens", access.list_, "List tokens, without their secrets"),
+    route("DELETE", "/v1/tokens/{name}", access.revoke, "Revoke a token"),
+    route("GET", "/v1/audit", access.audit, "Who did what, the newest first"),
     route("GET", "/healthz", system.healthz, "Is the process alive"),
     route("GET", "/readyz", system.readyz, "Does it take work", also={503: Readiness}),
     route("GET", "/metrics", system.metrics, "Prometheus metrics", gives={"text/plain": None}),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import httptools
@@ -21,6 +22,7 @@ from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
 log = logging.getLogger("tallystick.api")
 
 FORWARDED = b"tallystick-forwarded"
+CALLER = b"tallystick-caller"  # who is asking, as one broker tells another; what others send under this name stays here
 CONNECT_SECONDS = 2.0
 IDLE_SECONDS = 30.0  # well before the other broker would close a connection that nobody uses
 PIECE_BYTES = 256 * 1024
@@ -28,27 +30,31 @@ MAX_HEAD_BYTES = 64 * 1024
 _HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect")
 )
+_OURS = frozenset((b"host", CALLER))
 _Headers = Iterable[tuple[bytes, bytes]]
-_Place = tuple[str, int]
+_Place = tuple[str, str, int]
 
 
 class Forwarder:
-    """Connections to the other brokers, kept open for the next request."""
+    """Connections to the other brokers, kept open for the next request. `tls` is what those to https are made with."""
 
-    def __init__(self, broker_id: str) -> None:
-        self._id = broker_id.encode()
+    def __init__(self, broker_id: str, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context) -> None:
+        self._id, self._tls = broker_id.encode(), tls
         self._idle: defaultdict[_Place, list[_Line]] = defaultdict(list)
         self._in_use: set[_Line] = set()
 
-    async def forward(self, scope: Scope, receive: Receive, send: Send, to: BrokerAddress, path: bytes) -> int:
+    async def forward(
+        self, scope: Scope, receive: Receive, send: Send, to: BrokerAddress, path: bytes, caller: bytes = b""
+    ) -> int:
         """Ask the broker at `to` what was asked here, under `path`; the status that it answered. Raises
-        `BrokerUnavailable` as long as nothing of the answer was handed on, `BrokerUnreachable` if nothing was sent."""
-        place = (to.host, to.port)
-        line = self._take(place) or await _connect(place)
+        `BrokerUnavailable` as long as nothing of the answer was handed on, `BrokerUnreachable` if nothing was sent.
+        `caller` says who is asking, to a broker that wants to know."""
+        place = (to.scheme, to.host, to.port)
+        line = self._take(place) or await _connect(to, self._tls() if to.scheme == "https" else None)
         self._in_use.add(line)
         try:
             exchange = _Exchange(line, scope, receive, send)
-            status = await exchange.run(_head(scope, to, path, self._id))
+            status = await exchange.run(_head(scope, to, path, self._id, caller))
             if line.reusable:
                 self._keep(place, line)
             return status
@@ -94,23 +100,32 @@ class _Line:
         self.writer.transport.abort()
 
 
-async def _connect(place: _Place) -> _Line:
+async def _connect(to: BrokerAddress, tls: ssl.SSLContext | None) -> _Line:
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            return _Line(*await asyncio.open_connection(*place, limit=PIECE_BYTES))
+            return _Line(*await asyncio.open_connection(to.host, to.port, limit=PIECE_BYTES, ssl=tls))
+    except ssl.SSLError as error:  # no other owner will mend that
+        raise BrokerUnavailable(f"no TLS with the owner of this store, {to.text}: {error}; see tls_ca") from error
     except OSError as error:  # a TimeoutError is one of them
         raise BrokerUnreachable(
-            f"the owner of this store, {place[0]}:{place[1]}, cannot be reached: {error or 'it does not answer'}"
+            f"the owner of this store, {to.authority}, cannot be reached: {error or 'it does not answer'}"
         ) from error
 
 
-def _head(scope: Scope, to: BrokerAddress, path: bytes, forwarder: bytes) -> bytes:
-    target = to.path.encode() + path + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+def target_of(scope: Scope, path: bytes) -> bytes:
+    """A path with the query that the request has."""
+    return path + b"?" + scope["query_string"] if scope["query_string"] else path
+
+
+def _head(scope: Scope, to: BrokerAddress, path: bytes, forwarder: bytes, caller: bytes) -> bytes:
+    target = to.path.encode() + target_of(scope, path)
     lines = [b"%b %b HTTP/1.1" % (scope["method"].encode(), target), b"host: " + to.authority.encode()]
     lines += [
-        b"%b: %b" % header for header in scope["headers"] if header[0] not in _HOP_BY_HOP and header[0] != b"host"
+        b"%b: %b" % header for header in scope["headers"] if header[0] not in _HOP_BY_HOP and header[0] not in _OURS
     ]
     lines.append(b"%b: %b" % (FORWARDED, forwarder))
+    if caller:
+        lines.append(b"%b: %b" % (CALLER, caller))
     if _chunked(scope):
         lines.append(b"transfer-encoding: chunked")
     return b"\r\n".join((*lines, b"", b""))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar, cast
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, ServiceDescriptor
@@ -16,6 +17,9 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection
 
+from tallystick.api.serving.peer_names import readable
+from tallystick.api.serving.tls import LoadedTls, Tls
+from tallystick.core.access import Evidence
 from tallystick.core.errors import InvalidRequest
 
 MAX_STATUS_TEXT = 1_000  # a status travels in the trailers, and many clients take no more than 8 KiB of those
@@ -26,7 +30,7 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 # where the server streams.
 Method = Callable[[Any], Any]
 
-_MADE: dict[tuple[bool, bool], Callable[[Any], grpc.RpcMethodHandler[bytes, bytes]]] = {
+_MADE: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[bytes, bytes]]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (False, True): grpc.unary_stream_rpc_method_handler,
     (True, False): grpc.stream_unary_rpc_method_handler,
@@ -112,6 +116,79 @@ async def _each(kind: Any, bodies: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         yield _decoded(kind, body)
 
 
+class Counting(Protocol):
+    """Counts the bytes of a call that was let in."""
+
+    def count(self, size: int) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+Enter = Callable[[str, Context], Awaitable[Counting | None]]
+
+
+class Border(grpc.aio.ServerInterceptor):
+    """Asks for every call of every method that is served here, before its message is read, whether it is let in: by
+    `enter`, which ends the call if it is not."""
+
+    def __init__(self, enter: Enter) -> None:
+        self._enter = enter
+
+    async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
+        handler = await continuation(details)
+        if handler is None:
+            return None  # there is no such method
+        # What takes one message or a stream of them has its own name in each of four kinds of handlers.
+        inner = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        wrap = self._stream if handler.response_streaming else self._one
+        made = _MADE[handler.request_streaming, handler.response_streaming]
+        return made(wrap(details.method, inner), handler.request_deserializer, handler.response_serializer)
+
+    def _one(self, route: str, inner: Any) -> Any:
+        async def answer(body: Any, context: Context) -> Any:
+            place = await self._enter(route, context)
+            if place is None:
+                return await inner(body, context)
+            try:
+                _count(place, body)
+                reply = await inner(body, context)
+                _count(place, reply)
+                return reply
+            finally:
+                place.leave()
+
+        return answer
+
+    def _stream(self, route: str, inner: Any) -> Any:
+        async def stream(body: Any, context: Context) -> AsyncIterator[Any]:
+            place = await self._enter(route, context)
+            try:
+                async for reply in inner(body, context):
+                    if place is not None:
+                        _count(place, reply)
+                    yield reply
+            finally:
+                if place is not None:
+                    place.leave()
+
+        return stream
+
+
+def _count(place: Counting, message: Any) -> None:
+    if isinstance(message, bytes):
+        place.count(len(message))
+
+
+class GrpcLimits(NamedTuple):
+    """Of all clients together, and how long each may take to begin and to end."""
+
+    message_bytes: int
+    calls: int
+    connections: int
+    handshake_seconds: float
+    drain_seconds: float
+
+
 class GrpcServer:
     """Answers on the addresses that `sockets` have reserved, on as many ports as there are: bound, but not listening.
 
@@ -119,42 +196,89 @@ class GrpcServer:
     listens there; so a taken port was told before the store was opened, and port 0 has become a number.
     """
 
-    def __init__(
-        self, sockets: Sequence[socket.socket], max_message_bytes: int, max_calls: int, drain_seconds: float
-    ) -> None:
-        self._sockets, self._max_calls, self._drain_seconds = sockets, max_calls, drain_seconds
+    def __init__(self, sockets: Sequence[socket.socket], limits: GrpcLimits, tls: Tls) -> None:
+        self._sockets, self._limits, self._tls = sockets, limits, tls
         self._options = [
             ("grpc.so_reuseport", 0),  # on by default: two brokers would share one port, and neither would know
-            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_receive_message_length", limits.message_bytes),
+            ("grpc.max_allowed_incoming_connections", limits.connections),
+            ("grpc.server_handshake_timeout_ms", int(limits.handshake_seconds * 1000)),
         ]
         self._server: grpc.aio.Server | None = None
         self._services: Sequence[GrpcService] = ()
 
-    async def start(self, services: Sequence[GrpcService]) -> None:
-        """Raises OSError if another program began to listen on a port since it was reserved."""
+    async def start(self, services: Sequence[GrpcService], enter: Enter | None = None) -> None:
+        """Every call is first let in by `enter`. Raises OSError if another program began to listen on a port since it
+        was reserved."""
         self._services = services
-        self._server = grpc.aio.server(options=self._options, maximum_concurrent_rpcs=self._max_calls)
+        border = [] if enter is None else [Border(enter)]
+        self._server = grpc.aio.server(
+            interceptors=border, options=self._options, maximum_concurrent_rpcs=self._limits.calls
+        )
         self._server.add_generic_rpc_handlers(tuple(service.handler() for service in services))
         names = (*(service.described.full_name for service in services), reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server, _pool_of(services))
         for one in self._sockets:
-            _listen(self._server, one)
+            _listen(self._server, one, self._tls)
         await self._server.start()
 
     async def stop(self) -> None:
         """No new calls; those under way may take the drain's time. May be called more than once."""
         if self._server is not None:
-            await self._server.stop(self._drain_seconds)
+            await self._server.stop(self._limits.drain_seconds)
         for service in self._services:
             await service.close()
 
 
-def _listen(server: grpc.aio.Server, reserved: socket.socket) -> None:
+def _listen(server: grpc.aio.Server, reserved: socket.socket, tls: Tls) -> None:
     host, port = reserved.getsockname()[:2]
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        if tls.on:
+            server.add_secure_port(place, _credentials(tls))
+        else:
+            server.add_insecure_port(place)
     except RuntimeError as error:  # which does not say why; there is one reason left
         raise OSError(errno.EADDRINUSE, str(error)) from error
+
+
+def _credentials(tls: Tls) -> grpc.ServerCredentials:
+    """Of one port: each is told by itself when the certificates were exchanged."""
+    told = tls.now
+
+    def exchanged() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal told
+        if tls.now is told:
+            return None
+        told = tls.now
+        return _certificates(told)
+
+    # None says that nothing has changed, which gRPC's documentation knows and its types do not.
+    fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], exchanged)
+    return grpc.dynamic_ssl_server_credentials(_certificates(told), fetch, tls.client_required)
+
+
+def _certificates(loaded: LoadedTls) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.chain)], loaded.client_ca)
+
+
+_PEER_NAMES = {"x509_common_name": "CN=", "peer_dns": "DNS:", "peer_uri": "URI:", "peer_email": "EMAIL:"}
+
+
+def grpc_evidence(context: Context) -> Evidence:
+    """What a call shows of who makes it."""
+    said = dict(context.invocation_metadata() or ()).get("authorization", "")
+    shown = context.auth_context() or {}
+    names = [
+        kind + value.decode("utf-8", "replace") for key, kind in _PEER_NAMES.items() for value in shown.get(key, ())
+    ]
+    return Evidence(said if isinstance(said, str) else "", address_of(context), readable(names))
+
+
+def address_of(context: Context) -> str:
+    """Where a call comes from: gRPC says ipv4:10.0.0.1:5000, or ipv6:%5B::1%5D:5000."""
+    kind, _, place = unquote(context.peer() or "").partition(":")
+    return place.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
 
 
 def _pool_of(services: Sequence[GrpcService]) -> DescriptorPool:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 for an ASGI application, with next to nothing around it: uvicorn runs it in place of its own.
+"""HTTP/1.1 for an ASGI application, with next to nothing around it: it runs in place of uvicorn's own.
 
 A client that does not coalesce pays for a request with each operation. Here a request that came in one piece is one
 read, one task and one write; uvicorn's own protocol writes the head and the body of an answer by themselves, which is
@@ -10,34 +10,53 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
 
-from tallystick.api.serving.asgi import CallerGone, Scope
-from tallystick.api.serving.problems import problem_of
+from tallystick.api.serving.asgi import CallerGone, Receive, Scope, Send
+from tallystick.api.serving.crowd import ConnectionPlace, Crowd
+from tallystick.api.serving.peer_names import peer_names
+from tallystick.api.serving.problems import last_words
 from tallystick.api.serving.unread_answers import UnreadAnswers
 from tallystick.core.errors import InvalidRequest, TallystickError, TooLarge
-from tallystick.core.wire import PROBLEM
-
-if TYPE_CHECKING:
-    import uvicorn
-    from uvicorn.server import ServerState
 
 log = logging.getLogger("tallystick.api")
 
 MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 256
+MIN_BODY_RATE = 1024  # bytes a second, once a body has taken longer than its time: a drip does not hold a place
 MAX_UNREAD_BYTES = 64 * 1024  # of a body that the application has not asked for: the client has to wait then
 _VERSIONS = ("1.1", "1.0")
 _FRAMING = (b"content-length", b"transfer-encoding")
+_TO_LOOK_AT = frozenset((b"expect", b"content-encoding"))
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status} {status.phrase}\r\n".encode() for status in HTTPStatus}
-_LOOK_SECONDS = 5.0  # between two looks at a connection that is not idle
+_LOOK_SECONDS = 5.0  # between two looks at a connection
 _unread = UnreadAnswers()
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
+_Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class ClientPatience(NamedTuple):
+    """How long a client may take, in seconds: for a head, without a byte of a body, without a request."""
+
+    head: float = 10.0
+    body: float = 60.0
+    idle: float = 75.0
+
+
+PATIENCE = ClientPatience()
+
+
+class Connected(Protocol):
+    """Where a connection and its tasks are known, until they end."""
+
+    connections: set[Any]
+    tasks: set[asyncio.Task[Any]]
 
 
 class HttpExchange:
@@ -157,55 +176,86 @@ class HttpExchange:
 class Http1Connection(asyncio.Protocol):
     """One connection, one exchange at a time; requests that a client sends ahead wait in line.
 
-    uvicorn makes it with these arguments, and at the end calls `shutdown` and waits for `connections` and `tasks`.
+    Whoever makes it calls `shutdown` at the end, and waits for its connections and tasks.
     """
 
     def __init__(
         self,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
+        app: _Application,
+        connected: Connected,
+        patience: ClientPatience = PATIENCE,
+        place: ConnectionPlace | None = None,
     ) -> None:
-        self._app, self._idle_seconds = config.loaded_app, config.timeout_keep_alive
-        self._connections, self._tasks = server_state.connections, server_state.tasks
-        self._loop = _loop or asyncio.get_running_loop()
+        self._app, self._patience = app, patience
+        self._place = place or Crowd().enter("")
+        self._connections, self._tasks = connected.connections, connected.tasks
+        self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._line: deque[HttpExchange] = deque()  # the first is under way, once it is started
         self._parsed: HttpExchange | None = None  # the one whose body is being read
         self._started = False
         self._head_bytes = 0  # of the request line and all headers, and of trailers
         self._loose_bytes = 0  # received since the last thing that has an announced length
+        self._body_bytes = 0  # of a request that did not come in one piece
+        self._body_at = self._paused_at = self._closing_at = 0.0
+        self._closing_bytes = -1  # that wait to be read before the end
         self._replaying = False
         self._paused = self._ending = self._broken = False
         self.full: asyncio.Future[None] | None = None  # done when the client has read what it was sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # of uvloop it is one in all but its class
-        self._connections.add(self)  # type: ignore[arg-type]  # a set of uvicorn's own kinds, by its annotation
-        self._heard_at = self._loop.time()
-        self._timer = self._loop.call_later(self._idle_seconds, self._close_if_idle)
+        self._client = (transport.get_extra_info("peername") or ("", 0))[:2]
+        self._names = peer_names(transport.get_extra_info)
+        self._scheme = "http" if transport.get_extra_info("ssl_object") is None else "https"
+        self._connections.add(self)
+        self._heard_at = self._idle_at = self._head_at = self._loop.time()
+        self._timer = self._loop.call_later(min(_LOOK_SECONDS, *self._patience), self._look)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._place.leave()
         self._connections.discard(self)
         self._timer.cancel()
         self.resume_writing()
         for exchange in self._line:
             exchange.lose()
 
-    def _close_if_idle(self) -> None:
-        """Or if its client reads nothing, or has stopped in the middle of a request. One timer a connection that looks
-        again later, not one a request that is nearly always cancelled."""
+    def _look(self) -> None:
+        """Whether the client takes too long: one timer a connection that looks again later, not one a request that is
+        nearly always cancelled."""
         now = self._loop.time()
         _unread.look_at(self._transport, now)
-        left = self._heard_at + self._idle_seconds - now
-        if left <= 0 and not self._line and self.full is None:
+        waits_for, until = self._due(now)
+        if now < until:
+            self._timer = self._loop.call_later(min(_LOOK_SECONDS, until - now, *self._patience), self._look)
+        elif waits_for == "request":
             self._transport.close()
-        elif left <= 0 and self._parsed is not None and not self._paused:
-            log.warning("a client is cut off: the rest of its request has not come")
-            self._transport.abort()
+            self._timer = self._loop.call_later(self._patience.head, self._look)
         else:
-            self._timer = self._loop.call_later(max(left, _LOOK_SECONDS), self._close_if_idle)
+            self._place.cut(waits_for)
+            self._transport.abort()
+
+    def _due(self, now: float) -> tuple[str, float]:
+        """What the client is to do now, and by when."""
+        if self._transport.is_closing():
+            return "unread", self._end_due(now)
+        if self._head_at and not self._line:
+            return "head", self._head_at + self._patience.head
+        if self._parsed is not None:
+            return "body", now + _LOOK_SECONDS if self._paused else self._body_due()
+        idle = not self._line and self.full is None
+        return "request", self._idle_at + self._patience.idle if idle else now + _LOOK_SECONDS
+
+    def _end_due(self, now: float) -> float:
+        """A client that reads on may take its time for the end of its answer."""
+        unread = self._transport.get_write_buffer_size()
+        if unread != self._closing_bytes:
+            self._closing_at, self._closing_bytes = now, unread
+        return self._closing_at + self._patience.body
+
+    def _body_due(self) -> float:
+        fast_enough = max(self._patience.body, self._body_bytes / MIN_BODY_RATE)
+        return min(self._heard_at + self._patience.body, self._body_at + fast_enough)
 
     def shutdown(self) -> None:
         """No more requests; the one under way is answered."""
@@ -233,11 +283,15 @@ class Http1Connection(asyncio.Protocol):
         if self._loose_bytes > MAX_HEAD_BYTES:
             self._refuse(_endless())
             return
+        if self._parsed is not None:
+            if not self._body_bytes:
+                self._body_at = self._heard_at
+            self._body_bytes += len(data)
         if self._line and not self._started:
             self._start()
         # Whoever sends ahead, or more than is being read, has to wait.
         if len(self._line) > 1 or (self._line and self._line[-1].unread > MAX_UNREAD_BYTES):
-            self._paused = True
+            self._paused, self._paused_at = True, self._heard_at
             self._transport.pause_reading()
 
     def _feed(self, data: bytes) -> None:
@@ -264,8 +318,13 @@ class Http1Connection(asyncio.Protocol):
     def read_on(self) -> None:
         """The application waits for more of the request, or for its client to go away."""
         if self._paused and len(self._line) == 1 and not self._broken:
-            self._paused = False
-            self._transport.resume_reading()
+            self._resume()
+
+    def _resume(self) -> None:
+        now, self._paused = self._loop.time(), False
+        self._body_at += now - self._paused_at  # the client could not send
+        self._heard_at = now
+        self._transport.resume_reading()
 
     def _refuse(self, why: TallystickError) -> None:
         """What follows on this connection cannot be trusted. What was understood before is answered first."""
@@ -282,9 +341,7 @@ class Http1Connection(asyncio.Protocol):
                 self._start()
             return
         if broken is None or not broken.begun:
-            status, problem, _ = problem_of(why)
-            head = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-            self.write(_STATUS_LINES[status] + head % (PROBLEM.encode(), len(problem)) + problem)
+            self.write(last_words(why))
         self._transport.close()
 
     # --- what the parser finds -------------------------------------------------------------------------------------
@@ -292,7 +349,8 @@ class Http1Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self._replaying:
             return
-        self._head_bytes = 0
+        self._head_at = self._heard_at
+        self._head_bytes = self._hosts = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._continues = False
@@ -308,11 +366,17 @@ class Http1Connection(asyncio.Protocol):
             return
         self._count(len(name) + len(value))
         name = name.lower()
+        if name == b"host":
+            self._hosts += 1
+        elif name in _TO_LOOK_AT:
+            self._look_at(name, value)
+        self._headers.append((name, value))
+
+    def _look_at(self, name: bytes, value: bytes) -> None:
         if name == b"expect" and value.lower() == b"100-continue":
             self._continues = True
         elif name == b"content-encoding" and value.lower() != b"identity":
             raise InvalidRequest(f"Content-Encoding: {value[:40]!r} is not decoded here; send the body as it is")
-        self._headers.append((name, value))
 
     def _count(self, more: int) -> None:
         self._head_bytes += more
@@ -322,19 +386,23 @@ class Http1Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         if self._replaying:
             return
-        self._loose_bytes = 0
+        self._loose_bytes = self._body_bytes = 0
+        self._head_at = 0.0
         url = httptools.parse_url(self._url)
-        path, version = url.path.decode("ascii"), self._parser.get_http_version()
-        if version not in _VERSIONS:
-            raise InvalidRequest(f"HTTP/{version} is not spoken here, only HTTP/1.1 and HTTP/1.0")
+        raw_path: bytes = url.path or b"/"  # which the address of a whole server leaves out
+        path, version = raw_path.decode("ascii"), self._parser.get_http_version()
+        if self._hosts != 1 or len(self._headers) > MAX_HEADERS or version not in _VERSIONS:
+            self._check_head(version)
         scope: Scope = {
             "type": "http",
             "asgi": _ASGI,
             "http_version": version,
             "method": self._parser.get_method().decode("ascii"),
-            "scheme": "http",
+            "scheme": self._scheme,
+            "client": self._client,
+            "tls_names": self._names,
             "path": unquote(path) if "%" in path else path,
-            "raw_path": url.path,
+            "raw_path": raw_path,
             "query_string": url.query or b"",
             "root_path": "",
             "headers": self._headers,
@@ -342,6 +410,15 @@ class Http1Connection(asyncio.Protocol):
         keep_alive = not self._ending and version != "1.0" and self._parser.should_keep_alive()
         self._parsed = HttpExchange(self, scope, keep_alive, self._continues and version != "1.0")
         self._line.append(self._parsed)
+
+    def _check_head(self, version: str) -> None:
+        """Says what is wrong with an unusual one, if something is."""
+        if version not in _VERSIONS:
+            raise InvalidRequest(f"HTTP/{version} is not spoken here, only HTTP/1.1 and HTTP/1.0")
+        if self._hosts != 1 and (self._hosts or version != "1.0"):
+            raise InvalidRequest(f"Host: a request has one, this one has {self._hosts or 'none'}", field="Host")
+        if len(self._headers) > MAX_HEADERS:
+            raise TooLarge(f"the request has more than {MAX_HEADERS} headers, the limit of this broker")
 
     def on_body(self, piece: bytes) -> None:
         self._loose_bytes = 0
@@ -375,7 +452,7 @@ class Http1Connection(asyncio.Protocol):
                 self._transport.abort()  # no answer, or half of one: the client must not take it for a whole one
 
     def answered(self, exchange: HttpExchange) -> None:
-        self._heard_at = self._loop.time()
+        self._idle_at = self._loop.time()
         self._line.popleft()
         self._started = False
         if not exchange.keep_alive:
@@ -383,8 +460,7 @@ class Http1Connection(asyncio.Protocol):
         elif self._line:
             self._start()
         elif self._paused:
-            self._paused = False
-            self._transport.resume_reading()
+            self._resume()
 
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():
@@ -398,7 +474,7 @@ class Http1Connection(asyncio.Protocol):
         self.full = self._loop.create_future()
         _unread.add(self._transport, self._loop.time())
         self._timer.cancel()
-        self._timer = self._loop.call_later(_unread.patience, self._close_if_idle)
+        self._timer = self._loop.call_later(min(_LOOK_SECONDS, _unread.patience), self._look)
 
     def resume_writing(self) -> None:
         _unread.remove(self._transport)

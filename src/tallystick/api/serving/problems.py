@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+from http import HTTPStatus
 
 import msgspec
 
-from tallystick.core.errors import InvalidRequest, TallystickError
-from tallystick.core.wire import Problem
+from tallystick.core.errors import InvalidRequest, TallystickError, Unauthenticated
+from tallystick.core.wire import PROBLEM, Problem
 
 log = logging.getLogger("tallystick.api")
 
@@ -39,4 +40,23 @@ def problem_of(error: Exception) -> tuple[int, bytes, dict[str, str]]:
     known = as_tallystick_error(error)
     title = (type(known).__doc__ or "").strip().splitlines()[0]
     body = msgspec.json.encode(Problem(title, known.status, known.detail, known.code, field=known.field))
-    return known.status, body, {"Retry-After": RETRY_AFTER_SECONDS} if known.retryable else {}
+    return known.status, body, refusal_headers(known)
+
+
+def refusal_headers(error: TallystickError) -> dict[str, str]:
+    """What an answer that refuses says in its headers: how to do better next time."""
+    headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthenticated) else {}
+    return {**headers, "Retry-After": RETRY_AFTER_SECONDS} if error.retryable else headers
+
+
+def last_words(why: TallystickError) -> bytes:
+    """A whole answer over HTTP/1.1, after which the connection ends."""
+    status, problem, headers = problem_of(why)
+    lines = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        f"content-type: {PROBLEM}",
+        f"content-length: {len(problem)}",
+        *(f"{name.lower()}: {value}" for name, value in headers.items()),
+        "connection: close",
+    ]
+    return "\r\n".join((*lines, "", "")).encode() + problem

@@ -32,15 +32,22 @@ STORES = 8  # of a cluster whose maker did not say how many
 async def joined(config: Config, url: str, grpc_url: str) -> AsyncIterator[Node]:
     """A node that has looked for the first time; at the end it lets go of everything, handed over or not. `url` is
     where the others reach it."""
-    registry, weaknesses = await on_a_thread(lambda: _entered(config), "join")
+    registry, weaknesses = await on_a_thread(lambda: entered(config), "join")
     for weakness in weaknesses:
         log.warning("acknowledged messages can be lost: %s", weakness)
 
     def open_store(holding: Holding, epoch: int) -> Store:
         return SharedStore(server_at(config.store, holding.number), epoch, config.store_settings(), holding.id)
 
+    told = False
+
     def make_broker(store: Store, clock: EngineClock) -> Broker:
-        return Broker(config, store, clock, weaknesses=weaknesses)
+        nonlocal told
+        broker = Broker(config, store, clock, weaknesses=weaknesses)
+        if not told:  # every store has all tokens
+            broker.tell_access()
+            told = True
+        return broker
 
     me = Member(new_member_id(), socket.gethostname()[:60], url, grpc_url)
     node = Node(
@@ -63,7 +70,8 @@ async def joined(config: Config, url: str, grpc_url: str) -> AsyncIterator[Node]
         await on_a_thread(registry.close, "leave")
 
 
-def _entered(config: Config) -> tuple[Registry, tuple[str, ...]]:
+def entered(config: Config) -> tuple[Registry, tuple[str, ...]]:
+    """Where the brokers find each other, with the stores made; and the weaknesses that are put up with."""
     registry = registry_at(config.store)
     try:
         weaknesses = weaknesses_of(config.store, refuse=not config.allow_weak_durability)

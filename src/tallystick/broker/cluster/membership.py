@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from tallystick.broker.cluster.spread import spread
 from tallystick.broker.cluster.watch import Watch
+from tallystick.core.addresses import broker_address
 from tallystick.store.shared.registry import Holding, Member, Seen
 
 LEASE_MS = 3_000
@@ -30,6 +31,8 @@ class Membership:
         self.me, self.lease_ms = me, lease_ms
         self.held: dict[int, int] = {}  # the epochs under which stores are ours, by their numbers
         self._watch = Watch(lease_ms)
+        self._at_my_address: set[str] = set()  # others who tell that they are where we are
+        self._on_other_machines: set[str] = set()
 
     def beat(self) -> Member:
         """What to tell with the next look."""
@@ -40,8 +43,22 @@ class Membership:
         self.me = msgspec.structs.replace(self.me, leaving=True)
 
     def alive(self, member_id: str) -> bool:
-        """As far as can be seen from here."""
+        """As far as can be seen from here. Whoever was at our address before us cannot be there any more, unless it is
+        seen to live: then two have been given one address."""
+        if member_id in self._at_my_address and self._watch.left_behind(member_id):
+            return False
         return member_id == self.me.id or self._watch.alive(member_id)
+
+    def twins(self) -> list[str]:
+        """Others who live at our address, where only one of us can be asked."""
+        return self._living(self._at_my_address)
+
+    def strangers(self) -> list[str]:
+        """Others who live on machines from which our address does not lead to us."""
+        return self._living(self._on_other_machines) if broker_address(self.me.url).loopback else []
+
+    def _living(self, members: set[str]) -> list[str]:
+        return sorted(member_id for member_id in members if self._watch.beating(member_id))
 
     def others_stay(self, seen: Seen | None) -> bool:
         """Whether somebody else is there to take over."""
@@ -61,12 +78,15 @@ class Membership:
     def saw(self, seen: Seen, asked_at: int, answered_at: int) -> Todo:
         """`asked_at` and `answered_at` are read from a monotonic clock of our own, in milliseconds."""
         self._watch.saw(seen.members, asked_at, answered_at)
-        alive = {member.id for member in seen.members if self.alive(member.id)} | {self.me.id}
-        leaving = {member.id for member in seen.members if member.leaving} | (
-            {self.me.id} if self.me.leaving else set()
-        )
+        others = [member for member in seen.members if member.id != self.me.id]
+        self._at_my_address = {member.id for member in others if member.url == self.me.url}
+        self._on_other_machines = {member.id for member in others if member.url and member.name != self.me.name}
+        alive = {member.id for member in others if self.alive(member.id)} | {self.me.id}
+        aside = {member.id for member in others if member.leaving or not self._watch.beating(member.id)}
+        if self.me.leaving:
+            aside.add(self.me.id)
         lost = {holding.number for holding in seen.holdings if self._is_lost(holding)}
-        wanted = spread(self.me.id, seen.holdings, alive, leaving)
+        wanted = spread(self.me.id, seen.holdings, alive, aside)
         return Todo(
             tuple(sorted(lost)),
             (*wanted.take, *(holding for holding in self._ours_unknown(seen) if holding not in wanted.give)),

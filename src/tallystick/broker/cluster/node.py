@@ -16,6 +16,7 @@ from tallystick.broker.cluster.membership import TICK_MS, Membership, Todo
 from tallystick.broker.cluster.tenure import OpenStore, Tenure
 from tallystick.broker.threads import on_a_thread
 from tallystick.store.protocol import Store
+from tallystick.store.shared.engine import away
 from tallystick.store.shared.registry import Holding, Registry, Seen
 from tallystick.store.shared.server import ServerAway
 
@@ -23,6 +24,7 @@ log = logging.getLogger("tallystick.broker.cluster")
 
 T = TypeVar("T")
 MakeBroker = Callable[[Store, EngineClock], Broker]
+KEY_MS = 10_000  # for which the key of the cluster is not asked for again
 
 
 class Node:
@@ -43,15 +45,18 @@ class Node:
     ) -> None:
         self.membership, self.clock = membership, clock or EngineClock()
         self.seen: Seen | None = None  # by the last look
+        self.peer_key = b""  # what the brokers sign with; known before the first look
         self.takeovers = 0  # stores that were taken from somebody who is gone
-        self.looked, self.left = asyncio.Event(), asyncio.Event()
+        self.looked, self.leaving, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.tenures: dict[int, Tenure] = {}  # by the numbers of their stores
         self._registry, self._open_store, self._make_broker = registry, open_store, make_broker
         self._tick_seconds = tick_ms / 1000
         self._lost: set[asyncio.Task[None]] = set()  # ends of tenures that are no longer ours
         self._wake = asyncio.Event()
         self._empty_since = 0  # when nothing was its own any more
-        self._away = False  # the registry cannot be asked
+        self._trouble = ""  # why the registry could not be asked
+        self._told: set[str] = set()  # with whom our address does not agree, as it was logged
+        self._key_due = self.clock.elapsed_ms()
         self._answered_at = self.clock.elapsed_ms()  # by the registry, when it was last looked at
 
     def broker(self, store_id: str) -> Broker | None:
@@ -67,7 +72,13 @@ class Node:
     @property
     def away(self) -> bool:
         """Whether the shared engine did not answer when it was last asked who owns what, or lets us wait for it."""
-        return self._away or self.blind_ms > self.membership.lease_ms
+        return bool(self.trouble)
+
+    @property
+    def trouble(self) -> str:
+        """Why it is away, in the engine's words; empty if it is not."""
+        waiting = self.blind_ms > self.membership.lease_ms
+        return self._trouble or (f"no answer for {self.blind_ms // 1000} s" if waiting else "")
 
     @property
     def blind_ms(self) -> int:
@@ -80,7 +91,7 @@ class Node:
         """Returns once the node has left: nothing is its own any more, and the others know."""
         while True:
             await self._turn()
-            if self.membership.me.leaving and not self.tenures and not self._away and self._taken_over():
+            if self.membership.me.leaving and not self.tenures and not self._trouble and self._taken_over():
                 break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._tick_seconds):
@@ -97,12 +108,17 @@ class Node:
         orphans = self.seen is not None and any(
             not holding.owner or holding.owner == self.membership.me.id for holding in self.seen.holdings
         )
-        alone = not self.membership.others_stay(self.seen)
-        return alone or not orphans or self.clock.elapsed_ms() - self._empty_since >= self.membership.lease_ms
+        return self.alone or not orphans or self.clock.elapsed_ms() - self._empty_since >= self.membership.lease_ms
+
+    @property
+    def alone(self) -> bool:
+        """Nobody else is there who would take over."""
+        return not self.membership.others_stay(self.seen)
 
     def leave(self) -> None:
         """Hand everything over to the others, as fast as what was accepted can be finished."""
         self.membership.leave()
+        self.leaving.set()
         self._wake.set()
 
     async def close(self) -> None:
@@ -115,19 +131,27 @@ class Node:
 
     async def _turn(self) -> None:
         try:
+            await self._learn_key()
             await self._follow(await self._look())
             await self._release_ended()
         except ServerAway as error:
-            if not self._away:
+            if not self._trouble:
                 log.warning("the cluster cannot be asked who owns what: %s", error)
-            self._away = True
-        except Exception:  # whatever it was, a node that looks no more would be taken for dead, and never know
+            self._trouble = away(error)
+        except Exception as error:  # whatever it was, a node that looks no more would be taken for dead, and never know
             log.exception("a look at the cluster failed; it is tried again")
-            self._away = True
+            self._trouble = f"a look at the cluster failed: {type(error).__name__}"
         else:
-            if self._away:
+            if self._trouble:
                 log.warning("the cluster can be asked again")
-            self._away = False
+            self._trouble = ""
+
+    async def _learn_key(self) -> None:
+        """Now and then again: a failover of the engine may have taken back the one that was drawn, and then the next
+        who joins draws another."""
+        if self.clock.elapsed_ms() >= self._key_due:
+            self.peer_key = await self._ask(self._registry.peer_key)
+            self._key_due = self.clock.elapsed_ms() + KEY_MS
 
     async def _look(self) -> Todo:
         me, asked_at = self.membership.beat(), self.clock.elapsed_ms()
@@ -135,7 +159,19 @@ class Node:
         answered_at = self._answered_at = self.clock.elapsed_ms()
         self.looked.set()
         self.clock.learn(seen.now_ms, asked_at, answered_at)
-        return self.membership.saw(seen, asked_at, answered_at)
+        todo = self.membership.saw(seen, asked_at, answered_at)
+        self._tell_of_wrong_addresses()
+        return todo
+
+    def _tell_of_wrong_addresses(self) -> None:
+        """Once for each that is new: nothing is lost by it, but requests go astray or fail."""
+        me, told = self.membership.me, self._told
+        twins, strangers = self.membership.twins(), self.membership.strangers()
+        self._told = {*twins, *strangers}
+        for twin in (each for each in twins if each not in told):
+            log.error("broker %s says that it is at %s, like this one: give each its own --advertise", twin, me.url)
+        for stranger in (each for each in strangers if each not in told and each not in twins):
+            log.error("broker %s is on another machine and cannot reach %s: say --advertise", stranger, me.url)
 
     async def _follow(self, todo: Todo) -> None:
         for number in todo.lost:

@@ -19,12 +19,13 @@ class Spread(Struct, frozen=True):
     give: tuple[Holding, ...]
 
 
-def spread(me: str, holdings: Sequence[Holding], alive: Collection[str], leaving: Collection[str]) -> Spread:
-    """`alive` are all who live, `leaving` those of them who want to own nothing any more."""
-    sharing = sorted(set(alive) - set(leaving))
+def spread(me: str, holdings: Sequence[Holding], alive: Collection[str], aside: Collection[str]) -> Spread:
+    """`alive` are all who live, and keep what they have; `aside` those of them who take nothing any more, or who are
+    not to be waited for."""
+    sharing = sorted(set(alive) - set(aside))
     owned = Counter(holding.owner for holding in holdings if holding.owner in alive)
     mine = [holding for holding in holdings if holding.owner == me]
-    if me in leaving:
+    if me in aside:
         return Spread((), tuple(mine))
     if me not in sharing:
         return Spread((), ())

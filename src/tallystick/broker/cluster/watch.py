@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from tallystick.store.shared.registry import Member
 
 FORGET_AFTER_LEASES = 100
+
+
+class Pulse(NamedTuple):
+    beat: int
+    since_ms: int  # how much was watched when this beat came
+    counted: bool  # whether a beat before it was seen, too: one alone may be what a dead member left behind
 
 
 class Watch:
@@ -21,7 +28,7 @@ class Watch:
         self._gap_ms = lease_ms // 3
         self._watched_ms = 0
         self._looked_at: int | None = None
-        self._beats: dict[str, tuple[int, int]] = {}  # by id, the last beat and how much was watched when it came
+        self._pulses: dict[str, Pulse] = {}  # by id
 
     def saw(self, members: Iterable[Member], asked_at: int, answered_at: int) -> None:
         """Between these two moments of the watcher's monotonic clock the members stood so. A beat is reckoned as late
@@ -29,20 +36,32 @@ class Watch:
         if self._looked_at is not None:
             self._watched_ms += min(max(0, asked_at - self._looked_at), self._gap_ms)
         self._looked_at = answered_at
-        known, self._beats = self._beats, {}
+        known, self._pulses = self._pulses, {}
         for member in members:
             before = known.get(member.id)
-            unchanged = before is not None and before[0] == member.beat
-            self._beats[member.id] = before if unchanged and before else (member.beat, self._watched_ms)
+            unchanged = before is not None and before.beat == member.beat
+            now = Pulse(member.beat, self._watched_ms, before is not None)
+            self._pulses[member.id] = before if unchanged and before else now
 
     def alive(self, member_id: str) -> bool:
         """Whoever was seen for the first time is alive for one lease."""
-        return member_id in self._beats and self._silent_ms(member_id) < self._lease_ms
+        return member_id in self._pulses and self._silent_ms(member_id) < self._lease_ms
+
+    def beating(self, member_id: str) -> bool:
+        """Seen to live, and lately. Who is not may still be alive: it keeps what it has, but nobody waits for it to
+        take anything."""
+        pulse = self._pulses.get(member_id)
+        return pulse is not None and pulse.counted and self._silent_ms(member_id) < self._gap_ms
+
+    def left_behind(self, member_id: str) -> bool:
+        """Never seen to live, for longer than any living member needs."""
+        pulse = self._pulses.get(member_id)
+        return pulse is not None and not pulse.counted and self._silent_ms(member_id) >= self._gap_ms
 
     def long_dead(self) -> list[str]:
         """Those of whom nobody needs to keep anything."""
         most = FORGET_AFTER_LEASES * self._lease_ms
-        return [member_id for member_id in self._beats if self._silent_ms(member_id) >= most]
+        return [member_id for member_id in self._pulses if self._silent_ms(member_id) >= most]
 
     def _silent_ms(self, member_id: str) -> int:
-        return self._watched_ms - self._beats[member_id][1]
+        return self._watched_ms - self._pulses[member_id].since_ms

@@ -19,11 +19,11 @@ from urllib.parse import quote
 
 from tallystick.broker.threads import on_a_thread
 from tallystick.core.errors import ConfigError, NotAllowed
-from tallystick.core.urls import DEFAULT_PORTS, url_parts
+from tallystick.core.urls import DEFAULT_PORTS, PATH_CHARACTERS, url_parts
 
 _PATTERN = re.compile(r"^(https?|grpc)://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9*._-]+):(\d{1,5}|\*)\Z")
 _KNOWN_URLS = 4_096
-_PATH_CHARACTERS = "/:@!$&'()*+,;=-._~%"
+_PATH_CHARACTERS = f"{PATH_CHARACTERS}%"
 _QUERY_CHARACTERS = _PATH_CHARACTERS + "?"
 
 

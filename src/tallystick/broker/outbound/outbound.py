@@ -15,18 +15,21 @@ from tallystick.broker.outbound.allow_list import AllowedUrls, Resolver, Target
 from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed, unsendable
 from tallystick.broker.outbound.headers import Metadata, header_lines
 from tallystick.broker.outbound.http1 import Http1
+from tallystick.broker.outbound.signer import Signer
 from tallystick.broker.threads import on_a_thread
 from tallystick.core.errors import NotAllowed
+from tallystick.core.signing import GRPC_METHOD, SIGNATURE_HEADER, grpc_path
 
 if TYPE_CHECKING:
     from tallystick.broker.outbound.grpc import Grpc
 
 
 class Outbound:
-    """Made inside a running event loop."""
+    """Made inside a running event loop. With a signer, every request carries its signature."""
 
-    def __init__(self, allowed: AllowedUrls, resolver: Resolver | None = None) -> None:
+    def __init__(self, allowed: AllowedUrls, resolver: Resolver | None = None, signer: Signer | None = None) -> None:
         self.allowed = allowed
+        self._signer = signer
         self._resolver = resolver or Resolver(allowed)
         self._http = Http1(self._resolver)
         self._grpc: Grpc | None = None
@@ -51,6 +54,8 @@ class Outbound:
         if target.query:
             query = f"{target.query}&{query}" if query else target.query
         asked = f"{target.path}?{query}" if query else target.path
+        if self._signer is not None:
+            headers = {**headers, SIGNATURE_HEADER: self._signer.signature(method, asked, body)}
         try:
             head = _head(method, target, asked, headers, body)
         except ValueError as error:
@@ -60,6 +65,9 @@ class Outbound:
     async def grpc(self, url: str, metadata: Metadata, body: bytes, seconds: float) -> GrpcAnswer:
         """One unary call to grpc://host:port/package.Service/Method, and the status it ended with."""
         target = self._target(url, ("grpc",))
+        if self._signer is not None:
+            signature = self._signer.signature(GRPC_METHOD, grpc_path(target.path, metadata), body)
+            metadata = [*metadata, (SIGNATURE_HEADER.lower(), signature)]
         if self._grpc is None:
             # Large, and many brokers never need it. On a thread, so that nobody waits for it who does not want it.
             kind = await on_a_thread(_grpc_client, "tallystick-grpc")

@@ -12,7 +12,7 @@ from tallystick.cli.doctor.broker import look_at_broker
 from tallystick.cli.doctor.environment import look_at_environment
 from tallystick.cli.doctor.finding import Finding
 from tallystick.cli.options import DEFAULT_URL, Json, Url
-from tallystick.cli.output import console, print_json
+from tallystick.cli.output import console, number_of, print_json
 
 _MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("PROBLEM", "bold red")}
 
@@ -59,5 +59,5 @@ def _show(findings: Iterable[Finding], as_json: bool) -> None:
         screen.print(Text.assemble((f"{mark:>8}", style), f"  {one.subject}: {one.text}"), soft_wrap=True)
         if one.advice:
             screen.print(Text(f"{'':>10}-> {one.advice}", style="dim"), soft_wrap=True)
-    verdict = f"{problems} problem{'s' if problems != 1 else ''} found" if problems else "nothing is wrong"
+    verdict = f"{number_of(problems, 'problem')} found" if problems else "nothing is wrong"
     screen.print(Text(verdict, style="bold red" if problems else "bold green"))

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
 
+from tallystick.cli.credentials import given_credentials
+from tallystick.cli.doctor.cluster import look_at_cluster
 from tallystick.cli.doctor.finding import Finding
-from tallystick.cli.output import span
-from tallystick.core.errors import BrokerUnavailable, NotFound, TallystickError
-from tallystick.link import Link
+from tallystick.cli.doctor.identity import ADVICE, look_at_identity, turned_away
+from tallystick.cli.doctor.tls import look_at_tls
+from tallystick.cli.links import AnyLink
+from tallystick.cli.output import number_of, span
+from tallystick.core.errors import BrokerUnavailable, Forbidden, TallystickError, Unauthenticated
+from tallystick.core.urls import DEFAULT_PORTS
+from tallystick.link import Link, addresses_of, checked_address
 
 ANSWER_SECONDS = 5.0
 CLOCK_SECONDS = 1.0
@@ -21,30 +27,66 @@ LISTED = 1_000
 
 
 def look_at_broker(url: str, expected: bool, max_lag: int, max_pending: int) -> Iterator[Finding]:
-    with Link(url, ANSWER_SECONDS) as broker:
-        asked = time.time()
+    encrypted = [found for one in addresses_of(url, "--url") for found in _tls(one)]
+    yield from encrypted
+    if any(one.status == "problem" for one in encrypted):
+        return  # what else is wrong cannot be asked
+    with AnyLink(url, ANSWER_SECONDS) as broker:
         try:
-            info = broker.get("info")
+            yield _ready(broker)
         except BrokerUnavailable as error:
             yield _unreachable(url, expected, error)
             return
-        answered = time.time()
-        yield Finding("broker", "ok", f"answers at {url} in {(answered - asked) * 1000:.0f} ms, store {info['store']}")
-        yield _version(info["version"])
-        yield _clock(info["now_ms"] / 1000, asked, answered)
-        yield _pending(info, max_pending)
-        yield from _durability(info)
-        yield from _grpc(url, info.get("grpc_port", 0))
         try:
-            yield from _cluster(broker)
-            yield from (_ready(broker), _parked(broker), _parked_calls(info), _circuits(broker), _lag(broker, max_lag))
+            yield look_at_identity(broker)
+        except Unauthenticated as error:
+            yield turned_away(error)
+            return
         except TallystickError as error:
-            yield Finding("broker", "problem", f"stopped answering: {error.detail}", "see the broker's log")
+            yield _cannot_be_told("identity", error)
+        looks: dict[str, Callable[[], Iterable[Finding]]] = {
+            "broker": lambda: _info(broker, max_pending),
+            "cluster": lambda: look_at_cluster(broker),
+            "parked": lambda: [_parked(broker)],
+            "called services": lambda: [_circuits(broker)],
+            "consumers": lambda: [_lag(broker, max_lag)],
+        }
+        for subject, look in looks.items():
+            try:
+                yield from look()
+            except Forbidden as error:
+                yield Finding(subject, "note", f"not looked at: {error.detail}", ADVICE[Forbidden])
+            except TallystickError as error:  # what else is wrong is worth knowing, too
+                yield _cannot_be_told(subject, error)
+
+
+def _cannot_be_told(subject: str, error: TallystickError) -> Finding:
+    return Finding(
+        subject, "problem", f"cannot be told: {error.detail}", ADVICE.get(type(error), "see the broker's log")
+    )
+
+
+def _tls(url: str) -> Iterator[Finding]:
+    return look_at_tls(checked_address(url, "--url"), given_credentials().tls())
+
+
+def _info(broker: Link, max_pending: int) -> Iterator[Finding]:
+    asked = time.time()
+    info = broker.get("info")
+    answered = time.time()
+    took = f"{(answered - asked) * 1000:.0f} ms"
+    yield Finding("broker", "ok", f"answers at {broker.url} in {took}, store {info['store']}")
+    yield _version(info["version"])
+    yield _clock(info["now_ms"] / 1000, asked, answered)
+    yield _pending(info, max_pending)
+    yield _parked_calls(info)
+    yield from _durability(info)
+    yield from _grpc(broker.url, info.get("grpc_port", 0))
 
 
 def _unreachable(url: str, expected: bool, error: BrokerUnavailable) -> Finding:
     parts = urlsplit(url)
-    if expected or _somebody_listens(parts.hostname, parts.port or 80):
+    if expected or _somebody_listens(parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme, 80)):
         return Finding("broker", "problem", error.detail, "see the broker's log; is it started, is the address right?")
     return Finding("broker", "note", f"none runs at {url}, and the port is free", "start one with `tallystick serve`")
 
@@ -73,24 +115,6 @@ def _durability(info: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("durability", "problem", f"acknowledged messages can be lost: {weakness}", "mend the database")
 
 
-def _cluster(broker: Link) -> Iterator[Finding]:
-    try:
-        view = broker.get("cluster")
-    except NotFound:  # it is older than clusters are
-        return
-    if not view["brokers"]:
-        return
-    silent = [one["url"] for one in view["brokers"] if not one["alive"]]
-    orphans = [one["id"] for one in view["stores"] if not one["url"]]
-    if orphans:
-        advice = "a takeover lasts seconds; if it does not end, see the brokers' logs"
-        yield Finding("cluster", "problem", f"nobody owns {', '.join(orphans)}", advice)
-    elif silent:
-        yield Finding("cluster", "note", f"silent: {', '.join(silent)}", "start them again, or they are soon forgotten")
-    else:
-        yield Finding("cluster", "ok", f"{len(view['brokers'])} brokers, {len(view['stores'])} stores")
-
-
 def _version(running: str) -> Finding:
     here = version("tallystick")
     if running == here:
@@ -104,9 +128,8 @@ def _ready(broker: Link) -> Finding:
         return Finding("ready", "ok", "takes work")
     if reason == "draining":
         return Finding("ready", "problem", "the broker is on its way out", "wait for it to end, then start it again")
-    return Finding(
-        "ready", "problem", f"takes no work: {reason}", "mend the disk, then start the broker again; nothing was lost"
-    )
+    advice = "mend the disk, or the database; start the broker again if work does not go on by itself; nothing was lost"
+    return Finding("ready", "problem", f"takes no work: {reason}", advice)
 
 
 def _clock(there: float, asked: float, answered: float) -> Finding:
@@ -185,6 +208,6 @@ def _lag(broker: Link, most: int) -> Finding:
     views = broker.get("groups")["groups"]
     slow = sorted((one for one in views if one.get("lag", 0) > most), key=lambda one: -int(one["lag"]))
     if not slow:
-        return Finding("consumers", "ok", f"{len(views)} groups, none more than {most:,} messages behind")
+        return Finding("consumers", "ok", f"{number_of(len(views), 'group')}, none more than {most:,} messages behind")
     worst = ", ".join(f"{one['group']} on {one['topic']} ({one['lag']:,})" for one in slow[:5])
     return Finding("consumers", "problem", f"far behind: {worst}", "start more consumers, or see why they fail")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tallystick.cli.credentials import given_credentials
 from tallystick.cli.failures import FAILED
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import note, print_json, print_table
@@ -61,6 +62,7 @@ def archive(
 
         settings = ArchiveSettings(
             url=url,
+            credentials=given_credentials(),
             path=path,
             topics=tuple(topics or ()),
             pattern=pattern,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tallystick.broker.config import Config, load_config
+from tallystick.cli.credentials import given_credentials
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import note, print_json, print_table
 from tallystick.cli.spark.options import Jars, Master, progress
@@ -87,6 +88,7 @@ def checkback(
 
         settings = CheckbackSettings(
             url=url,
+            credentials=given_credentials(),
             databases=_databases(database, source, known),
             groups=tuple(group),
             sourceless=sourceless,

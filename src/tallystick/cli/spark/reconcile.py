@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tallystick.barrier.names import BARRIER_TABLE
+from tallystick.cli.credentials import given_credentials
 from tallystick.cli.failures import DAMAGED, UNFINISHED
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import print_json, print_table, span, when
@@ -130,6 +131,7 @@ def reconcile(
     groups = _Groups(consumer, effects, reads, tags, joined, now_ms)
     given: dict[str, Any] = {
         "brokers": () if no_broker else (url, *broker),
+        "credentials": given_credentials(),
         "producers": tuple(producer),
         "producer_groups": tuple(producer_group),
         "topics": tuple(topic),

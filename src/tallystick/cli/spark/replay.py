@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tallystick.cli.credentials import given_credentials
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import note, print_json, print_table
 from tallystick.cli.spark.offsets import queue_offsets
@@ -62,6 +63,7 @@ def replay(
 
         settings = ReplaySettings(
             url=url,
+            credentials=given_credentials(),
             topic=topic,
             to=to,
             archive=archive,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tallystick.cli.credentials import given_credentials
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import print_json, print_table
 from tallystick.cli.spark.options import Jars, Master, progress
@@ -51,6 +52,7 @@ def report(
 
         settings = ReportSettings(
             url=url,
+            credentials=given_credentials(),
             output=str(output),
             since_ms=since_ms,
             until_ms=until_ms,

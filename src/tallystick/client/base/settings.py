@@ -14,6 +14,7 @@ from tallystick.core.addresses import broker_address
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
 from tallystick.core.ops import Check, OnExhausted
+from tallystick.credentials import NO_CREDENTIALS, Credentials, FilePath, SecretToken
 
 DEFAULT_URL = "http://127.0.0.1:7440"
 
@@ -85,6 +86,11 @@ class ClientOptions(TypedDict, total=False):
     deciders: Mapping[str, Decider] | None
     barrier_table: str
     max_in_flight: int
+    token: str | SecretToken | None
+    token_file: FilePath | None
+    ca: FilePath | None
+    cert: FilePath | None
+    key: FilePath | None
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -100,6 +106,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     check_after: float | None = None
     barrier_table: str = BARRIER_TABLE
     max_in_flight: int = 6
+    credentials: Credentials = NO_CREDENTIALS
 
     def needs_group(self, what: str) -> str:
         if self.group is None:

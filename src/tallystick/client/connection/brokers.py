@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
+from tallystick.client.base.refusals import SLOWLY, TURNED_AWAY, Refusals
 from tallystick.client.base.settings import Settings
 from tallystick.client.base.tasks import end
 from tallystick.client.connection.cluster import Cluster
@@ -43,7 +44,7 @@ class Brokers:
         self.looked = False
         # With one place there is nothing to choose, and no time to lose on choosing.
         self.only: BrokerPeer | None = None
-        self._views = Views([broker.address for broker in self._order])
+        self._views = Views([broker.address for broker in self._order], settings.credentials)
         self._first_look, self._known = asyncio.Event(), asyncio.Event()
         self._looking = asyncio.get_running_loop().create_task(self._look())
 
@@ -61,10 +62,17 @@ class Brokers:
 
     async def _look(self) -> None:
         tries = 0
+        refusals = Refusals("this client")
         seconds = min(FIRST_LOOK_SECONDS, self.timeout)
         while not self._known.is_set():
             try:
                 self._learn(await self._views.ask(seconds))
+                refusals.over()
+            except TURNED_AWAY as refusal:
+                tries += 1
+                refusals.met(refusal)
+                self._looked_once()
+                await asyncio.sleep(SLOWLY.wait_ms(tries) / 1000)
             except Exception as error:  # whatever it is, giving up here would leave everybody waiting
                 tries += 1
                 (log.info if tries == 1 else log.debug)("no broker answers yet: %s", error)

@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import cast
 
+from tallystick.client.base.refusals import SLOWLY, TURNED_AWAY
 from tallystick.client.connection.waiting import (
     Answered,
+    HeldBack,
     Receiver,
     WaitingOp,
     encode_op,
@@ -23,7 +25,7 @@ from tallystick.client.connection.waiting import (
     without_position,
 )
 from tallystick.core.backoff import Backoff
-from tallystick.core.errors import BrokerUnavailable, Busy, Moved, TallystickError, error_from_code
+from tallystick.core.errors import BrokerUnavailable, Busy, Moved, TallystickError, Unauthenticated, error_from_code
 from tallystick.core.limits import MIB
 from tallystick.core.ops import ClientOp, OpResult
 
@@ -109,8 +111,8 @@ class Coalescer:
         self._waiting_bytes = 0
         self.take_along: Callable[[], None] = lambda: None  # called before a request is made
         self._split: deque[list[WaitingOp]] = deque()  # parts of refused requests, sent before anything new
-        self._later: list[WaitingOp] = []  # refused one by one for now; back in line when `_later_timer` fires
-        self._later_timer: asyncio.TimerHandle | None = None
+        self._later = HeldBack(self._backoff, self._line_up_again)  # refused one by one, for now
+        self._slowly = HeldBack(SLOWLY, self._line_up_again)  # by a broker that turns us away, for now
         self._in_flight: dict[asyncio.Task[None], list[WaitingOp]] = {}
         self._answered: deque[tuple[list[WaitingOp], list[OpResult | None]]] = deque()
         self._turns_left = 0
@@ -132,10 +134,10 @@ class Coalescer:
             timeout = await self._wait_for_room(timeout)
         return await self.submit(op, timeout, retry=retry)
 
-    def submit(self, op: ClientOp, timeout: float, *, retry: bool = True) -> Answered:
+    def submit(self, op: ClientOp, timeout: float, *, retry: bool = True, insists: bool = False) -> Answered:
         """Hand in an operation without waiting. The caller looks at `full` first if it can be held back."""
         future: Answered = self._loop.create_future()
-        self.add(encode_op(op), future, timeout, retry)
+        self.add(encode_op(op), future, timeout, retry, insists)
         return future
 
     def underway(self, op: ClientOp, timeout: float) -> LoopUnderway:
@@ -153,7 +155,7 @@ class Coalescer:
             done(self.too_much())
             return
         try:
-            future = self.submit(op, timeout)
+            future = self.submit(op, timeout, insists=True)
         except BrokerUnavailable as closed:
             done(closed)
             return
@@ -161,11 +163,11 @@ class Coalescer:
         if stay:
             await asyncio.wait((future,), timeout=stay)
 
-    def add(self, frame: bytes, receiver: Receiver, timeout: float, retry: bool) -> None:
+    def add(self, frame: bytes, receiver: Receiver, timeout: float, retry: bool, insists: bool = False) -> None:
         """Hand in an operation that is encoded, and whoever is to be told its answer."""
         if self._closed:
             raise BrokerUnavailable("the client is closed; nothing was sent")
-        self._waiting.append(WaitingOp(frame, receiver, self._loop.time() + timeout, retry))
+        self._waiting.append(WaitingOp(frame, receiver, self._loop.time() + timeout, retry, insists))
         self._waiting_bytes += len(frame)
         if len(self._waiting) >= self._limits.request_ops:
             self._pump()
@@ -220,7 +222,9 @@ class Coalescer:
         await asyncio.gather(*tasks, return_exceptions=True)
         for entry in left:
             entry.fail(BrokerUnavailable(f"the client was closed before {self.address} answered"))
-        for timer in (self._later_timer, self._pause, self._sweeper):
+        self._later.cancel()
+        self._slowly.cancel()
+        for timer in (self._pause, self._sweeper):
             if timer is not None:
                 timer.cancel()
         return len(left)
@@ -341,26 +345,37 @@ class Coalescer:
         entry.note(error, now)
         if isinstance(error, Moved):
             self._on_failure(error)
+        if isinstance(error, TURNED_AWAY):
+            self._turned_away(entry, error)
+            return
         if not (error.retryable and entry.retry):
             entry.fail(error)
             return
         if not entry.worth_sending(now):
             entry.fail(entry.overdue(self.address, error))
             return
-        self._later.append(entry)
-        if self._later_timer is None:
-            wait = self._backoff.wait_ms(entry.tries) / 1000
-            self._later_timer = self._loop.call_later(wait, self._line_up_again)
+        self._later.add(entry)
 
-    def _line_up_again(self) -> None:
-        self._later_timer = None
-        self._put_back(self._later)
-        self._later = []
+    def _turned_away(self, entry: WaitingOp, error: TallystickError) -> None:
+        """Whoever waits is told at once. What is to be heard in any case is said again until its time is up: somebody
+        may give us another token meanwhile."""
+        if entry.insists and entry.worth_sending(self._loop.time()):
+            self._slowly.add(entry)
+        else:
+            entry.fail(entry.turned_away(error, self.address))
+
+    def _line_up_again(self, entries: list[WaitingOp]) -> None:
+        self._put_back(entries)
         self._schedule_pump()
 
     def _request_failed(self, batch: list[WaitingOp], error: TallystickError) -> None:
         if error.retryable:
             self._broker_failed(batch, error)
+        elif isinstance(error, Unauthenticated):  # all of them alike
+            for entry in batch:
+                self._op_failed(entry, error)
+        elif len(batch) == 1 and isinstance(error, TURNED_AWAY):
+            self._op_failed(batch[0], without_position(error))
         elif len(batch) == 1:
             batch[0].fail(without_position(error))
         else:
@@ -393,9 +408,8 @@ class Coalescer:
 
     def hurry(self) -> None:
         """Try again now: what the pause was for lies where nothing is sent any more."""
-        if self._later_timer is not None:
-            self._later_timer.cancel()
-            self._line_up_again()
+        self._later.hurry()
+        self._slowly.hurry()
         if self._pause is not None:
             self._pause.cancel()
             self._resume()
@@ -412,7 +426,7 @@ class Coalescer:
         now = self._loop.time()
         for batch in self._in_flight.values():
             self._fail_overdue(batch, now, sent=True)
-        for held in (*self._split, self._later):
+        for held in (*self._split, self._later.ops, self._slowly.ops):
             self._fail_overdue(held, now, sent=False)
         if self._fail_overdue(self._waiting, now, sent=False):
             self._waiting = deque(entry for entry in self._waiting if entry.deadline > now)
@@ -445,10 +459,11 @@ class Coalescer:
         return deadline - self._loop.time()
 
     def _busy(self) -> bool:
-        return bool(self._waiting or self._in_flight or self._split or self._later or self._answered)
+        held = self._later.ops or self._slowly.ops
+        return bool(self._waiting or self._in_flight or self._split or held or self._answered)
 
     def _all(self) -> Iterable[WaitingOp]:
-        for batch in (self._waiting, self._later, *self._split, *self._in_flight.values()):
+        for batch in (self._waiting, self._later.ops, self._slowly.ops, *self._split, *self._in_flight.values()):
             yield from batch
 
 

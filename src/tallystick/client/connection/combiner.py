@@ -30,6 +30,7 @@ from tallystick.client.connection.wire import Wire, WireConnection
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.limits import MIB
 from tallystick.core.ops import OpResult
+from tallystick.credentials import NO_CREDENTIALS, Credentials
 
 log = logging.getLogger("tallystick.client")
 
@@ -152,12 +153,14 @@ class Underway:
 class Combiner:
     """The way of threads to one broker. Made on the event loop of its coalescer."""
 
-    def __init__(self, ops: Coalescer, request_timeout: float, way: str = "") -> None:
+    def __init__(
+        self, ops: Coalescer, request_timeout: float, way: str = "", credentials: Credentials = NO_CREDENTIALS
+    ) -> None:
         self.requests = 0  # how many were sent, for tests and measurements
         self.address = ops.address
         self._ops = ops
         self._loop = asyncio.get_running_loop()
-        self._wire = Wire(way or ops.address)
+        self._wire = Wire(way or ops.address, credentials)
         ops.take_along = self._go_along
         self._request_timeout = request_timeout
         self.waiting: deque[WaitingOp] = deque()
@@ -188,11 +191,12 @@ class Combiner:
         now = time.monotonic()
         if stay:
             awaited = Awaited(done)
-            underway = Underway(self, WaitingOp(frame, awaited, now + timeout, retry=True), awaited, now + stay)
+            insistent = WaitingOp(frame, awaited, now + timeout, retry=True, insists=True)
+            underway = Underway(self, insistent, awaited, now + stay)
             underway.begin()
             underway.wait()
             return
-        op = WaitingOp(frame, Told(done), now + timeout, retry=True)
+        op = WaitingOp(frame, Told(done), now + timeout, retry=True, insists=True)
         if self._ops.full or len(self.waiting) >= WAITING_OPS:
             op.fail(self._ops.too_much())
         elif self.goes_by_loop():

@@ -6,14 +6,22 @@ request left, any other `BrokerUnavailable` means that the broker may or may not
 
 from __future__ import annotations
 
-import base64
-
 import httptools
 import msgspec
 
 from tallystick.core.addresses import BrokerAddress
-from tallystick.core.errors import BrokerUnavailable, TallystickError, error_from_code
+from tallystick.core.errors import (
+    BrokerUnavailable,
+    BrokerUnreachable,
+    Forbidden,
+    TallystickError,
+    Unauthenticated,
+    error_from_code,
+)
 from tallystick.core.wire import MSGPACK, Problem
+from tallystick.credentials import NO_CREDENTIALS, Credentials, advised
+from tallystick.credentials.tls import failure_in_words
+from tallystick.credentials.tokens import SecretToken
 
 BATCH = "/v1/batch"
 CONNECT_SECONDS = 5.0
@@ -25,22 +33,49 @@ LEAVE_SECONDS = 0.1
 """What a request gets that is under way at a broker which has lost its store. It may be paused, or wait for the next
 owner itself; whatever was asked there is asked again where the wire leads now."""
 
+_OF_A_PROXY: dict[int, type[TallystickError]] = {401: Unauthenticated, 403: Forbidden}
+"""What is told from an answer's number alone: who refuses to hand on a request has not let anybody act on it."""
+
 _problem = msgspec.json.Decoder(Problem)
 
 
-def request_head(address: BrokerAddress, method: str = "POST", target: str = BATCH) -> bytes:
-    """All of a request's head but its last number, the length of the body."""
-    return (
-        f"{method} {address.path}{target} HTTP/1.1\r\nHost: {address.authority}\r\n{_authorization(address)}"
-        f"Content-Type: {MSGPACK}\r\nAccept: {MSGPACK}\r\nContent-Length: "
-    ).encode()
+class RequestHead(bytes):
+    """All of a request's head but its last number, the length of the body. There may be a token in it: it is sent, and
+    never shown, not among the variables of a traceback either."""
+
+    def __repr__(self) -> str:
+        return "<the head of a request>"
 
 
-def _authorization(address: BrokerAddress) -> str:
-    if address.login is None:
-        return ""
-    credentials = base64.b64encode(":".join(address.login).encode()).decode()
-    return f"Authorization: Basic {credentials}\r\n"
+def request_head(
+    address: BrokerAddress, method: str = "POST", target: str = BATCH, credentials: Credentials = NO_CREDENTIALS
+) -> RequestHead:
+    return RequestHead(
+        (
+            f"{method} {address.path}{target} HTTP/1.1\r\nHost: {address.authority}\r\n"
+            f"{_authorization(credentials.authorization(address))}"
+            f"Content-Type: {MSGPACK}\r\nAccept: {MSGPACK}\r\nContent-Length: "
+        ).encode()
+    )
+
+
+def _authorization(value: str) -> str:
+    return f"Authorization: {value}\r\n" if value else ""
+
+
+class BatchHead:
+    """The head of requests with operations to one place: written once, and again when the token has changed."""
+
+    def __init__(self, address: BrokerAddress, credentials: Credentials) -> None:
+        self._address, self._credentials = address, credentials
+        self._written: tuple[SecretToken | None, RequestHead] | None = None
+
+    def current(self) -> RequestHead:
+        token = self._credentials.token()
+        written = self._written
+        if written is None or written[0] is not token:
+            written = self._written = token, request_head(self._address, credentials=self._credentials)
+        return written[1]
 
 
 class WireAnswer:
@@ -90,14 +125,27 @@ def on_the_way(address: str, error: TallystickError) -> TallystickError:
     return error
 
 
+def unreachable(address: str, failure: BaseException) -> TallystickError:
+    """No connection, and so no byte of the request has left."""
+    reason = failure_in_words(failure) or "no answer in time"
+    hint = "" if reason.startswith("TLS: ") else "; is the broker running there?"
+    return on_the_way(address, BrokerUnreachable(f"{address} cannot be reached ({reason}){hint}"))
+
+
+def broken(address: str, failure: BaseException) -> TallystickError:
+    """The connection was lost after the request, or some of it, had left."""
+    return on_the_way(address, BrokerUnavailable(f"the connection to {address} broke: {failure_in_words(failure)}"))
+
+
 def _refusal(address: str, status: int, retry_after: str, content: bytes) -> TallystickError:
     """The error of an answer that is not 2xx, also from a proxy that does not speak problem+json."""
     try:
         problem = _problem.decode(content)
     except msgspec.MsgspecError:
         text = content[:200].decode("utf-8", "replace")
-        return on_the_way(address, BrokerUnavailable(f"{address} answered {status} without a reason: {text!r}"))
-    error = on_the_way(address, error_from_code(problem.code, problem.detail, problem.field))
+        kind = _OF_A_PROXY.get(status, BrokerUnavailable)
+        return on_the_way(address, advised(kind(f"{address} answered {status} without a reason: {text!r}")))
+    error = on_the_way(address, advised(error_from_code(problem.code, problem.detail, problem.field)))
     if retry_after.isdigit():
         error.extra["retry_after"] = float(retry_after)
     return error

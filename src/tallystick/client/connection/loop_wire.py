@@ -8,7 +8,6 @@ one have nobody to share it with. It would take longer to import, too, than all 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Mapping
 from typing import cast
 from urllib.parse import urlencode
@@ -17,18 +16,24 @@ from tallystick.client.connection.exchange import (
     CONNECT_SECONDS,
     IDLE_SECONDS,
     LEAVE_SECONDS,
+    BatchHead,
+    RequestHead,
     WireAnswer,
+    broken,
     on_the_way,
     request_head,
+    unreachable,
 )
 from tallystick.core.addresses import BrokerAddress, broker_address
 from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
+from tallystick.credentials import NO_CREDENTIALS, Credentials
 
 
 class LoopWire:
     """Connections to one broker, made when there is none free. Belongs to the event loop that it is used on."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials = NO_CREDENTIALS) -> None:
+        self._credentials = credentials
         self._free: list[LoopWireConnection] = []
         self._open: set[LoopWireConnection] = set()
         self._closed = False
@@ -37,8 +42,7 @@ class LoopWire:
     def _aim(self, address: str) -> None:
         self.address = address
         self._place = broker_address(address)
-        self._tls = ssl.create_default_context() if self._place.scheme == "https" else None
-        self._batch_head = request_head(self._place)
+        self._batch_head = BatchHead(self._place, self._credentials)
 
     def point_to(self, address: str, *, cut: bool) -> None:
         """Send to another address from now on; `cut` off, after a moment, what is under way at the old one."""
@@ -52,7 +56,7 @@ class LoopWire:
 
     async def post(self, body: bytes, timeout: float) -> bytes:
         """Operations, and the body of a 2xx answer; anything else is raised as the error it stands for."""
-        return await self._ask(self._batch_head, body, timeout, once=True)
+        return await self._ask(self._batch_head.current(), body, timeout, once=True)
 
     async def request(
         self,
@@ -64,42 +68,44 @@ class LoopWire:
         timeout: float,
     ) -> bytes:
         """The same for everything else that a broker can be asked."""
-        head = request_head(self._place, method, f"{path}?{urlencode(query)}" if query else path)
+        target = f"{path}?{urlencode(query)}" if query else path
+        head = request_head(self._place, method, target, self._credentials)
         return await self._ask(head, body, timeout, once=method != "GET")
 
-    async def _ask(self, head: bytes, body: bytes, timeout: float, *, once: bool) -> bytes:
-        request = b"%b%d\r\n\r\n%b" % (head, len(body), body)
+    async def _ask(self, head: RequestHead, body: bytes, timeout: float, *, once: bool) -> bytes:
         deadline = asyncio.get_running_loop().time() + timeout
         address = self.address
         try:
-            answer = await self._over_kept(request, deadline, once)
+            answer = await self._over_kept(head, body, deadline, once)
             if answer is None:
-                answer = await self._exchange(await self._connect(min(CONNECT_SECONDS, timeout)), request, deadline)
+                answer = await self._exchange(await self._connect(min(CONNECT_SECONDS, timeout)), head, body, deadline)
             return answer.content(address)
         except TimeoutError as failure:
             raise on_the_way(
                 address, BrokerUnavailable(f"{address} did not answer within {timeout:.1f} s")
             ) from failure
         except OSError as failure:
-            raise on_the_way(address, BrokerUnavailable(f"the connection to {address} broke: {failure}")) from failure
+            raise broken(address, failure) from failure
 
-    async def _over_kept(self, request: bytes, deadline: float, once: bool) -> WireAnswer | None:
+    async def _over_kept(self, head: RequestHead, body: bytes, deadline: float, once: bool) -> WireAnswer | None:
         """None: over a new connection, please. A look may be taken again if what was kept for it has just been closed
         at the other end; whatever may have been acted on is not sent again from here."""
         connection = self._take()
         if connection is None:
             return None
         try:
-            return await self._exchange(connection, request, deadline)
+            return await self._exchange(connection, head, body, deadline)
         except ConnectionError:
             if once or self._closed:
                 raise
             return None
 
-    async def _exchange(self, connection: LoopWireConnection, request: bytes, deadline: float) -> WireAnswer:
+    async def _exchange(
+        self, connection: LoopWireConnection, head: RequestHead, body: bytes, deadline: float
+    ) -> WireAnswer:
         timer = asyncio.get_running_loop().call_at(deadline, connection.fail, TimeoutError())
         try:
-            answer = await connection.ask(request)
+            answer = await connection.ask(head, body)
         except BaseException:  # nobody waits any more: what comes now must not be taken for the next answer
             connection.close()
             raise
@@ -132,16 +138,16 @@ class LoopWire:
             raise BrokerUnreachable(f"the client was closed before {self.address} was asked")
         loop = asyncio.get_running_loop()
         address, place = self.address, self._place
+        tls = self._credentials.tls() if place.scheme == "https" else None
         try:
             # Not wait_for: in Python 3.11 it loses a cancellation that comes as the connection is made, and a long poll
             # that was to end at the client's close would go on for ever.
             async with asyncio.timeout(seconds):
                 _, connection = await loop.create_connection(
-                    lambda: LoopWireConnection(self._open, place), place.host, place.port, ssl=self._tls
+                    lambda: LoopWireConnection(self._open, place), place.host, place.port, ssl=tls
                 )
         except (OSError, UnicodeError) as failure:  # a name that DNS cannot hold is the second
-            reason = f"{address} cannot be reached ({failure or 'no answer in time'}); is the broker running there?"
-            raise on_the_way(address, BrokerUnreachable(reason)) from failure
+            raise unreachable(address, failure) from failure
         if place is not self._place:
             connection.close()
             raise on_the_way(address, BrokerUnreachable(f"{address} was left for {self.address} before it was asked"))
@@ -163,12 +169,12 @@ class LoopWireConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # of uvloop it is one in all but its class
         self._all_open.add(self)
 
-    def ask(self, request: bytes) -> asyncio.Future[WireAnswer]:
+    def ask(self, head: RequestHead, body: bytes) -> asyncio.Future[WireAnswer]:
         if self._transport.is_closing():  # lost in the moment since it was made
             raise ConnectionError("it was closed")
         self._waiting = self._loop.create_future()
         self._answer = WireAnswer()
-        self._transport.write(request)
+        self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), body))
         return self._waiting
 
     def is_stale(self) -> bool:

@@ -35,7 +35,7 @@ class BrokerPeer:
 
     def __init__(self, address: str, settings: Settings, way: str = "") -> None:
         self.address = address
-        self.wire = LoopWire(way or address)
+        self.wire = LoopWire(way or address, settings.credentials)
         self.healthy = True
         self.store: str | None = None
         self.limits: Limits | None = None
@@ -43,7 +43,7 @@ class BrokerPeer:
         self._timeout = settings.timeout
         self._probe: asyncio.Task[None] | None = None
         self.ops = self._coalescer(settings.max_in_flight)
-        self.threads = Combiner(self.ops, settings.timeout, way)
+        self.threads = Combiner(self.ops, settings.timeout, way, settings.credentials)
         # Level 0 messages keep their order because only one request of them is ever in flight, and none is retried.
         self.unconfirmed = self._coalescer(1)
 

@@ -9,8 +9,9 @@ import msgspec
 
 from tallystick.client.base.settings import parse_address
 from tallystick.client.connection.loop_wire import LoopWire
-from tallystick.core.errors import BrokerUnavailable, InvalidRequest, TallystickError
+from tallystick.core.errors import BrokerUnavailable, Forbidden, InvalidRequest, TallystickError, Unauthenticated
 from tallystick.core.wire import ClusterView
+from tallystick.credentials import NO_CREDENTIALS, Credentials
 
 LOOK_SECONDS = 2.0
 STAGGER_SECONDS = 0.25
@@ -23,7 +24,8 @@ _view = msgspec.msgpack.Decoder(ClusterView)
 class Views:
     """The addresses at which brokers were seen, those that should answer first; belongs to one event loop."""
 
-    def __init__(self, given: Sequence[str]) -> None:
+    def __init__(self, given: Sequence[str], credentials: Credentials = NO_CREDENTIALS) -> None:
+        self._credentials = credentials
         self._given = tuple(given)
         self._addresses = list(given)
         self._wires: dict[str, LoopWire] = {}
@@ -83,13 +85,13 @@ class Views:
     async def _look(self, address: str, seconds: float) -> ClusterView:
         wire = self._wires.get(address)
         if wire is None:
-            wire = self._wires[address] = LoopWire(address)
+            wire = self._wires[address] = LoopWire(address, self._credentials)
         try:
             return _view.decode(await wire.request("GET", "/v1/cluster", timeout=seconds))
         except msgspec.MsgspecError as failure:
             raise BrokerUnavailable(f"{address} is not a Tallystick broker: {failure}") from failure
         except TallystickError as error:
-            if error.retryable:
+            if error.retryable or isinstance(error, Unauthenticated | Forbidden):
                 raise
             return ClusterView([])  # one from before there were clusters
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from tallystick.client.base.encoding import encode
+from tallystick.core.backoff import Backoff
 from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, StorageFailed, StorageFull, TallystickError
 from tallystick.core.ops import ClientOp, OpResult
 from tallystick.core.wire import BatchResponse
@@ -40,15 +41,17 @@ _decoder = msgspec.msgpack.Decoder(BatchResponse)
 
 
 class WaitingOp:
-    """An operation, encoded, with whoever is to be told its answer."""
+    """An operation, encoded, with whoever is to be told its answer. `insists`: it is to be heard in any case, and is
+    said again, slowly, also to a broker that turns us away."""
 
-    __slots__ = ("deadline", "frame", "last", "receiver", "retry", "tries", "uncertain")
+    __slots__ = ("deadline", "frame", "insists", "last", "receiver", "retry", "tries", "uncertain")
 
-    def __init__(self, frame: bytes, receiver: Receiver, deadline: float, retry: bool) -> None:
+    def __init__(self, frame: bytes, receiver: Receiver, deadline: float, retry: bool, insists: bool = False) -> None:
         self.frame = frame
         self.receiver = receiver
         self.deadline = deadline
         self.retry = retry
+        self.insists = insists
         self.tries = 0
         self.last: TallystickError | None = None
         self.uncertain = False
@@ -88,6 +91,12 @@ class WaitingOp:
             return BrokerUnavailable(f"no answer from {address} in time, it may have acted{reason}")
         return BrokerUnreachable(f"{address} did not take the operation in time, it has not acted{reason}")
 
+    def turned_away(self, error: TallystickError, address: str) -> TallystickError:
+        """The error for a caller whom the broker does not let: its own word, unless an answer before it was lost."""
+        if not self.uncertain:
+            return error
+        return BrokerUnavailable(f"no answer from {address} at first, it may have acted; then it refused: {error}")
+
     def given_up(self) -> TallystickError:
         """The error for the caller of a client that is closed."""
         return BrokerUnavailable(
@@ -99,6 +108,36 @@ class WaitingOp:
         says itself that it may have acted."""
         said = not isinstance(last, BrokerUnavailable)
         return said and (not self.uncertain or isinstance(last, StorageFailed))
+
+
+class HeldBack:
+    """Operations that are sent again after a pause, all of them when it is over for the first."""
+
+    def __init__(self, backoff: Backoff, line_up: Callable[[list[WaitingOp]], None]) -> None:
+        self.ops: list[WaitingOp] = []
+        self._backoff, self._line_up = backoff, line_up
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, op: WaitingOp) -> None:
+        self.ops.append(op)
+        if self._timer is None:
+            wait = self._backoff.wait_ms(op.tries) / 1000
+            self._timer = asyncio.get_running_loop().call_later(wait, self._over)
+
+    def _over(self) -> None:
+        self._timer = None
+        ops, self.ops = self.ops, []
+        self._line_up(ops)
+
+    def hurry(self) -> None:
+        """The pause is over now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._over()
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def request_body(entries: Sequence[WaitingOp]) -> bytes:

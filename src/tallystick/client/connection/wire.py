@@ -11,17 +11,25 @@ import contextlib
 # `socket` imports it when it first looks for a host. A process that forks in that moment has a child that can never
 # import it.
 import encodings.idna  # noqa: F401
-import functools
 import os
 import select
 import socket
-import ssl
 import struct
 import time
 
-from tallystick.client.connection.exchange import CONNECT_SECONDS, IDLE_SECONDS, WireAnswer, on_the_way, request_head
+from tallystick.client.connection.exchange import (
+    CONNECT_SECONDS,
+    IDLE_SECONDS,
+    BatchHead,
+    RequestHead,
+    WireAnswer,
+    broken,
+    on_the_way,
+    unreachable,
+)
 from tallystick.core.addresses import broker_address
-from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, TallystickError
+from tallystick.core.errors import BrokerUnavailable, TallystickError
+from tallystick.credentials import NO_CREDENTIALS, Credentials
 
 RECEIVE_BYTES = 16 * 1024, 256 * 1024
 """At first, and of a large answer: memory of the second size comes from the system, and goes back to it, each time."""
@@ -35,23 +43,24 @@ KEPT = 2
 class _Target:
     """Where requests go: one object, which threads find as a whole whenever the wire is pointed elsewhere."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials) -> None:
         place = broker_address(address)
         self.address = address
         self.place = (place.host, place.port)
         self.is_secure = place.scheme == "https"
-        self.head = request_head(place)
+        self.head = BatchHead(place, credentials)
 
 
 class Wire:
     """Connections to one broker, made when there is none. Whoever sends has one for itself until the answer is there:
     whatever else goes wrong, an answer reaches only whom it is for."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials = NO_CREDENTIALS) -> None:
         self.connections = 0  # how many were made, for tests and measurements
         self._free: list[WireConnection] = []
         self._in_use: set[WireConnection] = set()
-        self._target = _Target(address)
+        self._credentials = credentials
+        self._target = _Target(address, credentials)
 
     @property
     def address(self) -> str:
@@ -59,7 +68,7 @@ class Wire:
 
     def point_to(self, address: str) -> frozenset[WireConnection]:
         """Send to another address from now on; the connections to the old one whose answers are still waited for."""
-        self._target = _Target(address)
+        self._target = _Target(address, self._credentials)
         self.close()
         return frozenset(self._in_use)
 
@@ -72,10 +81,11 @@ class Wire:
                 break
             self.drop(connection)  # pointed elsewhere meanwhile, and nothing was sent yet
         try:
-            connection.send(b"%b%d\r\n\r\n%b" % (connection.target.head, len(body), body), seconds)
+            connection.send(connection.target.head.current(), body, seconds)
         except OSError as failure:
             self.drop(connection)
-            raise _broken(connection, failure, seconds) from failure
+            # Without the frames inside of `ssl`, whose variables have the request, and so the token, in them.
+            raise _broken(connection, failure, seconds) from failure.with_traceback(None)
         except BaseException:
             self.drop(connection)
             raise
@@ -138,26 +148,17 @@ class Wire:
             self.connections += 1
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if target.is_secure:
-                plain = self._tls.wrap_socket(plain, server_hostname=target.place[0])
+                plain = self._credentials.tls().wrap_socket(plain, server_hostname=target.place[0])
             return WireConnection(plain, target)
         except OSError as failure:
-            raise on_the_way(
-                target.address,
-                BrokerUnreachable(f"{target.address} cannot be reached ({failure}); is the broker running there?"),
-            ) from failure
-
-    @functools.cached_property
-    def _tls(self) -> ssl.SSLContext:
-        """Made when it is needed: it reads every certificate of the system."""
-        return ssl.create_default_context()
+            raise unreachable(target.address, failure) from failure
 
 
 def _broken(connection: WireConnection, failure: OSError, seconds: float) -> TallystickError:
+    address = connection.target.address
     if isinstance(failure, TimeoutError | BlockingIOError):
-        broken = BrokerUnavailable(f"{connection.target.address} did not answer within {seconds:.1f} s")
-    else:
-        broken = BrokerUnavailable(f"the connection to {connection.target.address} broke: {failure}")
-    return on_the_way(connection.target.address, broken)
+        return on_the_way(address, BrokerUnavailable(f"{address} did not answer within {seconds:.1f} s"))
+    return broken(address, failure)
 
 
 class WireConnection:
@@ -175,11 +176,11 @@ class WireConnection:
         if self._system_waits:
             plain.settimeout(None)
 
-    def send(self, request: bytes, seconds: float) -> None:
+    def send(self, head: RequestHead, body: bytes, seconds: float) -> None:
         self._deadline = time.monotonic() + seconds
         if seconds != self.seconds:
             self._set_timeout(seconds)
-        self._socket.sendall(request)
+        self._socket.sendall(b"%b%d\r\n\r\n%b" % (head, len(body), body))
 
     def _set_timeout(self, seconds: float) -> None:
         self.seconds = seconds

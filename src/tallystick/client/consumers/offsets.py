@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from tallystick.client.base.message import Message
+from tallystick.client.base.refusals import SLOWLY, TURNED_AWAY, Refusals
 from tallystick.client.base.tasks import RETRY, Tasks, repeat
 from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.peer import BrokerPeer
@@ -90,6 +91,7 @@ class OffsetConsumer:
     async def _follow(self, broker: BrokerPeer, queue: int) -> None:
         """Read a queue until the end of the subscription, beginning again at the stored offset after any failure."""
         failures = 0
+        refusals = Refusals(f"{self._subscription.name}: queue {queue} of {broker.address}")
         while not self._stopping.is_set():
             reader = _Reader(self, broker, queue, failures + 1)
             try:
@@ -99,6 +101,10 @@ class OffsetConsumer:
             except OffsetMoved as moved:
                 log.debug("%s: %s", self._subscription.name, moved)
                 await self.pause(STEP_BACK_SECONDS * random.random())  # noqa: S311 - spreads load only
+            except TURNED_AWAY as refusal:
+                failures = 1 if reader.progress else failures + 1
+                refusals.met(refusal)
+                await self.pause(SLOWLY.wait_ms(failures) / 1000)
             except Exception as failure:
                 failures = 1 if reader.progress else failures + 1
                 wait = RETRY.wait_ms(failures) / 1000
@@ -138,6 +144,7 @@ class _Reader:
         self._attempt = attempt
         self._at_once = max(FETCH_MESSAGES, FETCH_BATCHES * self._subscription.batch)
         self._stored: int | None = None
+        self._shown: int | None = None  # to the broker, which has confirmed it
         self.progress = False
 
     async def read(self) -> None:
@@ -156,8 +163,8 @@ class _Reader:
                 await self._handle(place, batch)
             if fetched.next > max(offset, self._stored or 0):
                 await self._move(place, fetched.next)  # past messages that the tags left out
-            if fetched.messages:
-                self._show_progress(place, fetched.next)
+            if self._stored not in (None, self._shown):
+                self._show_progress(place, self._stored)
             offset = fetched.next
 
     async def _begin(self, place: GroupQueue) -> int:
@@ -245,9 +252,20 @@ class _Reader:
         self._stored = to
 
     def _show_progress(self, place: GroupQueue, offset: int) -> None:
-        """Tell the broker too, for its figures of lag. The offset that counts is the one in the database."""
+        """Tell the broker too, for its figures of lag. The offset that counts is the one in the database. What it has
+        not confirmed is told again after the next fetch: otherwise a group that has read everything would seem to be
+        behind until the next message comes."""
+
+        def told(answered: Answered) -> None:
+            if answered.cancelled():
+                return
+            if (error := answered.exception()) is None:
+                self._shown = offset
+            else:
+                log.debug("an offset could not be shown: %s", error)
+
         op = CommitOffsets(place.group, place.topic, {place.queue: offset}, mirror=True)
-        self._broker.ops.submit(op, self._timeout).add_done_callback(_ignore)
+        self._broker.ops.submit(op, self._timeout).add_done_callback(told)
 
 
 class _OtherStore(Exception):
@@ -257,8 +275,3 @@ class _OtherStore(Exception):
 def _check_store(place: GroupQueue, store: str) -> None:
     if store != place.store:
         raise _OtherStore(f"{place.topic}/{place.queue} is read from store {store} now, no longer from {place.store}")
-
-
-def _ignore(answered: Answered) -> None:
-    if not answered.cancelled() and (error := answered.exception()) is not None:
-        log.debug("an offset could not be shown: %s", error)

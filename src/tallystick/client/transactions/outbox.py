@@ -15,6 +15,7 @@ from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
 from tallystick.client.base.databases import DatabaseBusy, Door, run_on_new
 from tallystick.client.base.encoding import encode
+from tallystick.client.base.refusals import TURNED_AWAY, Refusals
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection
 from tallystick.client.connection.peer import BrokerPeer
@@ -55,6 +56,7 @@ class Outbox:
         self._deleting = False
         self._delete_after = DELETE_SOON_SECONDS
         self._warned: set[str] = set()
+        self._refused = Refusals("what the outbox sends (its rows stay there)")
 
     # After a block of this process
 
@@ -63,6 +65,9 @@ class Outbox:
         door = self._connection.databases.door(source)
 
         def done(error: BaseException | None) -> None:
+            if isinstance(error, TURNED_AWAY):
+                self._refused.met(error)
+                return
             if error is not None:
                 log.warning("outbox row %s is left to the re-driver: %s", gid, error)
                 return
@@ -164,7 +169,9 @@ class Outbox:
             await broker.ops.run(op, self._connection.settings.timeout, retry=False)
         except (TallystickError, msgspec.MsgspecError) as error:
             # One row that nobody takes holds up no other.
-            if isinstance(error, TallystickError) and error.retryable:
+            if isinstance(error, TURNED_AWAY):
+                self._refused.met(error)
+            elif isinstance(error, TallystickError) and error.retryable:
                 log.warning("outbox row %s could not be sent to %s: %s", row.gid, broker.address, error)
             else:
                 self._stats.outbox_refused += 1
@@ -172,6 +179,7 @@ class Outbox:
                     "%s refuses outbox row %s, whose transaction is committed: %s", broker.address, row.gid, error
                 )
             return False
+        self._refused.over()
         return True
 
     async def _too_old(self, broker: BrokerPeer, born_at: int) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from tallystick.client.base.refusals import TURNED_AWAY, Refusals
 from tallystick.client.connection import LoopConnection
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.transactions.outbox import Outbox
@@ -42,6 +43,8 @@ class Producer:
         self.answering = False  # whether this process answers check-backs of its group
         self._answer_checks = answer_checks
         self._timeout = connection.settings.timeout
+        self._refused_commits = Refusals("the commit of what is committed locally (left to the check-back)")
+        self._refused_rollbacks = Refusals("the rollback of transactions (left to the check-back)")
 
     async def start_answering(self) -> None:
         self.answer_checks()
@@ -167,9 +170,12 @@ class Producer:
 
         def done(error: BaseException | None) -> None:
             if error is None:
+                self._refused_commits.over()
                 return
             self.connection.stats.count("commits_left_to_check")
-            if isinstance(error, TallystickError) and error.retryable:
+            if isinstance(error, TURNED_AWAY):
+                self._refused_commits.met(error)
+            elif isinstance(error, TallystickError) and error.retryable:
                 log.warning("commit of %s is left to the check-back: %s", pinned.gid, error)
             else:
                 log.error("the broker refused the commit of %s, which is committed locally: %s", pinned.gid, error)
@@ -190,7 +196,9 @@ class Producer:
         """Tell the broker that nothing was committed locally; if it does not hear this, it will ask."""
 
         def done(error: BaseException | None) -> None:
-            if error is not None:
+            if isinstance(error, TURNED_AWAY):
+                self._refused_rollbacks.met(error)
+            elif error is not None:
                 log.warning("rollback of %s is left to the check-back: %s", pinned.gid, error)
 
         return self._told(pinned, Rollback(pinned.gid), done)

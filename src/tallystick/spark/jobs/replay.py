@@ -21,14 +21,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
+from msgspec import Struct, field
 
 from tallystick.core.errors import InvalidRequest, NotFound, OffsetOutOfRange, TallystickError
 from tallystick.core.names import MOST_HEADERS, check_app, check_name
+from tallystick.credentials import Credentials, find_credentials
 from tallystick.link import Link
 from tallystick.spark.archive.layout import SCHEMA, Archive
 from tallystick.spark.brokers import BrokersLink
-from tallystick.spark.jobs.archive.plan import Identity
+from tallystick.spark.jobs.archive.plan import TopicIdentity
+from tallystick.spark.options import credential_options
 from tallystick.spark.source.messages import read_log
 from tallystick.spark.source.ranges import Range
 from tallystick.spark.source.topics import topic_view
@@ -60,6 +62,7 @@ class ReplaySettings(Struct, frozen=True, kw_only=True):
     id: str = ""  # tells replays with the same arguments apart
     step_offsets: int = 250_000
     patience_seconds: float = 120.0
+    credentials: Credentials = field(default_factory=find_credentials)
 
     def check(self) -> None:
         """Refuse what is no closed range, before anything is asked."""
@@ -109,10 +112,10 @@ def run_replay(spark: SparkSession, settings: ReplaySettings, report: Report = q
     began = time.monotonic()
     settings.check()
     to = settings.to or settings.topic
-    with BrokersLink(settings.url, patience=settings.patience_seconds) as link:
+    with BrokersLink(settings.url, patience=settings.patience_seconds, credentials=settings.credentials) as link:
         ranges, identity = _resolved(link, settings)
         app = application(settings, identity)
-        origin = Origin(identity.store, settings.archive, settings.url, settings.patience_seconds)
+        origin = Origin(identity.store, settings.archive, settings.url, settings.patience_seconds, settings.credentials)
         steps = list(steps_of(settings.topic, ranges, settings.step_offsets, identity.created_at))
         last = _last(link, app)
         left = [(version, pieces) for version, pieces in steps if version > last]
@@ -137,7 +140,7 @@ def run_replay(spark: SparkSession, settings: ReplaySettings, report: Report = q
 # --- what is replayed ------------------------------------------------------------------------------------------------
 
 
-def application(settings: ReplaySettings, identity: Identity) -> str:
+def application(settings: ReplaySettings, identity: TopicIdentity) -> str:
     """The id in the broker's ledger: the same for the same arguments, whatever became of topic and archive since."""
     arguments = {
         "identity": identity,
@@ -154,12 +157,12 @@ def application(settings: ReplaySettings, identity: Identity) -> str:
     return f"replay:{settings.id}:{digest}" if settings.id else f"replay:{digest}"
 
 
-def _resolved(link: BrokersLink, settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], Identity]:
+def _resolved(link: BrokersLink, settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], TopicIdentity]:
     """By queue, the offsets to replay; and whose they are."""
     return _from_archive(settings) if settings.archive else _from_log(link, settings)
 
 
-def _from_archive(settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], Identity]:
+def _from_archive(settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], TopicIdentity]:
     archive, topic = Archive(settings.archive), settings.topic
     known, manifests = archive.ranges(topic), archive.manifests(topic)
     if not manifests:
@@ -174,7 +177,7 @@ def _from_archive(settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]],
                 f"offsets {start:,} to {end:,} of topic {topic!r}, queue {queue} are not all archived at "
                 f"{settings.archive}: it has {known.get(queue) or 'nothing'} of that queue"
             )
-    return ranges, Identity(manifests[-1].store, manifests[-1].created_at)
+    return ranges, TopicIdentity(manifests[-1].store, manifests[-1].created_at)
 
 
 def _first(known: Mapping[int, list[tuple[int, int]]], queue: int, end: int) -> int:
@@ -200,7 +203,7 @@ def _shown(milliseconds: int | None) -> str:
     return datetime.fromtimestamp((milliseconds or 0) / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _from_log(link: BrokersLink, settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], Identity]:
+def _from_log(link: BrokersLink, settings: ReplaySettings) -> tuple[dict[int, tuple[int, int]], TopicIdentity]:
     view = topic_view(link, settings.topic)
     ranges = {queue: (settings.from_offsets.get(queue, end), end) for queue, end in sorted(settings.to_offsets.items())}
     for queue, (start, end) in ranges.items():
@@ -210,7 +213,7 @@ def _from_log(link: BrokersLink, settings: ReplaySettings) -> tuple[dict[int, tu
                 f"offsets {start:,} to {end:,} of topic {settings.topic!r}, queue {queue}: the broker has "
                 f"{known[0]:,} to {known[1]:,}; what it has trimmed may be in an archive"
             )
-    return ranges, Identity(link.identity, view.created_at)
+    return ranges, TopicIdentity(link.identity, view.created_at)
 
 
 def steps_of(
@@ -253,6 +256,7 @@ def _write(
     tasks, rows = work
     frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows, SINK_SCHEMA)
     options = {"url": settings.url, "topic": settings.to or settings.topic, "txnAppId": app, "txnVersion": str(version)}
+    options |= credential_options(settings.credentials)
     try:
         frame.write.format("tallystick").mode("append").options(**options).save()
     except PySparkException as error:
@@ -284,11 +288,12 @@ class Origin(Struct, frozen=True):
     archive: str
     url: str
     patience_seconds: float
+    credentials: Credentials
 
     def read(self, piece: Range) -> Iterator[pa.RecordBatch]:
         if self.archive:
             return Archive(self.archive).read(piece.topic, piece.queue, piece.start, piece.end)
-        return read_log(self.url, piece, self.patience_seconds)
+        return read_log(self.url, piece, self.patience_seconds, self.credentials)
 
 
 class Choice(Struct, frozen=True):

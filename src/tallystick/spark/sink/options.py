@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from tallystick.core.names import check_app, check_name
+from tallystick.credentials import Credentials
 from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.options import Given, refused
 
@@ -29,14 +30,21 @@ class SinkOptions(Struct, frozen=True):
     fail_on_different_replay: bool
     part_ttl_ms: int | None
     retry_seconds: float
+    credentials: Credentials
 
     def link(self) -> BrokersLink:
         """A connection that outlasts a restart of the broker. Every request of the sink may be repeated."""
-        return BrokersLink(self.url, timeout=_ANSWER_SECONDS, patience=self.retry_seconds, named="option 'url'")
+        return BrokersLink(
+            self.url,
+            timeout=_ANSWER_SECONDS,
+            patience=self.retry_seconds,
+            named="option 'url'",
+            credentials=self.credentials,
+        )
 
     def impatient_link(self) -> BrokersLink:
         """A connection for what is not worth waiting for."""
-        return BrokersLink(self.url, timeout=5.0, named="option 'url'")
+        return BrokersLink(self.url, timeout=5.0, named="option 'url'", credentials=self.credentials)
 
 
 def parse(options: Mapping[str, str], streaming: bool) -> SinkOptions:
@@ -51,6 +59,7 @@ def parse(options: Mapping[str, str], streaming: bool) -> SinkOptions:
         fail_on_different_replay=given.flag("failOnDifferentReplay", default=True),
         part_ttl_ms=_part_ttl(given),
         retry_seconds=given.seconds("retryTimeout", RETRY_TIMEOUT),
+        credentials=given.credentials(),
     )
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import BrokerUnavailable, NotFound, OffsetOutOfRange, TallystickError
+from tallystick.credentials import NO_CREDENTIALS, Credentials
 from tallystick.spark.brokers import BrokersLink
+from tallystick.spark.options import credential_options
 from tallystick.spark.schema import Shape
 from tallystick.spark.source.ahead import read_ahead
 from tallystick.spark.source.ranges import Planner, Range
@@ -41,9 +43,12 @@ def read_messages(settings: SourceSettings, wanted: Range, columns: Sequence[str
         yield from _Reading(settings, wanted, columns, link).batches()
 
 
-def read_log(url: str, wanted: Range, patience_seconds: float) -> Iterator[Any]:
+def read_log(
+    url: str, wanted: Range, patience_seconds: float, credentials: Credentials = NO_CREDENTIALS
+) -> Iterator[Any]:
     """All columns of a range, for a job: it has an address and its patience instead of options."""
     options = {"url": url, "topic": wanted.topic, "retryTimeout": f"{patience_seconds:g}s"}
+    options |= credential_options(credentials)
     return read_messages(parse_settings(options, streaming=False), wanted)
 
 

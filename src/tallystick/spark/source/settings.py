@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.core.names import check_name
+from tallystick.credentials import Credentials
 from tallystick.spark.options import Given, refused
 
 OPTIONS = (
@@ -68,6 +69,7 @@ class SourceSettings(Struct, frozen=True, kw_only=True):
     archive: str
     poll_wait: float
     retry: float
+    credentials: Credentials
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:
@@ -98,6 +100,7 @@ def parse_settings(options: Mapping[str, str], streaming: bool) -> SourceSetting
         archive=given.text("archive"),
         poll_wait=_poll_wait(given),
         retry=given.seconds("retryTimeout", "2m"),
+        credentials=given.credentials(),
     )
 
 

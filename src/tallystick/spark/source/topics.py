@@ -26,7 +26,7 @@ Offsets = dict[str, dict[int, int]]
 
 
 def open_link(settings: SourceSettings) -> BrokersLink:
-    return BrokersLink(settings.url, patience=settings.retry, named=NAMED)
+    return BrokersLink(settings.url, patience=settings.retry, named=NAMED, credentials=settings.credentials)
 
 
 class Topics:

@@ -9,12 +9,15 @@ from struct import Struct as Packer
 from msgspec import Struct
 
 from tallystick.store.kv import keys
+from tallystick.store.kv.catalog import Catalog
 from tallystick.store.kv.engine import AREAS, Area, Changes, Engine
 
 EVERYTHING: keys.Range = (b"", b"\xff" * 16)  # every key begins with a letter, or with numbers of fewer bytes
 # Of a page, and so of the memory that a copy takes, and of the unit that a page is written in.
 PAGE_KEYS = 2_000
 PAGE_BYTES = 2 * 1024 * 1024
+
+NAMED = 5  # topics, where it is told what a store holds
 
 _OF_THE_PLACE = frozenset({keys.STORE_ID, keys.HALF_COPIED})  # a directory keeps these in a file
 _HEAD = Packer(">BII")
@@ -80,3 +83,21 @@ def _paged(area: Area, found: Iterable[tuple[bytes, bytes]]) -> Iterator[Page]:
 def holds_nothing(engine: Engine) -> bool:
     """But for counters, which a store has that was only opened."""
     return all(key == keys.COUNTERS for page in pages(engine) for key in page.rows)
+
+
+def messages_in(engine: Engine) -> int:
+    """That can be read."""
+    catalog = Catalog(engine)
+    ends = {queue: end for queue, end in catalog.ends.items() if queue[0] in catalog.topics_by_id}
+    return sum(end - catalog.starts.get(queue, 0) for queue, end in ends.items())
+
+
+def told_content(engine: Engine) -> str:
+    """What a store holds, for people."""
+    half = engine.get("index", keys.HALF_COPIED)
+    if half is not None:
+        return f"half a copy of {half.decode()}"
+    topics = sorted(Catalog(engine).topics)
+    named = f" ({', '.join(topics[:NAMED])}{', ...' if len(topics) > NAMED else ''})" if topics else ""
+    transactions = "some" if any(True for _ in engine.scan("tx", *keys.TRANSACTION.all)) else "none"
+    return f"topics: {len(topics)}{named}, messages: {messages_in(engine)}, transactions: {transactions}"

@@ -9,8 +9,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from tallystick.core.errors import ConfigError, DataDirectoryError, StorageFailed
+from tallystick.core.store_urls import store_url
 from tallystick.store.copying.copy import Copied, CopySource, CopyTarget, Told, copy
 from tallystick.store.copying.directories import DirectorySource, DirectoryTarget
+from tallystick.store.copying.others import OtherStore, others_with_messages
 from tallystick.store.copying.servers import SharedSource, SharedTarget
 from tallystick.store.kv.engine import EngineFailed
 from tallystick.store.shared.engine import away
@@ -26,6 +28,12 @@ class CopyPlace(Struct, frozen=True):
     @property
     def shared(self) -> bool:
         return "://" in self.address
+
+    def url(self, option: str) -> str:
+        try:
+            return store_url(self.address)
+        except ValueError as reason:
+            raise ConfigError(f"{option}: {reason}", field=option) from reason
 
     def directory(self, option: str) -> Path:
         if self.number is not None:
@@ -49,16 +57,24 @@ def copy_store(
         return copy(opened, made, on_copied, on_read_back)
 
 
+def left_behind(source: CopyPlace) -> list[OtherStore]:
+    """Stores beside the one that was copied, whose messages were not."""
+    if not source.shared:
+        return []
+    with _as_told():
+        return others_with_messages(source.url("FROM"), source.number or 0)
+
+
 def _source(place: CopyPlace, settings: CopySettings) -> CopySource:
     if place.shared:
-        return SharedSource(place.address, place.number or 0, settings.lease_ms, settings.take)
+        return SharedSource(place.url("FROM"), place.number or 0, settings.lease_ms, settings.take)
     return DirectorySource(place.directory("--from-store"))
 
 
 def _target(place: CopyPlace, settings: CopySettings) -> CopyTarget:
     if place.shared:
         return SharedTarget(
-            place.address,
+            place.url("TO"),
             place.number or 0,
             settings.lease_ms,
             settings.take,

@@ -3,12 +3,12 @@ under an epoch of its own, so that nobody else can write to it meanwhile."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
 from tallystick.core.errors import Conflict, NotFound
 from tallystick.core.ids import new_member_id
-from tallystick.store.copying.content import EVERYTHING, holds_nothing
+from tallystick.store.copying.content import EVERYTHING, holds_nothing, told_content
 from tallystick.store.kv import keys
 from tallystick.store.kv.engine import AREAS, Changes, Engine, Superseded
 from tallystick.store.shared.engine import SharedEngine
@@ -86,7 +86,8 @@ class SharedTarget:
     def __init__(
         self, url: str, number: int, lease_ms: int, take: bool, overwrite: bool, allow_weak_durability: bool
     ) -> None:
-        self.name, self._number, self._overwrite = place_name(url, number), number, overwrite
+        self.name, self._overwrite = place_name(url, number), overwrite
+        self._url, self._number = url, number
         self._lease_ms, self._store_id = lease_ms, ""
         with ExitStack() as undone:
             self._server = server_at(url, number)
@@ -101,8 +102,10 @@ class SharedTarget:
         engine = self._claimed.engine
         free = _free(engine)
         if not free and not self._overwrite:
-            raise Conflict(f"{self.name} is not empty; --force overwrites what is in it")
-        if (visit := self._claimed.visit) is not None:
+            raise Conflict(f"{self.name} is not empty; --force overwrites what is in it ({told_content(engine)})")
+        if (visit := self._claimed.visit) is None:
+            _refuse_twice(self._url, self._number, store_id)
+        else:
             there = visit.number_of(store_id)
             if there not in (None, self._number):
                 raise Conflict(f"store {store_id} is in this cluster already, under the number {there}")
@@ -126,6 +129,17 @@ class SharedTarget:
     def close(self) -> None:
         self._claimed.close()
         self._server.close()
+
+
+def _refuse_twice(url: str, number: int, store_id: str) -> None:
+    """No cluster can be made of stores of which two have one id."""
+    with closing(registry_at(url)) as registry:
+        there = [other for other, name in registry.stored_ids().items() if name == store_id and other != number]
+    if there:
+        raise Conflict(
+            f"store {store_id} is on this server already, under the number {there[0]}, and a cluster cannot have it "
+            f"twice: leave it there, with `serve --stores` larger than {there[0]}, or copy it to an empty database"
+        )
 
 
 def _free(engine: Engine) -> bool:

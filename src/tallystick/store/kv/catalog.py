@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from tallystick.core.calls import CallTopicView
 from tallystick.core.errors import NotFound
+from tallystick.core.token_records import TokenRecord
 from tallystick.core.transaction import Prepared
 from tallystick.store.kv import keys
 from tallystick.store.kv.engine import Engine
@@ -53,6 +54,7 @@ class Counters(Struct):
     calls_waiting: int = 0
     calls_parked: int = 0
     bodies: int = 0
+    audit: int = 0
 
 
 class LineMark(Struct, array_like=True):
@@ -105,6 +107,7 @@ class Catalog:
         self.channels: dict[tuple[str, str], Channel] = {}  # by way and name
         self.groups: dict[str, int] = {}
         self.call_topics: dict[str, CallTopicView] = {}
+        self.tokens: dict[str, TokenRecord] = {}  # replaced as a whole, never changed: others look at it as well
         self.ends: dict[QueueId, int] = {}
         self.starts: dict[QueueId, int] = {}
         self.marks: dict[int, LineMark] = {}
@@ -133,6 +136,8 @@ class Catalog:
             self.channels[(via, name)] = Channel(keys.read_u32(value), via, name)
         for key, value in engine.scan("index", *keys.GROUP.all):
             self.groups[keys.GROUP.name(key)] = keys.read_u32(value)
+        for key, value in engine.scan("index", *keys.TOKEN.all):
+            self.tokens[keys.TOKEN.name(key)] = msgspec.msgpack.decode(value, type=TokenRecord)
         for kind, known in ((keys.END, self.ends), (keys.START, self.starts)):
             for key, value in engine.scan("index", *kind.all):
                 known[kind.where(key)] = keys.read_u64(value)

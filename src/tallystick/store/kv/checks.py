@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from tallystick.core.errors import Conflict, NotFound
+from tallystick.core.access import EVERY, covers
+from tallystick.core.errors import Conflict, Forbidden, NotFound
 from tallystick.core.message import KeptMessage
 from tallystick.core.ops import Answer, AnswerChecks, OpResult, Outcome
 from tallystick.core.transaction import CheckState, Prepared, Resolved, Undecided, after_unanswered
@@ -17,6 +18,7 @@ from tallystick.store.protocol import Claim, ClaimChecks, Claimed, FailChecks, P
 
 # Transactions of an answer that are in memory at a time: each may hold a megabyte of messages.
 _READ_AT_ONCE = 128
+_SHOWN = 5  # gids that a refusal names
 
 
 def claim(batch: Batch, op: ClaimChecks) -> Claimed:
@@ -106,7 +108,10 @@ def _keep_state(batch: Batch, gid: str, record: Undecided, state: CheckState) ->
     batch.put("index", keys.CHECK.key(gid), encode(state))
 
 
-def answer(batch: Batch, op: AnswerChecks) -> OpResult | None:
+def answer(batch: Batch, op: AnswerChecks, groups: tuple[str, ...] = EVERY) -> OpResult | None:
+    """Take what is said of transactions of these producer groups, by patterns. What is said of others counts for
+    nothing, and that is told."""
+    foreign: list[str] = []
     answers = iter(op.answers.items())
     while some := list(islice(answers, _READ_AT_ONCE)):
         stored = batch.get_many("tx", [keys.TRANSACTION.key(gid) for gid, _ in some])
@@ -117,6 +122,9 @@ def answer(batch: Batch, op: AnswerChecks) -> OpResult | None:
                 continue
             # Only what becomes visible is decoded with its messages.
             record = decode_record(value) if said == "committed" else decode_pending(value)
+            if not covers(groups, record.group):
+                foreign.append(gid)
+                continue
             if said == "unknown" or isinstance(record, Resolved) or not is_plain(batch, record):
                 others.append((gid, said, record))
             else:
@@ -125,7 +133,13 @@ def answer(batch: Batch, op: AnswerChecks) -> OpResult | None:
         batch.read_ahead("index", [keys.CHECK.key(gid) for gid, _, record in others if isinstance(record, Undecided)])
         for gid, said, record in others:
             _answered(batch, op, gid, said, record)
-    return None
+    return _not_yours(foreign, len(op.answers)) if foreign else None
+
+
+def _not_yours(foreign: Sequence[str], said: int) -> OpResult:
+    shown = ", ".join(foreign[:_SHOWN]) + (", ..." if len(foreign) > _SHOWN else "")
+    detail = f"answers: {len(foreign)} of {said} are for transactions of other groups, and were not taken: {shown}"
+    return OpResult(Forbidden.code, detail, "answers")
 
 
 def _answered(batch: Batch, op: AnswerChecks, gid: str, said: Answer, record: Undecided | Resolved) -> None:

@@ -21,7 +21,18 @@ from tallystick.store.protocol import StoreOp
 
 def foreseen(batch: Batch, wanted: Sequence[StoreOp]) -> Wanted:
     """What these operations will look at first, by area."""
-    return by_area(look for op in wanted if type(op) in _LOOKS for look in _LOOKS[type(op)](batch, op))
+    return by_area(look for op in wanted for look in _looks(batch, op))
+
+
+def _looks(batch: Batch, op: StoreOp) -> Iterable[Look]:
+    look = _LOOKS.get(type(op))
+    return () if look is None else look(batch, op)
+
+
+def _wrapped(batch: Batch, op: protocol.Guarded | protocol.Audited) -> Iterator[Look]:
+    if isinstance(op, protocol.Guarded) and (gid := getattr(op.op, "gid", None)) is not None:
+        yield from batch.looks_at(gid, checked=False)
+    yield from _looks(batch, op.op)
 
 
 def _prepare(batch: Batch, op: ops.Prepare) -> Iterator[Look]:
@@ -111,4 +122,6 @@ _LOOKS: dict[type, Callable[[Batch, Any], Iterator[Look]]] = {
     protocol.Receive: _receive,
     protocol.FailChecks: _unanswered,
     protocol.FinishCalls: _called,
+    protocol.Guarded: _wrapped,
+    protocol.Audited: _wrapped,
 }

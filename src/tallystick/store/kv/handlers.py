@@ -9,15 +9,18 @@ from typing import Any
 from tallystick.core import ops
 from tallystick.store import protocol
 from tallystick.store.kv import (
+    audit,
     call_topics,
     calls,
     checks,
     delayed,
     due_now,
+    guards,
     leases,
     ledger,
     offsets,
     parts,
+    tokens,
     tombstones,
     topics,
     transactions,
@@ -30,7 +33,7 @@ Handler = Callable[[Batch, Any], Result]
 
 
 def handlers(reader: QueueReader) -> dict[type, Handler]:
-    return {
+    known: dict[type, Handler] = {
         ops.Prepare: transactions.prepare,
         ops.Commit: transactions.commit,
         ops.Rollback: transactions.rollback,
@@ -69,4 +72,10 @@ def handlers(reader: QueueReader) -> dict[type, Handler]:
         protocol.Subscribe: call_topics.subscribe,
         protocol.Unsubscribe: call_topics.unsubscribe,
         protocol.DropCallTopic: call_topics.drop,
+        protocol.PutToken: tokens.put,
+        protocol.DropToken: tokens.drop,
+        protocol.ExpireAudit: audit.expire,
     }
+    known[protocol.Guarded] = partial(guards.guarded, handlers=known)
+    known[protocol.Audited] = partial(audit.audited, handlers=known)
+    return known

@@ -22,6 +22,7 @@
            X <call>                        parked call        z <time> <gid>         tombstone kept for its calls
            E <name>                        how a deleted topic ended
            O <number>                      an origin of transactions
+           K <name>                        token              A <time> <sequence>    line of the audit log
 
 `gt` is <group id> <topic id>; `call` is <gid> 0 <index>.
 
@@ -213,7 +214,7 @@ class _Outcomes(Kind):
         return self.key(number), self.all[1]
 
 
-class _Delayed(Timed):
+class TimedNumber(Timed):
     def key(self, at: int, number: int) -> bytes:
         return self._byte + u64(at) + u64(number)
 
@@ -351,7 +352,7 @@ END = OfQueue(b"N")
 START = OfQueue(b"S")
 ENDED = Named(b"E")
 REFERENCE = _Reference(b"b")
-DELAYED = _Delayed(b"y")
+DELAYED = TimedNumber(b"y")
 
 CHANNEL = _Channel(b"C")
 MARK = _Mark(b"w")
@@ -377,6 +378,9 @@ LEASED_CALL = _LeasedCall(b"i")
 PARKED_CALL = _ParkedCall(b"X")
 
 ORIGIN = _Numbered(b"O")
+
+TOKEN = Named(b"K")
+AUDIT = TimedNumber(b"A")
 
 COUNTERS = b"Mcounters"
 STORE_ID = b"Mid"  # of a store that has no directory to keep its id in

@@ -5,14 +5,16 @@ from __future__ import annotations
 from tallystick.core.calls import CallsView, CallTopicView, CallView
 from tallystick.core.errors import NotFound
 from tallystick.core.message import Slice, Welcome
-from tallystick.core.wire import GroupView, LedgerView, Split, TableName, TopicView, TransactionView
-from tallystick.store.kv import call_views, ledger, tables, topics, views
+from tallystick.core.token_records import TokenRecord
+from tallystick.core.wire import AuditLine, GroupView, LedgerView, Split, TableName, TopicView, TransactionView
+from tallystick.store.kv import audit, call_views, ledger, tables, topics, views
 from tallystick.store.kv.batch import Batch
 from tallystick.store.kv.catalog import Catalog
 from tallystick.store.kv.engine import Engine, EngineFailed
 from tallystick.store.kv.reader import QueueReader
 from tallystick.store.kv.visible import Visible
 from tallystick.store.protocol import (
+    AuditQuery,
     Channel,
     Counts,
     StoreSettings,
@@ -88,6 +90,9 @@ class Looks:
     def channels(self) -> list[Channel]:
         return list(self._visible.channels)
 
+    def tokens(self) -> list[TokenRecord]:
+        return self._visible.tokens
+
     # --- tables --------------------------------------------------------------------------------------------------
 
     def page(self, query: TableQuery) -> TablePage:
@@ -101,6 +106,9 @@ class Looks:
 
     def ledgers(self, after: str, limit: int) -> list[LedgerView]:
         return ledger.views(self._look(), after, limit)
+
+    def audit(self, query: AuditQuery) -> tuple[list[AuditLine], str | None]:
+        return audit.newest(self._look(), query)
 
     # --- transactions and calls ----------------------------------------------------------------------------------
 

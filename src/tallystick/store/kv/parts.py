@@ -132,6 +132,16 @@ def _records(batch: Batch, part_id: str) -> list[tuple[bytes, PartRecord]]:
     return [(key, _decode(value)) for key, value in batch.scan("tx", *keys.PART.of(part_id))]
 
 
+def topics_of(batch: Batch, part_id: str) -> set[str]:
+    """The topics that a part holds messages for; one that was deleted meanwhile has none any more."""
+    known = batch.catalog.topics_by_id
+    found = [record for _, record in _records(batch, part_id)]
+    laid = {one.topic_id for record in found for one in record.laid}
+    return {message.topic for record in found for _, message in record.messages} | {
+        known[number].name for number in laid if number in known
+    }
+
+
 def claim(batch: Batch, refs: list[PartRef]) -> Claimed:
     """What the parts hold, which are gone from then on; or an error, and nothing has changed."""
     found: dict[str, list[tuple[bytes, PartRecord]]] = {}

@@ -13,7 +13,7 @@ from tallystick.store.kv.foresight import foreseen
 from tallystick.store.kv.handlers import handlers
 from tallystick.store.kv.looks import Looks
 from tallystick.store.kv.visible import Visible
-from tallystick.store.protocol import Result, StoreOp, StoreSettings, Written
+from tallystick.store.protocol import Result, StoreOp, StoreSettings, Written, unwrapped
 
 
 class KvStore(Looks):
@@ -67,7 +67,7 @@ class KvStore(Looks):
             raise  # no fault of this operation's: it ends the unit
         except TallystickError as error:
             if error.code == "outcome_conflict":
-                batch.event("conflict", getattr(op, "gid", ""), error.detail)
+                batch.event("conflict", getattr(unwrapped(op), "gid", ""), error.detail)
             return OpResult(error=error.code, detail=error.detail, field=error.field)
 
     def recover(self) -> Written | None:

@@ -1,4 +1,4 @@
-"""The store's own state as tables, page by page: transactions, half messages, outcomes, consumer groups' offsets.
+"""The store's own state as tables, page by page: transactions, half messages, outcomes, offsets, deeds.
 
 Pages are read beside the writer, straight from the engine: nothing here may touch what the writer keeps in memory.
 The history is read in order of gid, each transaction once. Pending transactions are found through the indexes of
@@ -19,6 +19,7 @@ from tallystick.core.message import KeptMessage, dated
 from tallystick.core.transaction import CheckState, Prepared, Record, Resolved, Undecided
 from tallystick.core.wire import Split, TableName
 from tallystick.store.kv import call_views, keys, views
+from tallystick.store.kv.audit import decode_line
 from tallystick.store.kv.batch import Batch, Look, decode_pending
 from tallystick.store.kv.call_records import decode_calls, decode_state
 from tallystick.store.kv.catalog import decode_mark
@@ -49,6 +50,7 @@ COLUMNS: dict[TableName, tuple[str, ...]] = {
         *("gid", "index", "branch", "url", "protocol", "state", "attempts", "next_at", "last_error"),
         *("finished_at", "created_at", "size"),
     ),
+    "audit": ("at", "who", "kind", "source", "action", "subject"),
 }
 _PENDING = ("prepared", "parked", "pending")
 _decode_record = msgspec.msgpack.Decoder(Record).decode
@@ -82,7 +84,7 @@ def _spans(batch: Batch, table: TableName, state: str | None) -> list[_Span]:
         return [_whole(keys.DUE_CALL), _whole(keys.LEASED_CALL)]
     if table == "calls":
         return [_whole(keys.PARKED_CALL if state == "parked" else keys.CALLS_STATE)]
-    return [_whole(keys.DELAYED)]
+    return [_whole(keys.AUDIT if table == "audit" else keys.DELAYED)]
 
 
 def _whole(kind: keys.Kind) -> _Span:
@@ -220,6 +222,11 @@ def _delayed_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) ->
         yield (waiting.gid, waiting.sequence, waiting.message.topic, waiting.message.deliver_at), 96
 
 
+def _audit_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
+    for _, _, key, value in entries:
+        yield (keys.AUDIT.at(key), *decode_line(value)), 128
+
+
 def _call_rows(batch: Batch, entries: Sequence[_Entry], query: TableQuery) -> _Rows:
     """Calls of transactions that have an outcome; by an index, the one call that its key names."""
     for _, kind, key, value in entries:
@@ -267,6 +274,7 @@ _MAKERS: dict[str, tuple[_Maker, int]] = {
     "op": (_op_rows, 1),
     "delayed": (_delayed_rows, 256),
     "calls": (_call_rows, 1),
+    "audit": (_audit_rows, 256),
 }
 
 

@@ -1,4 +1,4 @@
-"""What others than the writer see of topics, queues and channels: it moves when a unit is durable, never before.
+"""What others than the writer see of topics, queues, channels, tokens: it moves when a unit is durable, never before.
 
 The catalog is the writer's own and is ahead of the disk while a unit is under way. Here nothing is changed, only
 replaced, so a thread beside the writer takes what it finds as a whole. A unit costs what it has touched.
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from tallystick.core.token_records import TokenRecord
 from tallystick.core.wire import TopicView
 from tallystick.store.kv.catalog import Catalog, QueueId, Topic, unknown_topic
 from tallystick.store.protocol import Channel
@@ -39,11 +40,17 @@ def show(catalog: Catalog, topic: Topic) -> Shown:
     )
 
 
+def _by_name(tokens: dict[str, TokenRecord]) -> list[TokenRecord]:
+    return [tokens[name] for name in sorted(tokens)]
+
+
 class Visible:
     def __init__(self, catalog: Catalog) -> None:
         self._topics = {topic.name: show(catalog, topic) for topic in catalog.topics.values()}
         self._going: dict[QueueId, int] = {}
         self.channels: tuple[Channel, ...] = tuple(catalog.channels.values())
+        self._tokens_of = catalog.tokens
+        self.tokens = _by_name(catalog.tokens)
 
     def topics(self) -> list[Shown]:
         return list(self._topics.values())
@@ -87,4 +94,6 @@ class Visible:
                 del self._topics[gone.name]
         if len(self.channels) < len(catalog.channels):  # none ever goes
             self.channels = tuple(catalog.channels.values())
+        if self._tokens_of is not catalog.tokens:
+            self._tokens_of, self.tokens = catalog.tokens, _by_name(catalog.tokens)
         self._going = {}

@@ -131,5 +131,5 @@ class SharedEngine:
 
 
 def away(error: ServerAway | None) -> str:
-    """What is told of a server that does not answer."""
-    return f"the shared store cannot be reached: {error}"
+    """What is told of a server that does not answer, or refuses: its own words first, which say which of the two."""
+    return f"{error} (the shared store cannot be used)"

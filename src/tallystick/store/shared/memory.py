@@ -10,9 +10,10 @@ import msgspec
 
 from tallystick.core.clock import SystemClock
 from tallystick.core.ids import new_store_id
+from tallystick.store.kv import keys
 from tallystick.store.kv.engine import Area, Changes, Found, Wanted
 from tallystick.store.memory import MemoryEngine
-from tallystick.store.shared.registry import Holding, Member, Seen, wrong_count
+from tallystick.store.shared.registry import Holding, Member, Seen, new_peer_key, wrong_count
 from tallystick.store.shared.server import Fence
 
 
@@ -31,6 +32,7 @@ class MemoryCluster:
         self.lock = threading.Lock()
         self.shards: list[_Shard] = []
         self._members: dict[str, Member] = {}
+        self._peer_key = b""
         self.make(stores)
 
     def make(self, count: int) -> None:
@@ -41,6 +43,11 @@ class MemoryCluster:
 
     def made(self) -> int:
         return len(self.shards)
+
+    def stored_ids(self) -> dict[int, str]:
+        with self.lock:
+            stored = {number: shard.kept.get("index", keys.STORE_ID) for number, shard in enumerate(self.shards)}
+            return {number: name.decode() for number, name in stored.items() if name}
 
     def server(self, number: int) -> MemoryServer:
         return MemoryServer(self, number)
@@ -78,6 +85,11 @@ class MemoryCluster:
     def forget(self, member_id: str) -> None:
         with self.lock:
             self._members.pop(member_id, None)
+
+    def peer_key(self) -> bytes:
+        with self.lock:
+            self._peer_key = self._peer_key or new_peer_key()
+            return self._peer_key
 
     def close(self) -> None:
         """The data stays."""

@@ -34,7 +34,7 @@ class MysqlLink:
             try:
                 return MysqlSession(login)
             except (MysqlError, OSError, ServerAway) as error:
-                refusals.append(_told(error))
+                refusals.append(_told(error) if len(self._logins) == 1 else f"{login['host']}: {_told(error)}")
         raise ServerAway("; ".join(refusals))
 
     @contextmanager

@@ -8,7 +8,7 @@ from tallystick.core.ids import new_store_id
 from tallystick.store.kv import keys
 from tallystick.store.shared.mysql_link import MysqlLink, quoted
 from tallystick.store.shared.mysql_session import MysqlSession
-from tallystick.store.shared.registry import Holding, Member, Seen, wrong_count
+from tallystick.store.shared.registry import Holding, Member, Seen, new_peer_key, wrong_count
 
 _TELL = b"""
     insert into tallystick_cluster_member (id, name, url, grpc_url, beat, leaving)
@@ -33,12 +33,18 @@ _RENAMED = b"""
     on fence.store = stores.store where stores.store = %(store)d and fence.epoch = %(epoch)d and stores.id = %(id)s
 """
 _FORGET = b"delete from tallystick_cluster_member where id = %s"
+_PEER_KEY = b"select secret from tallystick_cluster_secret where name = 'peers'"
+_DRAW = b"insert ignore into tallystick_cluster_secret (name, secret) values ('peers', %s)"  # waits, as above
 _HIT = b"select row_count()"
 
 _FIRST = b"insert ignore into tallystick_cluster_store (store, id) values (0, '')"  # waits for whoever is making it
-_IS_MADE = b"""
-    select count(*) from information_schema.tables
-    where table_schema = database() and table_name = 'tallystick_cluster_store'
+_IS_THERE = b"""
+    select count(*) from information_schema.tables where table_schema = database() and table_name = %s
+"""
+_STORED_IDS = b"""
+    select fence.store, named.value
+    from tallystick_store_fence as fence join tallystick_store_index as named on named.store = fence.store
+    where named.`key` = %s
 """
 _MADE = b"select count(*) from tallystick_cluster_store where id <> ''"
 # A store that somebody has used before there was a cluster keeps the id that lies in it.
@@ -67,11 +73,20 @@ class MysqlRegistry(MysqlLink):
             session.send(b";".join((_MAKE_FENCE % number, _MAKE % row)))
 
     def made(self) -> int:
-        (there,) = self._ask(_IS_MADE)
-        if not there[0][0]:
+        if not self._is_there(b"tallystick_cluster_store"):
             return 0
         (count,) = self._ask(_MADE)
         return int(count[0][0])
+
+    def _is_there(self, table: bytes) -> bool:
+        (there,) = self._ask(_IS_THERE % quoted(table))
+        return bool(there[0][0])
+
+    def stored_ids(self) -> dict[int, str]:
+        if not self._is_there(b"tallystick_store_index"):
+            return {}
+        (found,) = self._ask(_STORED_IDS % quoted(keys.STORE_ID))
+        return {int(number): name.decode() for number, name in found}
 
     def look(self, me: Member) -> Seen:
         told = [quoted(text.encode()) for text in (me.id, me.name, me.url, me.grpc_url)]
@@ -94,6 +109,12 @@ class MysqlRegistry(MysqlLink):
 
     def forget(self, member_id: str) -> None:
         self._ask(_FORGET % quoted(member_id.encode()))
+
+    def peer_key(self) -> bytes:
+        (found,) = self._ask(_PEER_KEY)
+        if not found:
+            *_, found = self._ask(_DRAW % quoted(new_peer_key()), _PEER_KEY)
+        return bytes(found[0][0])
 
 
 def _member(row: tuple[Any, ...]) -> Member:

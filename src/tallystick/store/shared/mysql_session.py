@@ -6,14 +6,11 @@ import socket
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import pymysql
+from pymysql.constants import CLIENT
+
 from tallystick.core.errors import ConfigError
-from tallystick.extras import need
-from tallystick.store.shared.server import ServerAway
-
-need("mysql")
-
-import pymysql  # noqa: E402 - where it is missing, the line above has said what to install
-from pymysql.constants import CLIENT  # noqa: E402
+from tallystick.store.shared.server import SESSIONS_NAME, ServerAway
 
 MysqlError = pymysql.Error
 Rows = tuple[tuple[Any, ...], ...]
@@ -52,6 +49,7 @@ class MysqlSession:
             connect_timeout=_CONNECT_SECONDS,
             read_timeout=_ANSWER_SECONDS,
             write_timeout=_ANSWER_SECONDS,
+            program_name=SESSIONS_NAME,
             defer_connect=True,
         )
         self._connection.connect(None if "unix_socket" in login else _socket(login["host"], login["port"]))

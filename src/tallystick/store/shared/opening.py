@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
-from urllib.parse import urlsplit
 
 from tallystick.core.errors import ConfigError, StorageFailed
 from tallystick.core.ids import new_member_id, new_store_id
+from tallystick.core.store_urls import engine_of, store_url
+from tallystick.extras import need
 from tallystick.store.kv import keys
 from tallystick.store.kv.engine import Changes
 from tallystick.store.kv.store import KvStore
@@ -59,24 +59,25 @@ class SharedStore(KvStore):
 
 
 def server_at(url: str, store: int) -> SharedServer:
-    made: SharedServer = _named_in(SERVERS, url)(url, store)
+    made: SharedServer = _at(SERVERS, url, store)
     return made
 
 
 def registry_at(url: str) -> Registry:
     """Where the brokers that share the stores of a server find each other."""
-    made: Registry = _named_in(REGISTRIES, url)(url)
+    made: Registry = _at(REGISTRIES, url)
     return made
 
 
-def _named_in(known: dict[str, tuple[str, str]], url: str) -> Callable[..., Any]:
-    """What the scheme of the URL stands for."""
-    scheme = urlsplit(url).scheme
-    if scheme not in known:
-        raise ConfigError(f"store: {scheme!r} is none of {', '.join(known)}", field="store")
-    module, name = known[scheme]
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
+def _at(known: dict[str, tuple[str, str]], url: str, *place: int) -> Any:
+    """Made of what the beginning of the URL stands for; `ExtraMissing` if its driver is not installed."""
+    try:
+        read = store_url(url)
+    except ValueError as reason:
+        raise ConfigError(f"store: {reason}", field="store") from reason
+    need(engine_of(read))
+    module, name = known[engine_of(read)]
+    return getattr(import_module(module), name)(read, *place)
 
 
 def open_shared(

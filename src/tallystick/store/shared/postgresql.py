@@ -8,20 +8,18 @@ from functools import cache
 from struct import Struct as Packer
 from typing import Any
 
-from tallystick.extras import need
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Format
+from psycopg.types.numeric import Int4, Int8
+
+from tallystick.core.errors import ConfigError
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.shared.connections import Connections
 from tallystick.store.shared.definitions import table_statements
 from tallystick.store.shared.postgresql_session import PatientConnection
-from tallystick.store.shared.server import Fence, ServerAway
-
-need("postgresql")
-
-import psycopg  # noqa: E402 - where it is missing, the line above has said what to install
-from psycopg.adapt import Dumper  # noqa: E402
-from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
-from psycopg.pq import Format  # noqa: E402
-from psycopg.types.numeric import Int4, Int8  # noqa: E402
+from tallystick.store.shared.server import SESSIONS_NAME, Fence, ServerAway
 
 Connection = PatientConnection
 
@@ -34,6 +32,7 @@ _CONNECTING = {
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
     "target_session_attrs": "read-write",
+    "fallback_application_name": SESSIONS_NAME,
 }
 # Rows are found through the index, whatever the planner thinks of a table that has just grown. A writer that cannot get
 # the fence's row for so long is told, instead of waiting for ever. A statement that is cancelled while it waits for a
@@ -66,7 +65,13 @@ class PostgresqlLink:
     """Connections to a server, and statements over them."""
 
     def __init__(self, url: str) -> None:
-        self._conninfo = make_conninfo("", **{**_CONNECTING, **conninfo_to_dict(url)})
+        try:
+            self._conninfo = make_conninfo("", **{**_CONNECTING, **conninfo_to_dict(url)})
+        except psycopg.Error:  # without its cause, which may show a part of the password
+            raise ConfigError(
+                "store: not a valid address of a PostgreSQL server, or one with a parameter that libpq does not know",
+                field="store",
+            ) from None
         self._connections: Connections[Connection] = Connections(self._connect)
         self.trips = 0
 

@@ -11,7 +11,7 @@ from tallystick.core.ids import new_store_id
 from tallystick.store.kv import keys
 from tallystick.store.shared.definitions import table_statements
 from tallystick.store.shared.postgresql import Connection, PostgresqlLink
-from tallystick.store.shared.registry import Holding, Member, Seen, wrong_count
+from tallystick.store.shared.registry import Holding, Member, Seen, new_peer_key, wrong_count
 
 # A member's own row is as it was before: all parts of a statement see that. The caller knows better.
 _LOOK = """
@@ -35,6 +35,12 @@ _RENAME = """
     update tallystick_cluster_store set id = %b where store = (select store from fenced) returning id
 """
 _FORGET = "delete from tallystick_cluster_member where id = %b returning id"
+_PEER_KEY = "select secret from tallystick_cluster_secret where name = 'peers'"
+# Waits for whoever is drawing one.
+_DRAW = """
+    insert into tallystick_cluster_secret (name, secret) values ('peers', %b) on conflict (name) do nothing
+    returning name
+"""
 # A store that somebody has used before there was a cluster keeps the id that lies in it.
 _MAKE = """
     with made as (
@@ -43,6 +49,12 @@ _MAKE = """
     insert into tallystick_cluster_store (store, id) values (%(store)s, coalesce(
         (select convert_from(value, 'UTF8') from tallystick_store_index where store = %(store)s and key = %(key)s),
         %(id)s))
+"""
+
+_STORED_IDS = """
+    select fence.store, convert_from(named.value, 'UTF8')
+    from tallystick_store_fence as fence join tallystick_store_index as named on named.store = fence.store
+    where named.key = %b
 """
 
 
@@ -71,6 +83,11 @@ class PostgresqlRegistry(PostgresqlLink):
         count: int = self._rows("select count(*) from tallystick_cluster_store")[0][0]
         return count
 
+    def stored_ids(self) -> dict[int, str]:
+        if self._rows("select to_regclass('tallystick_store_fence')")[0][0] is None:
+            return {}
+        return dict(self._rows(_STORED_IDS, keys.STORE_ID))
+
     def look(self, me: Member) -> Seen:
         return self._looking.look(me)
 
@@ -86,6 +103,12 @@ class PostgresqlRegistry(PostgresqlLink):
 
     def forget(self, member_id: str) -> None:
         self._rows(_FORGET, member_id)
+
+    def peer_key(self) -> bytes:
+        if not (found := self._rows(_PEER_KEY)):
+            self._rows(_DRAW, new_peer_key())
+            found = self._rows(_PEER_KEY)
+        return bytes(found[0][0])
 
     def cut(self) -> None:
         super().cut()

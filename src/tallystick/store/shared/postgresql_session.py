@@ -6,11 +6,7 @@ import time
 from collections.abc import Generator
 from typing import Any, TypeVar
 
-from tallystick.extras import need
-
-need("postgresql")
-
-import psycopg  # noqa: E402 - where it is missing, the line above has said what to install
+import psycopg
 
 ANSWER_SECONDS = 60.0  # also for the deletion of some million rows, which is one statement
 

@@ -8,17 +8,14 @@ from importlib import resources
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.commands.core import Script
+from redis.exceptions import MovedError, RedisError
+from redis.retry import Retry
+
 from tallystick.core.errors import ConfigError
-from tallystick.extras import need
-from tallystick.store.shared.server import ServerAway
-
-need("redis")
-
-from redis import Redis  # noqa: E402 - where it is missing, the line above has said what to install
-from redis.backoff import NoBackoff  # noqa: E402
-from redis.commands.core import Script  # noqa: E402
-from redis.exceptions import MovedError, RedisError  # noqa: E402
-from redis.retry import Retry  # noqa: E402
+from tallystick.store.shared.server import SESSIONS_NAME, ServerAway
 
 # redis-py would try again by itself what may have been carried out.
 _ONCE = Retry(NoBackoff(), 0)
@@ -49,8 +46,11 @@ class RedisLink:
             self._replicas, url = _wanted_replicas(url)
             self._urls = _each_host(url)
             self._homes = [_client(one) for one in self._urls]
-        except ValueError:  # without its cause, which may show a part of the password
-            raise ConfigError("store: not a valid address of a Redis server", field="store") from None
+        except (TypeError, ValueError):  # without its cause, which may show a part of the password
+            raise ConfigError(
+                "store: not a valid address of a Redis server, or one with an option that redis-py does not know",
+                field="store",
+            ) from None
         self._home: Redis | None = None
         self._nodes: dict[tuple[str, int], Redis] = {}
         self._placed: dict[str, Redis] = {}  # by hash tag
@@ -144,10 +144,17 @@ def _wanted_replicas(url: str) -> tuple[int, str]:
 def _client(url: str, host: str = "", port: int = 0) -> Redis:
     """At the host and port of the URL, or at others."""
     client = Redis.from_url(
-        url, protocol=2, retry=_ONCE, socket_timeout=_SECONDS, socket_connect_timeout=_CONNECT_SECONDS
+        url,
+        protocol=2,
+        retry=_ONCE,
+        socket_timeout=_SECONDS,
+        socket_connect_timeout=_CONNECT_SECONDS,
+        client_name=SESSIONS_NAME,
     )
+    pool = client.connection_pool
     if host:
-        client.connection_pool.connection_kwargs.update(host=host, port=port)
+        pool.connection_kwargs.update(host=host, port=port)
+    pool.connection_class(**pool.connection_kwargs)  # connects to nobody, but knows which options there are
     return client
 
 

@@ -17,13 +17,14 @@ from redis import Redis
 from redis.exceptions import MovedError
 
 from tallystick.core.ids import new_store_id
+from tallystick.core.limits import MOST_STORES
 from tallystick.store.kv import keys
 from tallystick.store.shared.redis_link import RedisLink, store_tag
-from tallystick.store.shared.registry import Holding, Member, Seen, wrong_count
+from tallystick.store.shared.registry import Holding, Member, Seen, new_peer_key, wrong_count
 
 _TAG = "{ts:cluster}"
 _JUMP = 1 << 20  # the most that a claim raises an epoch by
-_MEMBERS, _STORES = f"{_TAG}:members", f"{_TAG}:stores"
+_MEMBERS, _STORES, _PEER_KEY = f"{_TAG}:members", f"{_TAG}:stores", f"{_TAG}:peer-key"
 
 Owned = tuple[int, str]  # an epoch, and its owner
 
@@ -51,6 +52,10 @@ class RedisRegistry(RedisLink):
     def made(self) -> int:
         count: Any = self._ask_for(_TAG, lambda client: client.llen(_STORES))
         return int(count)
+
+    def stored_ids(self) -> dict[int, str]:
+        """There is no list of stores before a cluster is made: every number that one can have is looked at."""
+        return {number: name for number in range(MOST_STORES) if (name := self._stored_id(number))}
 
     def look(self, me: Member) -> Seen:
         owned = self._fences(range(self._count))
@@ -86,6 +91,14 @@ class RedisRegistry(RedisLink):
 
     def forget(self, member_id: str) -> None:
         self._ask_for(_TAG, lambda client: client.hdel(_MEMBERS, member_id))
+
+    def peer_key(self) -> bytes:
+        """Drawn only where there is none: a server that is full refuses to set what is there, too."""
+        found: Any = self._ask_for(_TAG, lambda client: client.get(_PEER_KEY))
+        if found is None:
+            self._ask_for(_TAG, lambda client: client.set(_PEER_KEY, new_peer_key(), nx=True))
+            found = self._ask_for(_TAG, lambda client: client.get(_PEER_KEY))
+        return bytes(found)
 
     # --- fences, wherever they are -----------------------------------------------------------------------------------
 

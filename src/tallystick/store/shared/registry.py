@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Protocol
 
 from msgspec import Struct
 
 from tallystick.core.errors import ConfigError
+
+PEER_KEY_BYTES = 32
 
 
 class Member(Struct, frozen=True):
@@ -48,6 +51,9 @@ class Registry(Protocol):
     def made(self) -> int:
         """How many stores there are; 0 as long as no cluster was made."""
 
+    def stored_ids(self) -> dict[int, str]:
+        """The ids that lie in stores of the server, by their numbers, whether a cluster was made of them or not."""
+
     def look(self, me: Member) -> Seen:
         """Tell of myself, and see everybody."""
 
@@ -65,8 +71,19 @@ class Registry(Protocol):
     def forget(self, member_id: str) -> None:
         """Drop the row of somebody who is gone."""
 
+    def peer_key(self) -> bytes:
+        """What the brokers of this cluster, and nobody else, sign with: drawn by whoever asks first, and then the same
+        for all of them."""
+
     def close(self) -> None: ...
 
 
+def new_peer_key() -> bytes:
+    return secrets.token_bytes(PEER_KEY_BYTES)
+
+
 def wrong_count(made: int, wanted: int) -> ConfigError:
-    return ConfigError(f"stores: the cluster was made with {made} stores, and cannot have {wanted}", field="stores")
+    return ConfigError(
+        f"stores: the cluster was made with {made} stores, and cannot have {wanted}: leave --stores out, or say {made}",
+        field="stores",
+    )

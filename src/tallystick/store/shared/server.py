@@ -14,6 +14,8 @@ from msgspec import Struct
 
 from tallystick.store.kv.engine import Area, Changes, Found, Wanted
 
+SESSIONS_NAME = "tallystick"  # what a server's lists of its sessions show, unless the URL says otherwise
+
 
 class Fence(Struct, frozen=True):
     """Who may write to a store: the owner's epoch, and how many units were written since the store was made."""

@@ -62,12 +62,15 @@ class Visit:
 
     def refuse_company(self, lease_ms: int) -> None:
         """For what must not happen under the eyes of brokers and their clients."""
-        broker = self._living(lease_ms, {member.id for member in self._look().members if member.url})
+        broker = self.living_broker(lease_ms)
         if broker is not None:
             raise Conflict(
                 f"store {self._number} is to get another id, and {broker.name} at {broker.url} is alive: "
                 "stop all brokers of the cluster first"
             )
+
+    def living_broker(self, lease_ms: int) -> Member | None:
+        return self._living(lease_ms, {member.id for member in self._look().members if member.url})
 
     def _living(self, lease_ms: int, among: Container[str]) -> Member | None:
         """One of these whose beat grows. Whoever is dead is watched for a whole lease to know it."""

@@ -7,8 +7,9 @@ from typing import Any
 import grpc
 import msgspec
 
+from tallystick.api.access.grpc import door_of_call
 from tallystick.api.dtm.engine import Dtm
-from tallystick.api.dtm.errors import DtmError, DtmFailure, DtmOngoing, DtmRefusal, refusal_of
+from tallystick.api.dtm.errors import DtmError, DtmFailure, DtmForbidden, DtmOngoing, DtmRefusal, refusal_of
 from tallystick.api.dtm.grpc.messages import SERVICE, DtmGidReply, Empty
 from tallystick.api.dtm.translate import BinaryTrans, Trans, check_type, trans_from
 from tallystick.api.serving.grpc import GrpcService
@@ -17,7 +18,7 @@ from tallystick.broker.door import BrokerDoor
 
 
 def dtm_service(door: BrokerDoor) -> GrpcService:
-    methods = _Methods(Dtm(door))
+    methods = _Methods()
     by_name = {
         "NewGid": methods.new_gid,
         "Prepare": methods.prepare,
@@ -38,8 +39,9 @@ def _refuse(error: Exception) -> tuple[grpc.StatusCode, str]:
 
 
 class _Methods:
-    def __init__(self, dtm: Dtm) -> None:
-        self._dtm = dtm
+    @property
+    def _dtm(self) -> Dtm:
+        return Dtm(door_of_call())
 
     async def new_gid(self, request: Any) -> Any:
         return DtmGidReply(Gid=self._dtm.new_gid())
@@ -108,5 +110,7 @@ def code_of(refusal: DtmRefusal) -> grpc.StatusCode:
         return grpc.StatusCode.ABORTED
     if isinstance(refusal, DtmOngoing):
         return grpc.StatusCode.FAILED_PRECONDITION
+    if isinstance(refusal, DtmForbidden):
+        return grpc.StatusCode.PERMISSION_DENIED
     # Nothing was done and the same call may succeed later: clients know this code for it.
     return grpc.StatusCode.UNAVAILABLE if refusal.retryable else grpc.StatusCode.UNKNOWN

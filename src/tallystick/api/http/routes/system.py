@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from tallystick.api.http.openapi import describe, docs_page
 from tallystick.api.http.route import Asked
 from tallystick.api.serving.asgi import HttpAnswer
-from tallystick.core.wire import JSON, BrokerInfo, ClusterView
+from tallystick.core.wire import JSON, BrokerInfo, CallerView, ClusterView
 
 
 class Health(Struct):
@@ -42,6 +42,10 @@ async def metrics(asked: Asked) -> HttpAnswer:
 
 async def info(asked: Asked) -> BrokerInfo:
     return await asked.door.info()
+
+
+async def whoami(asked: Asked) -> CallerView:
+    return asked.door.whoami()
 
 
 async def cluster(asked: Asked) -> ClusterView:

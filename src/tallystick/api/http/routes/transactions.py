@@ -12,6 +12,7 @@ from tallystick.api.http import arrow_in, arrow_parts
 from tallystick.api.http.json_messages import MessagesIn, OutcomeIn, PartIn, TransactionIn, outgoing, outgoing_calls
 from tallystick.api.http.route import Asked
 from tallystick.columnar.body import checksum
+from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import NAME_PATTERN, check_gid
 from tallystick.core.ops import Commit, DropParts, Prepare, PrepareColumns, PreparePart, Rollback, Send
 from tallystick.core.wire import (
@@ -80,14 +81,20 @@ async def list_(asked: Asked, query: TransactionsQuery) -> TransactionPage:
 
 async def commit(asked: Asked, sent: OutcomeIn) -> TransactionView:
     if sent.by == "operator":
-        return await asked.door.resolve(asked.gid, "committed")
+        return await asked.door.resolve(_without_parts(asked.gid, sent), "committed")
     return await asked.door.do_and_show(Commit(asked.gid, sent.parts, sent.delay_ms), asked.size)
 
 
 async def rollback(asked: Asked, sent: OutcomeIn) -> TransactionView:
     if sent.by == "operator":
-        return await asked.door.resolve(asked.gid, "rolled_back")
+        return await asked.door.resolve(_without_parts(asked.gid, sent), "rolled_back")
     return await asked.door.do_and_show(Rollback(asked.gid, [ref.part for ref in sent.parts]), asked.size)
+
+
+def _without_parts(gid: str, sent: OutcomeIn) -> str:
+    if sent.parts or sent.delay_ms:
+        raise InvalidRequest("parts, delay_ms: an operator's word is about what was prepared, and has none", field="by")
+    return gid
 
 
 async def resume(asked: Asked) -> TransactionView:

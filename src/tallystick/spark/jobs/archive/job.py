@@ -26,7 +26,7 @@ from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.jobs.archive.files import write_range
 from tallystick.spark.jobs.archive.plan import (
     ArchivePlan,
-    Identity,
+    TopicIdentity,
     chosen_topics,
     next_plan,
     unsettled,
@@ -55,7 +55,7 @@ def run_archive(spark: SparkSession, settings: ArchiveSettings, report: Report =
 def archive_with(workers: TaskWorkers, settings: ArchiveSettings, report: Report = quiet) -> ArchiveSummary:
     began = time.monotonic()
     _check(settings)
-    with BrokersLink(settings.url, patience=settings.patience_seconds) as link:
+    with BrokersLink(settings.url, patience=settings.patience_seconds, credentials=settings.credentials) as link:
         names = chosen_topics(link, settings.topics or tuple(settings.to_offsets), settings.pattern)
         done = [TopicRun(workers, settings, report, link, name).run() for name in names]
     return ArchiveSummary(settings.path, settings.dry_run, time.monotonic() - began, done)
@@ -97,12 +97,12 @@ class TopicRun:
         before_ms = None if older_than is None else int(info["now_ms"]) - older_than
         offsets = self._settings.to_offsets.get(self._topic, {})
         wanted = wanted_ends(self._link, view, before_ms, offsets)
-        identity = Identity(self._link.identity, view.created_at)
+        identity = TopicIdentity(self._link.identity, view.created_at)
         while not self._step(identity, wanted, before_ms):
             pass
         return self._done
 
-    def _step(self, identity: Identity, wanted: Mapping[int, int], before_ms: int | None) -> bool:
+    def _step(self, identity: TopicIdentity, wanted: Mapping[int, int], before_ms: int | None) -> bool:
         """One manifest further, if anything is left to archive; says whether this was the last step."""
         settings, view = self._settings, topic_view(self._link, self._topic)
         most = sys.maxsize if settings.dry_run else settings.rows_at_once
@@ -149,10 +149,10 @@ class TopicRun:
 
     def _write(self, plan: ArchivePlan) -> list[ArchivedFile]:
         url, patience = self._settings.url, self._settings.patience_seconds
-        run, data = plan.run, Path(self._archive.data)
+        run, data, shown = plan.run, Path(self._archive.data), self._settings.credentials
 
         def work(piece: Range) -> list[ArchivedFile]:
-            return write_range(data, run, piece, read_log(url, piece, patience))
+            return write_range(data, run, piece, read_log(url, piece, patience, shown))
 
         found = self._each(work, plan.ranges, "writing")
         for piece, files in zip(plan.ranges, found, strict=True):
@@ -161,10 +161,10 @@ class TopicRun:
 
     def _verify(self, files: Sequence[ArchivedFile]) -> list[ArchivedFile]:
         archive, topic, url = self._archive, self._topic, self._settings.url
-        patience = self._settings.patience_seconds
+        patience, shown = self._settings.patience_seconds, self._settings.credentials
 
         def work(file: ArchivedFile) -> ArchivedFile:
-            with BrokersLink(url, patience=patience) as link:
+            with BrokersLink(url, patience=patience, credentials=shown) as link:
                 return checked_against_log(archive, link, topic, file)
 
         return self._noted(self._each(work, files, "verifying"))

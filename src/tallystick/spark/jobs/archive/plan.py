@@ -21,7 +21,7 @@ TASKS = 16
 ROWS_WORTH_A_TASK = 100_000
 
 
-class Identity(Struct, frozen=True):
+class TopicIdentity(Struct, frozen=True):
     """Whose topic it is: there may be others of that name on other brokers, or before and after a deletion."""
 
     store: str
@@ -32,7 +32,7 @@ class ArchivePlan(Struct, frozen=True, kw_only=True):
     """One step of a run: it ends with one manifest."""
 
     topic: str
-    identity: Identity
+    identity: TopicIdentity
     number: int
     run: str
     ranges: list[Range]
@@ -95,7 +95,12 @@ def unsettled(link: Link, topic: str) -> dict[int, tuple[int, str]]:
 
 
 def next_plan(
-    archive: Archive, identity: Identity, view: TopicView, wanted: Mapping[int, int], rows_at_once: int, file_rows: int
+    archive: Archive,
+    identity: TopicIdentity,
+    view: TopicView,
+    wanted: Mapping[int, int],
+    rows_at_once: int,
+    file_rows: int,
 ) -> ArchivePlan:
     """The next step towards the wanted ends, which continues where the manifests end and never overlaps them."""
     if view.created_at != identity.created_at:
@@ -123,7 +128,7 @@ def next_plan(
     )
 
 
-def _begins(archive: Archive, identity: Identity, view: TopicView) -> dict[int, int]:
+def _begins(archive: Archive, identity: TopicIdentity, view: TopicView) -> dict[int, int]:
     """By queue, the first offset that no manifest speaks of."""
     manifests = archive.manifests(view.name)
     if not manifests:
@@ -138,9 +143,9 @@ def _begins(archive: Archive, identity: Identity, view: TopicView) -> dict[int, 
     return begins
 
 
-def _check_identity(archive: Archive, identity: Identity, topic: str) -> None:
+def _check_identity(archive: Archive, identity: TopicIdentity, topic: str) -> None:
     last = archive.manifests(topic)[-1]
-    if Identity(last.store, last.created_at) != identity:
+    if TopicIdentity(last.store, last.created_at) != identity:
         raise Conflict(
             f"the archive at {archive.path} holds topic {topic!r} of store {last.store}, made at {last.created_at}; "
             f"this one is of store {identity.store}, made at {identity.created_at}: it was deleted and made again, or "

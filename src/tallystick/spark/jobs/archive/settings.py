@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from tallystick.credentials import Credentials, find_credentials
 from tallystick.spark.archive.manifest import Gap
 
 
@@ -24,6 +25,7 @@ class ArchiveSettings(Struct, frozen=True, kw_only=True):
     rows_at_once: int = 10_000_000  # messages of one step, which is what a kill can cost
     file_rows: int = 500_000
     patience_seconds: float = 120.0  # how long a broker that does not answer is waited for
+    credentials: Credentials = field(default_factory=find_credentials)
 
 
 class ArchivedTopic(Struct):

@@ -18,6 +18,7 @@ from typing import Any
 from tallystick.barrier import BarrierError, adapt_sync, known_outcomes, run_sync
 from tallystick.barrier.operations.barrier import decide_close
 from tallystick.core.errors import TallystickError
+from tallystick.credentials import NO_CREDENTIALS, Credentials
 from tallystick.link import Link
 from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.jdbc import Database
@@ -40,6 +41,7 @@ class BulkDecider:
     batch: int
     retry: float
     dry_run: bool
+    credentials: Credentials = NO_CREDENTIALS
     _connection: Any = field(default=None, init=False, repr=False)
 
     def run(self, gids: Iterable[str]) -> Counter[str]:
@@ -48,7 +50,9 @@ class BulkDecider:
         told: Future[Any] | None = None
         try:
             with (
-                BrokersLink(self.url, timeout=_BROKER_TIMEOUT, patience=self.retry) as broker,
+                BrokersLink(
+                    self.url, timeout=_BROKER_TIMEOUT, patience=self.retry, credentials=self.credentials
+                ) as broker,
                 ThreadPoolExecutor(1) as telling,
             ):
                 # The broker is told of one batch while the database is asked for the next.

@@ -30,7 +30,7 @@ def run_checkback(spark: SparkSession, settings: CheckbackSettings, report: Repo
     began = time.monotonic()
     settings.check()
     databases = known_databases(settings)
-    with BrokersLink(settings.url, patience=settings.retry) as link:
+    with BrokersLink(settings.url, patience=settings.retry, credentials=settings.credentials) as link:
         work = PieceWork(settings, databases, int(link.get("info")["now_ms"]))
         found = link.get("tables", "transactions", "splits", n=_pieces(spark, work), state=settings.state)
     total = PieceSummary()

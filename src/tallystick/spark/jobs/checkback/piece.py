@@ -64,6 +64,7 @@ class PieceWork:
             older_than_ms=settings.older_than_ms,
             partitions=0,
             retry=settings.retry,
+            credentials=settings.credentials,
         )
 
     def _read(self, piece: Split) -> Iterator[pa.Table]:
@@ -123,6 +124,7 @@ class PieceWork:
             batch=settings.batch,
             retry=settings.retry,
             dry_run=settings.dry_run,
+            credentials=settings.credentials,
         )
 
 

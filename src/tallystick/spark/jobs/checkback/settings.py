@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from tallystick.barrier.names import BARRIER_TABLE, checked_table
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
 from tallystick.core.ops import MOST_AT_ONCE
+from tallystick.credentials import Credentials, find_credentials
 from tallystick.spark.jobs.checkback.producers import ProducerDatabase
 
 State = Literal["pending", "prepared", "parked"]
@@ -35,6 +36,7 @@ class CheckbackSettings(Struct, frozen=True, kw_only=True):
     connections: int = 16
     retry: float = 120.0
     dry_run: bool = False
+    credentials: Credentials = field(default_factory=find_credentials)
 
     def check(self) -> None:
         """Refuse what could decide from the wrong database, or could not work, before anything is asked."""

@@ -11,6 +11,7 @@ from msgspec import Struct
 from tallystick.core.errors import NotFound
 from tallystick.core.names import DEAD_LETTERS, dead_letter_topic
 from tallystick.core.wire import BrokerInfo, GroupView, TopicView
+from tallystick.credentials import NO_CREDENTIALS, Credentials
 from tallystick.spark.brokers import BrokersLink, stores_behind
 from tallystick.spark.jobs.reconcile.settings import Consumer, ReconcileSettings
 from tallystick.spark.source.topics import topic_view
@@ -39,6 +40,7 @@ class PinnedLog(Struct, frozen=True):
     at_ms: int
     dedup_retention_ms: int
     topics: tuple[TopicView, ...]
+    credentials: Credentials = NO_CREDENTIALS
 
     @property
     def live(self) -> list[TopicView]:
@@ -50,27 +52,27 @@ class PinnedLog(Struct, frozen=True):
         return [topic for topic in self.topics if topic.name == name and any(topic.ends)]
 
 
-def open_link(url: str) -> BrokersLink:
-    return BrokersLink(url, patience=PATIENCE_SECONDS)
+def open_link(url: str, credentials: Credentials) -> BrokersLink:
+    return BrokersLink(url, patience=PATIENCE_SECONDS, credentials=credentials)
 
 
-def stores_at(urls: Iterable[str]) -> tuple[str, ...]:
+def stores_at(urls: Iterable[str], credentials: Credentials) -> tuple[str, ...]:
     """The addresses of all stores. What a cluster holds is compared store by store, as with several brokers: ids of
     messages and the places of consumers name the store. A cluster may be named by any number of its brokers."""
     found: dict[str, str] = {}
     for url in urls:
-        found |= stores_behind(url, PATIENCE_SECONDS)
+        found |= stores_behind(url, PATIENCE_SECONDS, credentials=credentials)
     return tuple(found.values())
 
 
-def info(url: str) -> BrokerInfo:
-    with open_link(url) as link:
+def info(url: str, credentials: Credentials) -> BrokerInfo:
+    with open_link(url, credentials) as link:
         return msgspec.convert(link.get("info"), BrokerInfo)
 
 
-def progress(url: str, group: str) -> dict[str, GroupProgress]:
+def progress(url: str, group: str, credentials: Credentials) -> dict[str, GroupProgress]:
     """By topic, how far a group is; nothing for a group that this broker does not know."""
-    with open_link(url) as link:
+    with open_link(url, credentials) as link:
         try:
             found: list[Any] = link.get("groups", group)["groups"]
         except NotFound:
@@ -82,13 +84,13 @@ def progress(url: str, group: str) -> dict[str, GroupProgress]:
     }
 
 
-def pin(url: str, only: tuple[str, ...]) -> PinnedLog:
+def pin(url: str, only: tuple[str, ...], credentials: Credentials = NO_CREDENTIALS) -> PinnedLog:
     """Fix where the log ends. The clock is read first: what was committed before that is before the ends."""
-    with open_link(url) as link:
+    with open_link(url, credentials) as link:
         told = msgspec.convert(link.get("info"), BrokerInfo)
         views = [msgspec.convert(one, TopicView) for one in link.get("topics")["topics"]]
     chosen = [view for view in views if not only or view.name in only or view.name.startswith(DEAD_LETTERS)]
-    return PinnedLog(url, told.store, told.now_ms, told.dedup_retention_ms, tuple(chosen))
+    return PinnedLog(url, told.store, told.now_ms, told.dedup_retention_ms, tuple(chosen), credentials)
 
 
 def require_topics(only: tuple[str, ...], pinned: Iterable[PinnedLog]) -> None:
@@ -101,19 +103,19 @@ def require_topics(only: tuple[str, ...], pinned: Iterable[PinnedLog]) -> None:
         raise NotFound(f"topics: the broker at {where} has no topic {', '.join(map(repr, missing))}", field="topics")
 
 
-def has_delayed(url: str) -> bool:
+def has_delayed(url: str, credentials: Credentials) -> bool:
     """Whether there are messages that are committed and wait for their time."""
     import pyarrow as pa
 
-    with open_link(url) as link, link.arrow("tables", "delayed", limit=1) as answer:
+    with open_link(url, credentials) as link, link.arrow("tables", "delayed", limit=1) as answer:
         return bool(pa.ipc.open_stream(answer.read()).read_all().num_rows)
 
 
-def oldest_kept(url: str, topic: TopicView, queue: int) -> int | None:
+def oldest_kept(broker: PinnedLog, topic: TopicView, queue: int) -> int | None:
     """When the first message that is still in a queue was stored; None if the queue is empty."""
     if topic.starts[queue] >= topic.ends[queue]:
         return None
-    with open_link(url) as link:
+    with open_link(broker.url, broker.credentials) as link:
         path = ("topics", topic.name, "queues", str(queue), "messages")
         # From the start that the queue has by now, which retention may have moved again.
         start = topic_view(link, topic.name).starts[queue]

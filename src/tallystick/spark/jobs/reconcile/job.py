@@ -37,7 +37,7 @@ def run_reconcile(spark: SparkSession, settings: ReconcileSettings, report: Repo
     """Compare all sides that are given; see `ReconcileSummary.verdict`."""
     settings.check()
     began = time.monotonic()
-    settings = msgspec.structs.replace(settings, brokers=stores_at(settings.brokers))
+    settings = msgspec.structs.replace(settings, brokers=stores_at(settings.brokers, settings.credentials))
     read = SnapshotReader(spark, settings, report).read()
     measured = measure(settings, read)
     report(f"comparing {read.rows:,} rows")
@@ -185,7 +185,7 @@ def _log_from(broker: PinnedLog, archive: str) -> int:
             start = min(view.starts[queue], covered.get(queue, (view.starts[queue], 0))[0])
             if start <= view.begin(queue):
                 continue
-            oldest = brokers.oldest_kept(broker.url, view, queue)
+            oldest = brokers.oldest_kept(broker, view, queue)
             # An empty queue shows nothing; retention has taken no message that is younger than that.
             found.append(broker.at_ms - view.retention_ms if oldest is None else oldest + 1)
     return max(found)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from tallystick.barrier.names import BARRIER_TABLE, DIGEST_TABLE, INBOX_TABLE, OFFSET_TABLE, OUTBOX_TABLE, checked_table
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
+from tallystick.credentials import Credentials, find_credentials
 from tallystick.spark.jdbc import Database
 
 DAY_MS = 86_400_000
@@ -59,6 +60,7 @@ class ReconcileSettings(Struct, frozen=True, kw_only=True):
     outbox_table: str = OUTBOX_TABLE
     output: str = ""
     examples: int = 10
+    credentials: Credentials = field(default_factory=find_credentials)
 
     def check(self) -> None:
         """Refuse what cannot be compared, before anything is read."""

@@ -46,6 +46,7 @@ from tallystick.spark.jobs.reconcile.brokers import Consuming, PinnedLog, Places
 from tallystick.spark.jobs.reconcile.databases import ServiceDatabase
 from tallystick.spark.jobs.reconcile.rules import MARGIN_MS
 from tallystick.spark.jobs.reconcile.settings import Consumer, ReconcileSettings
+from tallystick.spark.options import credential_options
 from tallystick.spark.tasks import Report
 
 if TYPE_CHECKING:
@@ -106,8 +107,10 @@ class SnapshotReader:
         self._keep("effects", [self._effects(number, *pair) for number, pair in enumerate(pairs) if pair[0].effects])
         # Mostly empty, and a look costs less than a job that finds nothing.
         self._keep("outboxes", [self._outbox(one) for one in producers if one.has_rows(settings.outbox_table)])
-        self._keep("delayed messages", [self._delayed(url) for url in settings.brokers if brokers.has_delayed(url)])
-        pinned = [brokers.pin(url, settings.topics) for url in settings.brokers]
+        shown = settings.credentials
+        delayed = [url for url in settings.brokers if brokers.has_delayed(url, shown)]
+        self._keep("delayed messages", [self._delayed(url) for url in delayed])
+        pinned = [brokers.pin(url, settings.topics, shown) for url in settings.brokers]
         brokers.require_topics(settings.topics, pinned)
         places = Places(pinned, consuming, settings)
         self._keep("log", [rows for broker in pinned for rows in self._log(broker, places)])
@@ -119,7 +122,8 @@ class SnapshotReader:
     def _clock(self) -> int:
         """By how much the broker's clock is ahead of ours. Of several, the one that is least ahead: what it would call
         young, the others do as well."""
-        told = [brokers.info(url).now_ms - round(time.time() * 1000) for url in self._settings.brokers]
+        settings = self._settings
+        told = [brokers.info(url, settings.credentials).now_ms - round(time.time() * 1000) for url in settings.brokers]
         return min(told, default=0)
 
     def _open(self, url: str, named: str, ahead: int, table: str) -> ServiceDatabase:
@@ -146,7 +150,8 @@ class SnapshotReader:
         if consumer.effects:
             database.check_effects(consumer.effects)
         own = database.offsets(consumer.offset_table, consumer.group)
-        known = {url: brokers.progress(url, consumer.group) for url in self._settings.brokers}
+        settings = self._settings
+        known = {url: brokers.progress(url, consumer.group, settings.credentials) for url in settings.brokers}
         nothing = self._settings.brokers and not own and not any(known.values())
         if nothing and not consumer.topics:
             raise InvalidRequest(
@@ -180,7 +185,8 @@ class SnapshotReader:
     # --- brokers ---------------------------------------------------------------------------------------------
 
     def _load(self, url: str, schema: str, **options: str) -> DataFrame:
-        return self._spark.read.format(FORMAT).schema(schema).options(url=url, **options).load()
+        shown = credential_options(self._settings.credentials)
+        return self._spark.read.format(FORMAT).schema(schema).options(url=url, **shown, **options).load()
 
     def _log(self, broker: PinnedLog, places: Places) -> Iterator[DataFrame]:
         """The topics, and the dead-letter topics of the groups."""

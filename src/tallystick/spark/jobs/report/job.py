@@ -15,6 +15,7 @@ from tallystick.spark.jobs.report.facts import Facts, ReportedBroker
 from tallystick.spark.jobs.report.page import draw
 from tallystick.spark.jobs.report.page.words import many
 from tallystick.spark.jobs.report.settings import ReportSettings, ReportSummary, Span, span_of
+from tallystick.spark.options import credential_options
 from tallystick.spark.tasks import Report, quiet, told_by_tasks
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ LETTER_COLUMNS = "topic string not null, headers map<string,string>, timestamp t
 
 def run_report(spark: SparkSession, settings: ReportSettings, report: Report = quiet) -> ReportSummary:
     """Write the report of a range into a directory: `report.html`, and one Parquet file for each figure."""
-    with BrokersLink(settings.url, patience=PATIENCE_SECONDS, named="url") as broker:
+    with BrokersLink(settings.url, patience=PATIENCE_SECONDS, named="url", credentials=settings.credentials) as broker:
         reported, now_ms = _reported(broker, settings)
     span = span_of(settings, now_ms)
     report(f"counting the messages of {many(len(reported.messages_kept_ms), 'topic')}")
@@ -95,6 +96,7 @@ def _messages(
         "archive": settings.archive or "",
         # Retention may take messages away while they are read: the page says so, and that is no reason to fail.
         "failOnDataLoss": "false",
+        **credential_options(settings.credentials),
     }
     return spark.read.format("tallystick").schema(columns).options(url=settings.url, **options).load()
 
@@ -131,7 +133,8 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def _table(spark: SparkSession, settings: ReportSettings, table: str) -> DataFrame:
-    return spark.read.format("tallystick").options(url=settings.url, table=table).load()
+    options = {"url": settings.url, "table": table, **credential_options(settings.credentials)}
+    return spark.read.format("tallystick").options(**options).load()
 
 
 def _computed(**figures: DataFrame) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from tallystick.core.durations import DAY_MS
 from tallystick.core.errors import InvalidRequest
+from tallystick.credentials import Credentials, find_credentials
 
 MOST_STEPS = 100
 _SECOND = 1_000
@@ -27,6 +28,7 @@ class ReportSettings(Struct, frozen=True, kw_only=True):
     until_ms: int | None = None
     topics: tuple[str, ...] = ()
     archive: str | None = None
+    credentials: Credentials = field(default_factory=find_credentials)
 
 
 class ReportSummary(Struct, frozen=True, kw_only=True):

@@ -18,3 +18,10 @@ create table if not exists tallystick_cluster_member (
     beat bigint unsigned not null,
     leaving boolean not null
 ) engine = InnoDB row_format = dynamic;
+
+-- What the brokers alone may know: the key that they sign with when one of them tells another who is asking. Drawn by
+-- whoever needs it first.
+create table if not exists tallystick_cluster_secret (
+    name varbinary(64) not null primary key,
+    secret varbinary(64) not null
+) engine = InnoDB row_format = dynamic;

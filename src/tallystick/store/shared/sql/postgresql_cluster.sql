@@ -18,3 +18,10 @@ create table if not exists tallystick_cluster_member (
     beat bigint not null,
     leaving boolean not null
 ) with (fillfactor = 10);
+
+-- What the brokers alone may know: the key that they sign with when one of them tells another who is asking. Drawn by
+-- whoever needs it first.
+create table if not exists tallystick_cluster_secret (
+    name text not null primary key,
+    secret bytea not null
+);

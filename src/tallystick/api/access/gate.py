@@ -1,0 +1,106 @@
+"""The gate of a protocol over HTTP: who sends a request, whether its route is for them, and how much they may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+
+from tallystick.api.access.browsers import refuse_other_sites
+from tallystick.api.access.limits import MOST_KEPT, Counted, Traffic
+from tallystick.api.access.table import TABLE, Needs
+from tallystick.api.serving.asgi import Receive, Scope, Send
+from tallystick.broker.caller import Caller, nobody
+from tallystick.broker.door import BrokerDoor
+from tallystick.core.access import Evidence
+from tallystick.core.errors import Forbidden, Unauthenticated
+
+_traffic = Traffic()  # of this process, whatever its callers ask of which of its stores
+
+
+class LetIn:
+    """A request that was let in: the door for whoever sent it, and the ways that count what goes through them."""
+
+    __slots__ = ("_counted", "door", "receive", "send")
+
+    def __init__(self, door: BrokerDoor, receive: Receive, send: Send, counted: Counted | None = None) -> None:
+        self.door, self._counted = door, counted
+        self.receive = receive if counted is None else counted.receiving(receive)
+        self.send = send if counted is None else counted.sending(send)
+
+    def __enter__(self) -> LetIn:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._counted is not None:
+            self._counted.leave()
+
+
+class Gate:
+    def __init__(self, door: BrokerDoor) -> None:
+        self._door = door
+        self._open_doors: dict[str, BrokerDoor] = {}
+
+    async def visit(self, scope: Scope, receive: Receive, send: Send, route: str, given: Mapping[str, str]) -> LetIn:
+        """Let a request in, before its body is read. `route` is how the table calls what would carry it out, `given`
+        has what its path names. Raises what it is refused with."""
+        needs = needs_of(route)
+        caller = scope.get("caller")
+        if caller is not None:  # whom another broker has let in, where the request was sent to, and has counted
+            check(needs, caller, given)
+            return LetIn(self._door.of(caller), receive, send)
+        refuse_other_sites(scope["method"], dict(scope["headers"]), needs.whom == "open", needs.changes)
+        if self._door.open:
+            return LetIn(self._open_door(scope), receive, send)
+        if needs.whom == "open":
+            return LetIn(self._door.of(nobody(source_of(scope))), receive, send)
+        caller = scope["caller"] = await self._door.caller_of(evidence_of(scope))
+        check(needs, caller, given)
+        return LetIn(self._door.of(caller), receive, send, counted(caller))
+
+    def _open_door(self, scope: Scope) -> BrokerDoor:
+        """For whoever asks from an address, while nobody is asked who they are: nothing is found out twice."""
+        source = source_of(scope)
+        door = self._open_doors.get(source)
+        if door is None:
+            if len(self._open_doors) >= MOST_KEPT:
+                self._open_doors.clear()
+            door = self._open_doors[source] = self._door.of(Caller(source=source))
+        return door
+
+
+def needs_of(route: str) -> Needs:
+    needs = TABLE.get(route)
+    if needs is None:
+        raise Forbidden(f"{route} is for nobody: it does not stand in the table of routes")
+    return needs
+
+
+def check(needs: Needs, caller: Caller, given: Mapping[str, str]) -> None:
+    """Raises `Forbidden` if a route is not for this caller, or not what its path names."""
+    if needs.whom == "peer":
+        raise Forbidden("only the brokers of a cluster ask each other for this")
+    if needs.whom == "some":
+        touches = given.get(needs.touches)
+        topic = touches if needs.touches == "topic" else None
+        group = touches if needs.touches in ("group", "app") else None
+        caller.need(*needs.permissions, topic=topic, group=group)
+
+
+def counted(caller: Caller) -> Counted | None:
+    """Takes a place among what the caller may have under way at once; raises `Busy` if there is none."""
+    limits = caller.identity.limits
+    return Counted(_traffic, caller.identity) if limits.max_in_flight or limits.bytes_per_second else None
+
+
+def source_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def evidence_of(scope: Scope) -> Evidence:
+    said = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(said) > 1:
+        raise Unauthenticated("Authorization: given more than once, so nobody can tell which one counts")
+    return Evidence(said[0].decode("latin-1") if said else "", source_of(scope), tuple(scope.get("tls_names", ())))

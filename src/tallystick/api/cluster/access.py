@@ -1,0 +1,145 @@
+"""Tokens and deeds of a cluster: every store has all tokens, so that its owner knows them; each has its own deeds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from tallystick.api.cluster.asking import Method
+from tallystick.api.cluster.views import ClusterViews
+from tallystick.broker.door import BrokerDoor
+from tallystick.core.errors import InvalidRequest, NotFound, TallystickError
+from tallystick.core.token_records import TokenRecord, TokenView
+from tallystick.core.wire import AuditLine, AuditPage
+
+BEGIN, END = "", "."  # of a store's log, where another store's has a place
+ONE_DEED_MS = 10_000  # what was done on several stores within this time, in the same words, is one deed
+
+
+class ClusterAccess(ClusterViews):
+    # --- tokens ----------------------------------------------------------------------------------------------------
+
+    async def put_token(self, record: TokenRecord) -> None:
+        """On the first store first: of two who want a name at once, it decides. Then on all others; if one of them
+        cannot, the token is taken back everywhere."""
+        first, *others = stores = self._owners.stores()
+        failed = await self._failures([first], BrokerDoor.put_token, record)
+        if failed:
+            stores = [first]
+        else:
+            failed = await self._failures(others, BrokerDoor.put_token, record)
+        if not failed:
+            return
+        store, error = next(iter(failed.items()))
+        left = await self._take_back(record, stores)
+        raise _told(error, f"store {store}: {error.detail}", left, "keep it; `tallystick tokens revoke` takes it back")
+
+    async def _take_back(self, record: TokenRecord, stores: Sequence[str]) -> list[str]:
+        """Those that could not be asked, and may have it. A store that said no may have it all the same, if it was its
+        answer that got lost; another token of that name stays."""
+        failed = await self._failures(stores, BrokerDoor.drop_token, record.name, record.id)
+        return [store for store, error in failed.items() if not isinstance(error, NotFound)]
+
+    async def drop_token(self, name: str, token_id: str = "") -> None:
+        failed = await self._failures(self._owners.stores(), BrokerDoor.drop_token, name, token_id)
+        unknown = {store for store, error in failed.items() if isinstance(error, NotFound)}
+        left = [store for store in failed if store not in unknown]
+        if left:
+            error = failed[left[0]]
+            raise _told(error, error.detail, left, "still take the token: revoke it again")
+        if len(unknown) == len(self._owners.stores()):
+            raise next(iter(failed.values()))
+
+    async def tokens(self) -> list[TokenView]:
+        """While one is put or dropped, or if that broke off half-way, it says which stores do not have it."""
+        stores = self._owners.stores()
+        known: dict[tuple[str, str], TokenView] = {}
+        having: dict[tuple[str, str], set[str]] = {}
+        for store, views in zip(stores, await self._each(BrokerDoor.tokens), strict=True):
+            for view in views:
+                known.setdefault((view.name, view.id), view)
+                having.setdefault((view.name, view.id), set()).add(store)
+        for key, view in known.items():
+            view.missing_on = [store for store in stores if store not in having[key]]
+        return [known[key] for key in sorted(known)]
+
+    async def _failures(self, stores: Sequence[str], method: Method[Any], *args: Any) -> dict[str, TallystickError]:
+        async def failure(store: str) -> TallystickError | None:
+            try:
+                await self._ask(store, method, *args)
+            except TallystickError as error:
+                return error
+            return None
+
+        found = zip(stores, await asyncio.gather(*map(failure, stores)), strict=True)
+        return {store: error for store, error in found if error is not None}
+
+    # --- deeds -----------------------------------------------------------------------------------------------------
+
+    async def audit(
+        self,
+        limit: int,
+        after: str | None = None,
+        who: str | None = None,
+        action: str | None = None,
+        since: int | None = None,
+    ) -> AuditPage:
+        """Of all stores, by time. A place is that of each store, with commas between them."""
+        stores = self._owners.stores()
+        places = [BEGIN] * len(stores) if after is None else after.split(",")
+        if len(places) != len(stores):
+            raise InvalidRequest(f"after: {str(after)[:80]!r} is no place in the log of this cluster", field="after")
+        pages = await asyncio.gather(
+            *(
+                self._audit_of(store, limit, place, who, action, since)
+                for store, place in zip(stores, places, strict=True)
+            )
+        )
+        merged = sorted(
+            ((line, number) for number, page in enumerate(pages) for line in page.lines),
+            key=lambda found: (-found[0].at, found[1]),
+        )[:limit]
+        following = [
+            _following(place, page, [line for line, owner in merged if owner == number])
+            for number, (place, page) in enumerate(zip(places, pages, strict=True))
+        ]
+        over = all(place == END for place in following)
+        return AuditPage(_deeds(merged), None if over else ",".join(following))
+
+    async def _audit_of(
+        self, store: str, limit: int, place: str, who: str | None, action: str | None, since: int | None
+    ) -> AuditPage:
+        """As many as are wanted, unless there are no more: a page that filters much away may end early."""
+        whole = AuditPage([], None if place == END else place)
+        while whole.next is not None and len(whole.lines) < limit:
+            page = await self._ask(store, BrokerDoor.audit, limit, whole.next or None, who, action, since)
+            whole = AuditPage(whole.lines + page.lines, page.next)
+        return whole
+
+
+def _following(place: str, page: AuditPage, taken: Sequence[AuditLine]) -> str:
+    """Where to go on in the log of one store, of whose page these were taken."""
+    if len(taken) == len(page.lines):
+        return END if page.next is None else page.next
+    return taken[-1].place if taken else place
+
+
+def _deeds(found: Sequence[tuple[AuditLine, int]]) -> list[AuditLine]:
+    """What was done to every store is written down on each, and told once."""
+    told: dict[tuple[str, ...], tuple[AuditLine, set[int]]] = {}
+    deeds: list[AuditLine] = []
+    for line, store in found:
+        said = (line.who, line.kind, line.source, line.action, line.subject)
+        newest, stores = told.get(said, (line, set()))
+        if store in stores or newest.at - line.at > ONE_DEED_MS:
+            newest, stores = line, set()
+        if not stores:
+            deeds.append(line)
+        told[said] = newest, stores | {store}
+    return deeds
+
+
+def _told(error: TallystickError, detail: str, left: Sequence[str], what: str) -> TallystickError:
+    more = f"; the stores {', '.join(left)} could not be asked, and may {what}" if left else ""
+    return type(error)(detail + more, field=error.field)

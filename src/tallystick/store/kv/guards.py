@@ -1,0 +1,48 @@
+"""Operations on transactions for somebody who may touch those of some producer groups only. Whose a transaction is, the
+store alone knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tallystick.core.access import EVERY, covers
+from tallystick.core.errors import Forbidden
+from tallystick.core.ops import AnswerChecks, ClientOp, Commit, PartRef, PrepareColumns, PreparePart, Rollback
+from tallystick.core.transaction import Record, Resolved
+from tallystick.store.kv import checks, parts
+from tallystick.store.kv.batch import Batch
+from tallystick.store.protocol import BrokerOp, Guarded, Result
+
+
+def guarded(batch: Batch, op: Guarded, handlers: Mapping[type, Callable[[Batch, Any], Result]]) -> Result:
+    if isinstance(op.op, AnswerChecks):
+        return checks.answer(batch, op.op, op.groups)
+    gid: str | None = getattr(op.op, "gid", None)
+    record = None if gid is None else batch.transaction(gid)
+    if record is not None and not _may_touch(op.op, record, op.groups):
+        raise Forbidden(f"transaction {gid} belongs to another group", field="gid")
+    if op.topics != EVERY:
+        _check_parts(batch, op.op, op.topics)
+    return handlers[type(op.op)](batch, op.op)
+
+
+def _check_parts(batch: Batch, op: Any, topics: tuple[str, ...]) -> None:
+    """Parts belong to nobody, but whoever publishes, drops or adds to one may do that with all it holds."""
+    for part in _parts_of(op):
+        foreign = sorted(topic for topic in parts.topics_of(batch, part) if not covers(topics, topic))
+        if foreign:
+            raise Forbidden(f"part {part} holds messages for topics that are not yours to produce to", field="parts")
+
+
+def _parts_of(op: Any) -> list[str]:
+    if isinstance(op, PreparePart | PrepareColumns):
+        return [op.part]
+    return [one.part if isinstance(one, PartRef) else one for one in op.parts]
+
+
+def _may_touch(op: ClientOp | PrepareColumns | BrokerOp, record: Record, groups: tuple[str, ...]) -> bool:
+    if covers(groups, record.group):
+        return True
+    # Nobody's: it was sent, or rolled back before it was prepared. To say so again changes nothing, and retries do.
+    return isinstance(record, Resolved) and not record.group and isinstance(op, Commit | Rollback)

@@ -1,0 +1,139 @@
+"""A broker that turns us away in the middle of work: nothing is lost, nothing is guessed, and the log is told once."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from client_support import Bank, values_in
+
+import tallystick
+from brokers import BrokerProcess
+from eventually import eventually
+from keeper import Keeper, doorkeeper
+from tallystick.errors import Forbidden, Unauthenticated
+
+TOKEN = f"tally_abcdefghijkl_{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def keeper(broker: BrokerProcess) -> Iterator[Keeper]:
+    with doorkeeper(broker.url, TOKEN) as made:
+        yield made
+
+
+def told(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return [message for message in found if words in message]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_commit_that_is_refused_is_found_by_the_check_back_once_we_are_let_in_again(
+    keeper: Keeper, broker: BrokerProcess, topic: str, bank: Bank, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A token that is revoked between prepare and commit."""
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    with tallystick.Client(keeper.url, group=group, token=TOKEN, database=bank.open, timeout=2.0) as client:
+        client.create_topic(topic)
+        with bank.connection() as connection, client.transaction(connection, prepare="early") as tx:
+            tx.send(topic, {"paid": 1})
+            tx.prepare()
+            bank.note(connection, "paid")
+            keeper.judge = lambda path, body: status
+        eventually(lambda: client.stats.commits_left_to_check == 1)
+        assert values_in(broker.url, topic) == []  # in doubt, and nobody has guessed
+        with pytest.raises((Unauthenticated, Forbidden)):
+            pay(client, bank, topic)
+        keeper.judge = lambda path, body: 0
+        eventually(lambda: len(values_in(broker.url, topic)) == 1)
+    assert bank.notes() == ["paid"]
+    (commits,) = told(caplog, "the commit of what is committed locally")
+    assert "left to the check-back" in commits
+    assert len(told(caplog, "for checks is refused")) <= 1
+    assert TOKEN not in caplog.text
+
+
+def pay(client: tallystick.Client, bank: Bank, topic: str) -> None:
+    with bank.connection() as connection, client.transaction(connection) as tx:
+        bank.note(connection, "paid")
+        tx.send(topic, {"paid": 1})
+
+
+def test_a_commit_that_is_refused_is_said_again_while_its_time_lasts(
+    keeper: Keeper, broker: BrokerProcess, topic: str, bank: Bank
+) -> None:
+    refused: list[bytes] = []
+
+    def first_only(path: str, body: bytes) -> int:
+        if b"\xa2op\xa6commit" not in body or refused:
+            return 0
+        refused.append(body)
+        return 401
+
+    # Only this word of the commit can bring the message: the broker does not ask for a minute.
+    with tallystick.Client(keeper.url, group="g-again", token=TOKEN, check_after=60.0) as client:
+        client.create_topic(topic)
+        keeper.judge = first_only
+        pay(client, bank, topic)
+        eventually(lambda: len(values_in(broker.url, topic)) == 1)
+        assert client.stats.commits_left_to_check == 0
+    assert len(refused) == 1
+
+
+def test_outbox_rows_that_are_refused_stay_until_they_are_taken(
+    keeper: Keeper, broker: BrokerProcess, topic: str, bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tallystick.Client(keeper.url, group="g-rows", token=TOKEN, timeout=1.0) as client:
+        client.create_topic(topic)
+        keeper.judge = lambda path, body: 403 if path == "/v1/batch" else 0
+        with bank.connection() as connection, client.transaction(connection, mode="outbox") as tx:
+            tx.send(topic, {"row": 1})
+        eventually(lambda: keeper.refused.count("/v1/batch") >= 2)
+        keeper.judge = lambda path, body: 0
+        client.redrive(bank.open, every=0.1)
+        eventually(lambda: len(values_in(broker.url, topic)) == 1)
+        eventually(lambda: bank.rows("select count(*) from tallystick_outbox")[0][0] == 0)
+
+
+@pytest.mark.parametrize("by", ["lease", "offset"])
+def test_consumers_wait_to_be_let_in_and_go_on(
+    keeper: Keeper, topic: str, bank: Bank, by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[bytes] = []
+    began = time.monotonic()
+    with tallystick.Client(keeper.url, group="g-consumers", token=TOKEN) as client:
+        client.create_topic(topic)
+        client.send(topic, b"one")
+        keeper.judge = lambda path, body: 401 if "/groups/" in path or "/queues/" in path else 0
+        if by == "offset":
+            client.subscribe(topic, group="by-offset", exactly_once=bank.open, by="offset")(
+                lambda message, connection: got.append(message.value)
+            )
+        else:
+            client.subscribe(topic, group="by-lease")(lambda message: got.append(message.value))
+        client.start()
+        eventually(lambda: len(keeper.refused) >= 3)
+        # Three tries of each of the queues at most, with pauses of a second, and then two: no hot loop.
+        assert len(keeper.refused) <= 4 * (time.monotonic() - began + 4)
+        keeper.judge = lambda path, body: 0
+        eventually(lambda: got == [b"one"])
+    assert TOKEN not in caplog.text
+
+
+def test_a_client_that_nobody_knows_waits_to_be_let_in(
+    keeper: Keeper, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[bytes] = []
+    keeper.judge = lambda path, body: 401
+    with tallystick.Client(keeper.url, token=TOKEN) as client:
+        client.subscribe(topic, group="readers")(lambda message: got.append(message.value))
+        client.start()
+        eventually(lambda: len(keeper.refused) >= 3)
+        assert len(told(caplog, "this client is refused")) == 1
+        keeper.judge = lambda path, body: 0
+        client.create_topic(topic)
+        client.send(topic, b"one")
+        eventually(lambda: got == [b"one"])

@@ -1,0 +1,152 @@
+"""Brokers at https: whom a client believes, what it shows of itself, and words for what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tallystick
+from brokers import BrokerProcess
+from client_certificates import TestAuthority, serving
+from eventually import eventually
+from keeper import doorkeeper
+from tallystick.credentials import Credentials, find_credentials
+from tallystick.errors import BrokerUnavailable, BrokerUnreachable, InvalidRequest
+from tallystick.link import Link
+from tallystick.local import free_port
+
+TOKEN = "tally_over_tls"
+
+Ask = Callable[[str, Credentials], None]
+
+
+def by_client(url: str, shown: Credentials) -> None:
+    with tallystick.Client(url, timeout=2.0, ca=shown.ca or None, cert=shown.cert or None) as client:
+        client.send("tls", b"x")
+
+
+def by_async_client(url: str, shown: Credentials) -> None:
+    async def ask() -> None:
+        async with tallystick.AsyncClient(url, timeout=2.0, ca=shown.ca or None, cert=shown.cert or None) as client:
+            await client.send("tls", b"x")
+
+    asyncio.run(ask())
+
+
+def by_link(url: str, shown: Credentials) -> None:
+    with Link(url, timeout=2.0, credentials=shown) as link:
+        link.get("info")
+
+
+WAYS = pytest.mark.parametrize("ask", [by_client, by_async_client, by_link])
+
+
+@WAYS
+def test_a_broker_with_a_certificate_of_the_named_ca_is_believed(
+    ask: Ask, tmp_path: Path, broker: BrokerProcess
+) -> None:
+    ours = TestAuthority(tmp_path, "ours")
+    with doorkeeper(broker.url, tls=serving(ours.sign("broker"))) as keeper:
+        ask(keeper.url, find_credentials(ca=ours.file))
+        assert keeper.seen
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("ca", "from a CA that is not known here.*TALLYSTICK_CA_FILE"),
+        ("expired", "its certificate has expired"),
+        ("name", "its certificate is for another name"),
+    ],
+)
+def test_another_broker_is_not_spoken_to(
+    ask: Ask, wrong: str, words: str, tmp_path: Path, broker: BrokerProcess
+) -> None:
+    ours, others = TestAuthority(tmp_path, "ours"), TestAuthority(tmp_path, "others")
+    signed = {
+        "ca": lambda: others.sign("of-others"),
+        "expired": lambda: ours.sign("old", expired=True),
+        "name": lambda: ours.sign("other-name", "elsewhere.example"),
+    }[wrong]()
+    with doorkeeper(broker.url, tls=serving(signed)) as keeper:
+        with pytest.raises(BrokerUnreachable, match=words):
+            ask(keeper.url, find_credentials(ca=ours.file))
+        assert keeper.seen == []
+
+
+@WAYS
+def test_what_speaks_no_tls_is_called_that(ask: Ask, tmp_path: Path, broker: BrokerProcess) -> None:
+    ours = TestAuthority(tmp_path, "ours")
+    with pytest.raises(BrokerUnreachable, match="speaks no TLS"):
+        ask(broker.url.replace("http:", "https:"), find_credentials(ca=ours.file))
+
+
+@WAYS
+def test_a_client_certificate_is_shown_to_a_broker_that_wants_one(
+    ask: Ask, tmp_path: Path, broker: BrokerProcess
+) -> None:
+    ours = TestAuthority(tmp_path, "ours")
+    with doorkeeper(broker.url, tls=serving(ours.sign("broker"), client_ca=ours.file)) as keeper:
+        with pytest.raises(BrokerUnavailable):
+            ask(keeper.url, find_credentials(ca=ours.file))
+        assert keeper.seen == []
+        ask(keeper.url, find_credentials(ca=ours.file, cert=ours.sign("service")))
+        assert keeper.seen
+
+
+def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path) -> None:
+    context = find_credentials(ca=TestAuthority(tmp_path, "ours").file).tls()
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert context.check_hostname
+    assert context.verify_mode == ssl.CERT_REQUIRED
+
+
+def test_files_that_are_no_certificates_are_refused_at_once(tmp_path: Path) -> None:
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("nonsense")
+    ours = TestAuthority(tmp_path, "ours")
+    with pytest.raises(InvalidRequest, match=r"ca: .*nonsense.pem cannot be used"):
+        tallystick.Client("https://broker", ca=nonsense)
+    with pytest.raises(InvalidRequest, match=r"cert: .*nonsense.pem cannot be used"):
+        tallystick.Client("https://broker", ca=ours.file, cert=nonsense)
+    with pytest.raises(InvalidRequest, match=r"cert: .* cannot be used"):  # the key of another certificate
+        tallystick.Client("https://broker", cert=ours.sign("one"), key=ours.sign("two"))
+
+
+def test_a_client_certificate_that_was_renewed_is_shown_without_a_restart(tmp_path: Path) -> None:
+    ours = TestAuthority(tmp_path, "ours")
+    shown = find_credentials(ca=ours.file, cert=ours.sign("service"))
+    before = shown.tls()
+    assert shown.tls() is before
+    ours.sign("service")
+    eventually(lambda: shown.tls() is not before)
+
+
+def test_a_service_works_over_tls_with_a_token(tmp_path: Path, broker: BrokerProcess, topic: str) -> None:
+    ours = TestAuthority(tmp_path, "ours")
+    got: list[bytes] = []
+    with (
+        doorkeeper(broker.url, TOKEN, serving(ours.sign("broker"))) as keeper,
+        tallystick.Client(keeper.url, group="g", token=TOKEN, ca=ours.file) as client,
+    ):
+        client.create_topic(topic)
+        client.subscribe(topic, group="readers")(lambda message: got.append(message.value))
+        client.start()
+        for number in range(20):
+            client.send(topic, {"number": number})
+        eventually(lambda: len(got) == 20)
+    assert {authorization for _, authorization in keeper.seen} == {f"Bearer {TOKEN}"}
+
+
+def test_an_environment_without_https_loads_no_tls_of_ours() -> None:
+    """A token needs none: certificates of the system are read only for https."""
+    shown = find_credentials()
+    assert shown._tls is None
+    with pytest.raises(BrokerUnavailable):
+        by_link(f"http://127.0.0.1:{free_port()}", shown)
+    assert shown._tls is None
