@@ -11,7 +11,7 @@ from access_tokens import settings as known_tokens
 from brokers import running_broker
 from dtm_grpc import GrpcClient, Refused
 from raw_client import RawClient
-from tallystick.api.access.refusals import MOST_SAID, SAY_AGAIN_SECONDS, Refusals
+from tallystick.api.access.refusal_log import MOST_SAID, SAY_AGAIN_SECONDS, RefusalLog
 
 
 class Hand:
@@ -48,7 +48,7 @@ def test_those_who_are_refused_over_grpc_are_told_of_as_well() -> None:
 
 def test_each_is_told_of_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = Hand()
-    refusals = Refusals(clock)
+    refusals = RefusalLog(clock)
     with caplog.at_level(logging.WARNING, "tallystick.api"):
         for clock.now in (0.0, 1.0, SAY_AGAIN_SECONDS - 1, SAY_AGAIN_SECONDS, SAY_AGAIN_SECONDS + 1):
             refusals.tell(403, "GET /v1/topics", "192.0.2.1", "ann")
@@ -58,7 +58,7 @@ def test_each_is_told_of_once_a_minute(caplog: pytest.LogCaptureFixture) -> None
 
 def test_many_addresses_flood_neither_the_log_nor_memory(caplog: pytest.LogCaptureFixture) -> None:
     clock = Hand()
-    refusals = Refusals(clock)
+    refusals = RefusalLog(clock)
     with caplog.at_level(logging.WARNING, "tallystick.api"):
         for number in range(MOST_SAID + 100):
             refusals.tell(401, "GET /v1/topics", f"address {number}")

@@ -11,7 +11,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from tallystick.api.access.gate import Gate, LetIn
-from tallystick.api.access.refusals import tell_if_refused
+from tallystick.api.access.refusal_log import tell_if_refused
 from tallystick.api.access.table import NOTHING
 from tallystick.api.dtm import views
 from tallystick.api.dtm.engine import Dtm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tallystick.api.access.gate import Gate, LetIn
-from tallystick.api.access.refusals import tell_if_refused
+from tallystick.api.access.refusal_log import tell_if_refused
 from tallystick.api.access.table import NOTHING
 from tallystick.api.http.paths import Paths
 from tallystick.api.http.route import Asked, Route

@@ -15,7 +15,7 @@ MOST_SAID = 1_000
 """Lines in that time. Beyond them nobody new is told of: whoever has many addresses does not flood the log."""
 
 
-class Refusals:
+class RefusalLog:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._said_at: dict[tuple[str, str], float] = {}  # the oldest first
@@ -37,8 +37,8 @@ class Refusals:
             del self._said_at[oldest]
 
 
-_refusals = Refusals()  # of this process, at whichever of its doors
-tell_refusal = _refusals.tell
+_refusal_log = RefusalLog()  # of this process, at whichever of its doors
+tell_refusal = _refusal_log.tell
 
 
 def tell_if_refused(status: int, route: str, scope: Scope) -> None:
