@@ -12,7 +12,7 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 from tallystick.core.errors import ConfigError
-from tallystick.core.mysql_urls import mysql_parameters
+from tallystick.core.mysql_urls import WrongOption, mysql_parameters
 
 Engine = Literal["sqlite", "postgresql", "mysql"]
 
@@ -57,6 +57,8 @@ class DatabaseAddress:
             raise ConfigError(f"{named}: install tallystick[{engine}] to use it", field=setting) from None
         except _NoPath:
             raise ConfigError(f"{named}: sqlite:// and the path of a file", field=setting) from None
+        except WrongOption as wrong:
+            raise ConfigError(f"{named}: {wrong}", field=setting) from None
         except ValueError:
             # Without its cause, which may show a part of the password.
             raise ConfigError(

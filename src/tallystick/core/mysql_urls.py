@@ -6,9 +6,16 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+_FILES = ("ssl_ca", "ssl_cert", "ssl_key")
+_SWITCHES = {"true": True, "1": True, "false": False, "0": False}
+
+
+class WrongOption(ValueError):
+    """An option that means nothing here. What it says may be shown: there is nothing of the address in it."""
+
 
 def mysql_parameters(url: str) -> dict[str, Any]:
-    """What PyMySQL's connect() is told. ValueError if this is no address."""
+    """What PyMySQL's connect() is told. ValueError if this is no address, WrongOption if its TLS cannot be meant so."""
     parts = urlsplit(url)
     known: dict[str, Any] = {
         "host": parts.hostname or "127.0.0.1",
@@ -17,8 +24,26 @@ def mysql_parameters(url: str) -> dict[str, Any]:
         "password": unquote(parts.password or ""),
         "database": parts.path.lstrip("/"),
     }
-    socket = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair).get("unix_socket")
-    return {**known, "unix_socket": unquote(socket)} if socket else known
+    options = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in parts.query.split("&"))}
+    socket = options.get("unix_socket")
+    return {**known, **_tls(options), **({"unix_socket": socket} if socket else {})}
+
+
+def _tls(options: dict[str, str]) -> dict[str, Any]:
+    """With a CA, the server must speak TLS and show a certificate for its name. PyMySQL itself would go on without, or
+    believe whoever answers."""
+    given = {name: value for name, value in options.items() if name.startswith("ssl")}
+    if not given:
+        return {}
+    for name in given:
+        if name not in (*_FILES, "ssl_verify_identity"):
+            raise WrongOption("of TLS there are the options ssl_ca, ssl_cert, ssl_key and ssl_verify_identity")
+    if not given.get("ssl_ca"):
+        raise WrongOption("TLS needs ssl_ca, the file with the certificates that are trusted")
+    verify = _SWITCHES.get(given.pop("ssl_verify_identity", "true"))
+    if verify is None:
+        raise WrongOption("ssl_verify_identity is true or false")
+    return {**given, "ssl_verify_cert": True, "ssl_verify_identity": verify}
 
 
 def mysql_servers(url: str) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import re
 
 ENGINES = ("postgresql", "mysql", "redis")
 _ALSO = {"postgres": "postgresql", "mariadb": "mysql"}
+_OVER_TLS = {"rediss": "redis"}  # stays as it is written: its driver asks the server for TLS
 _EXAMPLES = ", ".join(f"{engine}://..." for engine in ENGINES)
 _WRITTEN = (
     "not a valid address, such as postgresql://user:password@host:5432/database; in a name or a password "
@@ -22,16 +23,18 @@ _MOST_PORT = 65_535
 def store_url(text: str) -> str:
     """The address with the one name of its engine. ValueError, which shows nothing of it, if nobody can be there."""
     name, _, rest = text.partition("://")
-    engine = _ALSO.get(name, name)
-    if engine not in ENGINES:
+    name = _ALSO.get(name, name)
+    if engine_of(name) not in ENGINES:
         raise ValueError(f"the address begins with none of {_EXAMPLES}")
     if not _readable(rest):
         raise ValueError(_WRITTEN)
-    return f"{engine}://{rest}"
+    return f"{name}://{rest}"
 
 
 def engine_of(url: str) -> str:
-    return url.partition("://")[0]
+    """What keeps the data at an address that `store_url` has read."""
+    name = url.partition("://")[0]
+    return _OVER_TLS.get(name, name)
 
 
 def _readable(rest: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tallystick.core.errors import ConfigError
-from tallystick.core.mysql_urls import mysql_servers
+from tallystick.core.mysql_urls import WrongOption, mysql_servers
 from tallystick.store.shared.connections import Connections
 from tallystick.store.shared.definitions import table_statements
 from tallystick.store.shared.mysql_session import MysqlError, MysqlSession, Rows
@@ -22,6 +22,8 @@ class MysqlLink:
     def __init__(self, url: str) -> None:
         try:
             self._logins = mysql_servers(url)
+        except WrongOption as wrong:
+            raise ConfigError(f"store: {wrong}", field="store") from None
         except ValueError:  # without its cause, which may show a part of the password
             raise ConfigError("store: not a valid address of a MySQL server", field="store") from None
         self._connections: Connections[MysqlSession] = Connections(self._connect)
