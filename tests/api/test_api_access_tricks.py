@@ -85,6 +85,12 @@ def test_a_name_that_begins_rightly_is_not_another_one(broker: BrokerProcess, na
     assert status(broker, f"/v1/topics/{name}", NARROW.headers) in (400, 403, 404)
 
 
+@pytest.mark.parametrize("path", ["topics/{}", "groups/{}", "ledger/{}", "transactions/{}", "call-topics/{}"])
+def test_what_is_no_name_is_told_so_and_not_looked_for_in_grants(broker: BrokerProcess, path: str) -> None:
+    for name in ("open." + "x" * 200, "-" * 5_000, "open.a%20b"):
+        assert status(broker, f"/v1/{path.format(name)}", NARROW.headers) == 400
+
+
 def test_the_plain_path_and_the_absolute_form_are_for_those_who_may(broker: BrokerProcess) -> None:
     """A negative control: it is not the spelling alone that is refused above."""
     path = "/v1/topics/open.one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import time
 from typing import get_args
 
 import msgspec
@@ -32,6 +33,36 @@ def test_every_role_has_permissions_that_exist() -> None:
 @given(NAMES.filter(lambda pattern: "**" not in pattern), st.text("ab.-_1", min_size=1, max_size=8))
 def test_a_star_stands_for_any_characters_and_nothing_else_has_a_meaning(pattern: str, name: str) -> None:
     assert covers((pattern,), name) == fnmatch.fnmatchcase(name, pattern)
+
+
+PATTERNS = st.lists(st.text("ab*", min_size=1, max_size=9), min_size=1, max_size=4).map(tuple)
+
+
+@given(PATTERNS, st.text("ab", min_size=1, max_size=12))
+def test_of_several_patterns_one_is_enough(patterns: tuple[str, ...], name: str) -> None:
+    assert covers(patterns, name) == any(fits(pattern, name) for pattern in patterns)
+
+
+def fits(pattern: str, name: str) -> bool:
+    """Slow and plain."""
+    if not pattern or not name:
+        return set(pattern) <= {"*"} and not name
+    if pattern[0] == "*":
+        return fits(pattern[1:], name) or fits(pattern, name[1:])
+    return pattern[0] == name[0] and fits(pattern[1:], name[1:])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [("*a*a*a*a*a*a*b", "a" * 127), ("*-*-orders", "-" * 60_000), ("*-*-*-*-*-x*", "-" * 60_000)],
+)
+def test_no_name_takes_long_whatever_the_pattern(pattern: str, name: str) -> None:
+    """Names come from those who are to be refused."""
+    began = time.process_time()
+    for _ in range(20):
+        assert not covers((pattern,), name)
+        assert not covers_host((pattern,), name, 80)
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("name", ["orders\n", "xorders", "ordersx", "Orders", "", "orders.eu\nx"])

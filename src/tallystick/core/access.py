@@ -6,10 +6,9 @@ found to be, with the grants that follow from it. Whatever no grant covers is re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta, Struct
 
@@ -195,19 +194,57 @@ def _permissions(roles: tuple[str, ...]) -> frozenset[Permission]:
 
 def covers(patterns: tuple[str, ...], name: str) -> bool:
     """Whether one of the patterns is the name, or stands for it."""
-    return patterns == EVERY or name in patterns or _compiled(patterns).match(name) is not None
+    return patterns == EVERY or name in patterns or _globs(patterns).cover(name)
 
 
 def covers_host(patterns: tuple[str, ...], host: str, port: int) -> bool:
     """A pattern without a port stands for every port."""
     if patterns == EVERY:
         return True
-    shown = f"[{host}]" if ":" in host else host
-    compiled = _compiled(tuple(pattern.lower() for pattern in patterns))
-    return any(compiled.match(name) for name in (shown.lower(), f"{shown}:{port}".lower()))
+    shown, globs = (f"[{host}]" if ":" in host else host).lower(), _globs_of_hosts(patterns)
+    return globs.cover(shown) or globs.cover(f"{shown}:{port}")
+
+
+class _Globs(NamedTuple):
+    """Patterns, taken apart at their stars. Names come from requests, so what is done with one takes no longer than to
+    look through it once for each piece: no way to fit is tried twice."""
+
+    exact: frozenset[str]
+    prefixes: tuple[str, ...]  # of those whose only star is their end
+    others: tuple[tuple[str, ...], ...]
+
+    def cover(self, name: str) -> bool:
+        if name.startswith(self.prefixes) or name in self.exact:
+            return True
+        for pieces in self.others:  # noqa: SIM110 - a generator costs more than the rest
+            if _fits(name, pieces):
+                return True
+        return False
+
+
+def _fits(name: str, pieces: tuple[str, ...]) -> bool:
+    """Whether these follow each other in a name that begins with the first and ends with the last. Where a piece is
+    found first it leaves the most room for the next, so nothing else need be tried."""
+    first, last = pieces[0], pieces[-1]
+    at, end = len(first), len(name) - len(last)
+    if at > end or not name.startswith(first) or not name.endswith(last):
+        return False
+    for piece in pieces[1:-1]:
+        at = name.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return True
 
 
 @lru_cache(maxsize=4_096)
-def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    each = (".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns)
-    return re.compile(rf"(?:{'|'.join(each)})\Z", re.DOTALL)
+def _globs(patterns: tuple[str, ...]) -> _Globs:
+    each = [tuple(pattern.split("*")) for pattern in patterns]
+    prefixes = tuple(pieces[0] for pieces in each if len(pieces) == 2 and not pieces[1])
+    others = tuple(pieces for pieces in each if len(pieces) > 2 or (len(pieces) == 2 and pieces[1]))
+    return _Globs(frozenset(pieces[0] for pieces in each if len(pieces) == 1), prefixes, others)
+
+
+@lru_cache(maxsize=4_096)
+def _globs_of_hosts(patterns: tuple[str, ...]) -> _Globs:
+    return _globs(tuple(pattern.lower() for pattern in patterns))

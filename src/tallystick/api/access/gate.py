@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from tallystick.api.access.browsers import refuse_other_sites
@@ -13,7 +13,14 @@ from tallystick.broker.caller import Caller, nobody
 from tallystick.broker.door import BrokerDoor
 from tallystick.core.access import Evidence
 from tallystick.core.errors import Forbidden, Unauthenticated
+from tallystick.core.names import check_app, check_gid, check_name
 
+_CHECKS: Mapping[str, Callable[[str, str], str]] = {
+    "topic": check_name,
+    "group": check_name,
+    "app": check_app,
+    "gid": check_gid,
+}
 _traffic = Traffic()  # of this process, whatever its callers ask of which of its stores
 
 
@@ -78,11 +85,14 @@ def needs_of(route: str) -> Needs:
 
 
 def check(needs: Needs, caller: Caller, given: Mapping[str, str]) -> None:
-    """Raises `Forbidden` if a route is not for this caller, or not what its path names."""
+    """Raises `Forbidden` if a route is not for this caller, or not what its path names; `InvalidRequest` if that is no
+    name."""
     if needs.whom == "peer":
         raise Forbidden("only the brokers of a cluster ask each other for this")
     if needs.whom == "some":
         touches = given.get(needs.touches)
+        if touches is not None:
+            _CHECKS[needs.touches](touches, needs.touches)  # what is no name need not be looked for in grants
         topic = touches if needs.touches == "topic" else None
         group = touches if needs.touches in ("group", "app") else None
         caller.need(*needs.permissions, topic=topic, group=group)
