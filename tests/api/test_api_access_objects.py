@@ -42,6 +42,13 @@ def ask(client: RawClient, who: Token, method: str, path: str, content: Any = No
     return client.request(method, path, body, who.headers)
 
 
+def made(client: RawClient, name: str, *grants: dict[str, Any]) -> Token:
+    """A token with several grants."""
+    answer = ask(client, ADMIN, "POST", "/v1/tokens", {"name": name, "grants": list(grants)})
+    assert answer.status == 201, answer
+    return Token(answer.json()["token"], {})
+
+
 def prepare(client: RawClient, who: Token, gid: str, group: str, **more: Any) -> None:
     content = {"gid": gid, "group": group, "messages": [{"topic": f"{group}.orders", "value": gid}], **more}
     answer = ask(client, who, "POST", "/v1/transactions", content)
@@ -100,6 +107,35 @@ def test_a_transaction_of_another_group_is_not_there(client: RawClient) -> None:
     hidden = ask(client, BANK, "GET", "/v1/transactions/seen").problem()
     assert hidden.detail.replace("seen", "never-was") == nothing.detail
     assert ask(client, BANK, "GET", "/api/dtmsvr/query?gid=seen").json()["transaction"] is None
+
+
+def test_whoever_consumes_for_every_group_sees_no_transactions_of_others(client: RawClient) -> None:
+    some = (
+        {"roles": ["producer"], "topics": ["shop.*"], "groups": ["shop"]},
+        {"roles": ["consumer"], "topics": ["shop.*"]},
+    )
+    both = made(client, "sells-and-consumes", *some)
+    prepare(client, BANK, "payroll", "bank")
+    prepare(client, SHOP, "sale", "shop", calls=[{"url": CALLED}])
+    for path in ("", "/calls", "/calls?wait_ms=1"):
+        assert ask(client, both, "GET", f"/v1/transactions/payroll{path}").status == 404
+        assert ask(client, both, "GET", f"/v1/transactions/sale{path}").status == 200
+    assert ask(client, both, "GET", "/api/dtmsvr/query?gid=payroll").json()["transaction"] is None
+
+
+def test_what_is_nobodys_is_listed_for_those_who_see_every_group(client: RawClient) -> None:
+    """Whoever produces may ask about it by its gid, but is not told the gid."""
+    some = (
+        {"roles": ["reader"], "groups": ["shop"]},
+        {"roles": ["producer"], "topics": ["shop.*"], "groups": ["shop"]},
+    )
+    limited = made(client, "reads-and-produces", *some)
+    sent = {"gid": "sent-by-nobody", "calls": [{"url": CALLED}]}  # dtm's list has what has calls
+    assert ask(client, ADMIN, "POST", "/v1/messages", sent).status == 201
+    for path in ("/v1/transactions", "/api/dtmsvr/all?limit=1000"):
+        assert b"sent-by-nobody" not in ask(client, limited, "GET", path).body
+        assert b"sent-by-nobody" in ask(client, OPERATOR, "GET", path).body
+    assert ask(client, limited, "GET", "/v1/transactions/sent-by-nobody").status == 200
 
 
 def test_lists_have_only_what_may_be_seen(client: RawClient) -> None:
@@ -210,6 +246,21 @@ def test_groups_receive_from_topics_that_were_granted(client: RawClient) -> None
     assert b"bank" not in shown.body
 
 
+def test_how_far_a_group_is_on_a_topic_is_shown_by_a_grant_for_both(client: RawClient) -> None:
+    """That one covers the group and another one the topic is not enough."""
+    for who, group in ((SHOP, "shop"), (BANK, "bank")):
+        consume(client, who, group)
+    crossed = ({"topics": ["shop.*"], "groups": ["bank"]}, {"topics": ["bank.*"], "groups": ["shop"]})
+    for number, roles in enumerate((["consumer"], ["reader"], ["operator"])):
+        other = made(client, f"crossed-{number}", *({"roles": roles, **one} for one in crossed))
+        assert ask(client, other, "GET", "/v1/groups").json()["groups"] == []
+        for group in ("shop", "bank"):
+            assert ask(client, other, "GET", f"/v1/groups/{group}").json()["groups"] == []
+            assert ask(client, other, "GET", f"/v1/groups/{group}/offsets?topic={group}.q").status == 403
+    producer = made(client, "sees-topics", {"roles": ["producer"]}, {"roles": ["consumer"], "groups": ["nobodys"]})
+    assert ask(client, producer, "GET", "/v1/groups").json()["groups"] == []
+
+
 # --- tables and ledger ---------------------------------------------------------------------------------------------
 
 
@@ -244,6 +295,8 @@ def test_the_ledger_is_kept_by_application(client: RawClient) -> None:
     assert ask(client, SHOP_READER, "GET", "/v1/ledger/bank.job").status == 403
     assert [one["app"] for one in ask(client, SHOP_READER, "GET", "/v1/ledger").json()["apps"]] == ["shop.job"]
     assert ask(client, SHOP_OPERATOR, "DELETE", "/v1/ledger/bank.job").status == 403
+    mixed = made(client, "asks-of-all", {"roles": ["consumer", "check-back"]}, {"roles": ["producer"], "groups": ["x"]})
+    assert ask(client, mixed, "GET", "/v1/ledger").json()["apps"] == []
 
 
 # --- parts, which belong to nobody ---------------------------------------------------------------------------------

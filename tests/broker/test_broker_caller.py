@@ -13,7 +13,7 @@ from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import Forbidden
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Ack, Check, Commit, Prepare, Renew, Rollback, Send
-from tallystick.store.protocol import ClaimChecks, DropToken, Guarded, PutToken, Receive, TokenRecord
+from tallystick.store.protocol import ClaimChecks, DropToken, Guarded, HurryAll, PutToken, Receive, TokenRecord
 
 GROUPS, TOPICS = ("shop", "bank", "Ack", "orders"), ("orders", "bills", "shop", "Ack")
 GRANTS = [
@@ -86,7 +86,18 @@ def test_only_operations_on_transactions_are_guarded_and_only_for_some_groups() 
     assert some.guarded(ops) == [Guarded(ops[0], ("shop", "shop.*")), ops[1]]
 
 
-@pytest.mark.parametrize("less", [{"topics": ("orders",)}, {"groups": ("shop", "*x")}, {"hosts": ("*.internal",)}])
+@pytest.mark.parametrize(
+    "less",
+    [
+        {"topics": ("orders",)},
+        {"groups": ("shop", "*x")},
+        {"hosts": ("*.internal",)},
+        {"hosts": ("*:0",)},
+        {"hosts": ("*:443",)},
+        {"topics": ("**",)},
+        {"groups": ("***",)},
+    ],
+)
 def test_an_admin_of_something_makes_no_tokens(less: dict[str, tuple[str, ...]]) -> None:
     """Or it would give itself everything."""
     record = TokenRecord("more", "i", "d", (Grant(("admin",)),), 0)
@@ -98,6 +109,30 @@ def test_an_admin_of_something_makes_no_tokens(less: dict[str, tuple[str, ...]])
     everything.may_see("tokens")
     with pytest.raises(Forbidden):
         some.may_see("tokens")
+
+
+def test_to_administer_here_and_there_is_not_to_administer_everything() -> None:
+    """One grant must cover all: two of half each are not one of everything."""
+    grants = (Grant(("admin",), topics=("orders",)), Grant(("admin",), groups=("shop",)))
+    halves = KnownCaller(Identity("x", "token", grants))
+    assert not allowed(halves, DropToken("more"))
+    for look in ("tokens", "metrics", "audit"):
+        with pytest.raises(Forbidden):
+            halves.may_see(look)
+
+
+@pytest.mark.parametrize("pattern", ["**", "*-*", "*:*", "?"])
+def test_what_is_of_every_group_is_for_no_pattern_that_a_star_would_fit(pattern: str) -> None:
+    some = KnownCaller(Identity("x", "token", (Grant(("admin",), groups=(pattern,)),)))
+    every = KnownCaller(Identity("x", "token", (Grant(("admin",), groups=("shop", "*")),)))
+    assert not allowed(some, HurryAll(0, 1))
+    assert allowed(every, HurryAll(0, 1))
+    for look, *names in (("calls",), ("call hosts",), ("whole table", "op"), ("metrics",), ("audit",)):
+        every.may_see(look, *names)
+        with pytest.raises(Forbidden, match="every group"):
+            some.may_see(look, *names)
+    assert not some.sees_every_row
+    assert every.sees_every_row
 
 
 def test_another_identity_of_the_same_name_is_another_caller() -> None:

@@ -1,7 +1,7 @@
 """Who asks, and what they may: one rule for each operation, and one for each kind of look.
 
 The door asks before it does or shows anything. What is only known once the store has looked (whose transaction a gid
-is) is asked with the operation itself (`guarded`), or of what was found (`sees_group`, `sees_topic`).
+is) is asked with the operation itself (`guarded`), or of what was found (`sees_transactions_of`, `sees_topic`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tallystick.core.access import EVERY, Identity, Permission
+from tallystick.core.access import EVERY, Identity, NamedKind, Permission
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import Forbidden
 from tallystick.core.ops import (
@@ -52,15 +52,18 @@ from tallystick.store.protocol import (
 
 OPEN = Identity("anybody", "open", ())
 MOST_KEPT = 1_000
-_SEE_GROUP: tuple[Permission, ...] = ("produce", "consume", "check-back", "read", "operate")
+_SEE_TRANSACTION: tuple[Permission, ...] = ("produce", "check-back", "read", "operate")
+_SEE_CONSUMERS: tuple[Permission, ...] = ("consume", "read", "operate")
+_SEE_APP: tuple[Permission, ...] = ("produce", "read", "operate")
 _SEE_TOPIC: tuple[Permission, ...] = ("produce", "consume", "read", "operate", "admin")
+_SEE_EVERYTHING: tuple[Permission, ...] = ("read", "operate", "admin")
 _SEE_CALL_TOPIC: tuple[Permission, ...] = ("call", "read", "operate", "admin")
 
 
 class Caller:
     """Somebody who asks. This one may do and see everything: access control is off."""
 
-    sees_every_group = sees_every_row = sees_nobodys = True
+    sees_every_transaction = sees_every_row = sees_nobodys = True
 
     def __init__(self, identity: Identity = OPEN, source: str = "") -> None:
         self.identity, self.source = identity, source
@@ -84,8 +87,16 @@ class Caller:
         """The operations as they are to be carried out for this caller."""
         return ops
 
-    def sees_group(self, group: str) -> bool:
-        """Whether what belongs to this producer or consumer group may be shown."""
+    def sees_transactions_of(self, group: str) -> bool:
+        """Whether the transactions of this producer group may be shown."""
+        return True
+
+    def sees_consumers(self, group: str, topic: str) -> bool:
+        """Whether it may be shown how far this consumer group is on this topic."""
+        return True
+
+    def sees_app(self, app: str) -> bool:
+        """Whether this application may be shown in the list of the ledger."""
         return True
 
     def sees_topic(self, topic: str) -> bool:
@@ -114,11 +125,9 @@ class KnownCaller(Caller):
         self._done: set[Any] = set()
         self._guards = _guards_of(identity)
         self._produces = identity.topics_for("produce")
-        self.sees_every_group = identity.groups_for(*_SEE_GROUP) == EVERY
+        self.sees_every_transaction = identity.groups_for(*_SEE_TRANSACTION) == EVERY
         self.sees_nobodys = identity.allows("produce")
-        self.sees_every_row = any(
-            grant.has("read") and grant.topics == grant.groups == EVERY for grant in identity.grants
-        )
+        self.sees_every_row = identity.allows_every("read", "topics", "groups")
 
     def may_do(self, ops: Sequence[StoreOp]) -> None:
         done = self._done
@@ -151,8 +160,14 @@ class KnownCaller(Caller):
         topics = self._produces if type(op) in _WITH_PARTS and getattr(op, "parts", True) else EVERY
         return op if groups == topics == EVERY else Guarded(op, groups, topics)
 
-    def sees_group(self, group: str) -> bool:
-        return self.sees_every_group or self._has(_SEE_GROUP, None, group, None)
+    def sees_transactions_of(self, group: str) -> bool:
+        return self.sees_every_transaction or self._has(_SEE_TRANSACTION, None, group, None)
+
+    def sees_consumers(self, group: str, topic: str) -> bool:
+        return self._has(_SEE_CONSUMERS, topic, group, None)
+
+    def sees_app(self, app: str) -> bool:
+        return self._has(_SEE_APP, None, app, None)
 
     def sees_topic(self, topic: str) -> bool:
         return self._has(_SEE_TOPIC, topic, None, None)
@@ -174,8 +189,18 @@ class KnownCaller(Caller):
             return
         on = [f"{kind} {name!r}" for kind, name in (("topic", topic), ("group", group)) if name is not None]
         on += [] if host is None else [f"host {host[0]}:{host[1]}"]
-        about = f" on {', '.join(on)}" if on else ""
-        raise Forbidden(f"{self.identity.name} may not {' or '.join(permissions)}{about}; an admin can give it that")
+        raise Forbidden(self._lacking(permissions, ", ".join(on)))
+
+    def need_every(self, permissions: tuple[Permission, ...], *kinds: NamedKind) -> None:
+        """Raises unless one of these permissions covers all there are of these kinds. A pattern that a name such as
+        `*` would fit does not."""
+        if not any(self.identity.allows_every(one, *kinds) for one in permissions):
+            on = " and ".join(f"every {kind[:-1]}" for kind in kinds)
+            raise Forbidden(self._lacking(permissions, on))
+
+    def _lacking(self, permissions: tuple[Permission, ...], on: str) -> str:
+        about = f" on {on}" if on else ""
+        return f"{self.identity.name} may not {' or '.join(permissions)}{about}; an admin can give it that"
 
     def _has(
         self, permissions: tuple[Permission, ...], topic: str | None, group: str | None, host: tuple[str, int] | None
@@ -277,7 +302,7 @@ def _answer(caller: KnownCaller, op: AnswerChecks) -> None:
 
 def _admin_of_all(caller: KnownCaller) -> None:
     """Whoever makes tokens could give itself what it has not: so that is for those who have everything."""
-    caller.need("admin", topic="*", group="*", host=("*", 0))
+    caller.need_every(("admin",), "topics", "groups", "hosts")
 
 
 _RULES: dict[type, Callable[[KnownCaller, Any], None]] = {
@@ -298,7 +323,7 @@ _RULES: dict[type, Callable[[KnownCaller, Any], None]] = {
     OperatorResolve: lambda caller, op: caller.need("operate"),
     Resume: lambda caller, op: caller.need("operate"),
     Hurry: lambda caller, op: caller.need("operate"),
-    HurryAll: lambda caller, op: caller.need("operate", group="*"),
+    HurryAll: lambda caller, op: caller.need_every(("operate",), "groups"),
     ResumeCalls: lambda caller, op: caller.need("operate"),
     StopCalls: lambda caller, op: caller.need("operate"),
     ResetGroup: lambda caller, op: caller.need("operate", topic=op.topic, group=op.group),
@@ -361,7 +386,7 @@ def _guards_of(identity: Identity) -> dict[type, tuple[str, ...]]:
 def _see_topic(caller: KnownCaller, *names: str) -> None:
     """That it is there, and how far it goes. Lists are shortened to what may be seen."""
     for name in names:
-        caller.need("produce", "consume", "read", "operate", "admin", topic=name)
+        caller.need(*_SEE_TOPIC, topic=name)
 
 
 def _see_messages(caller: KnownCaller, topic: str) -> None:
@@ -369,30 +394,30 @@ def _see_messages(caller: KnownCaller, topic: str) -> None:
 
 
 def _see_group(caller: KnownCaller, group: str | None = None, topic: str | None = None) -> None:
-    caller.need("consume", "read", "operate", topic=topic, group=group)
+    caller.need(*_SEE_CONSUMERS, topic=topic, group=group)
 
 
 def _see_everything(caller: KnownCaller, *_: str) -> None:
     """What cannot be told apart by groups is for those who may see all of them."""
-    caller.need("read", "operate", "admin", group="*")
+    caller.need_every(_SEE_EVERYTHING, "groups")
 
 
 _LOOKS: dict[str, Callable[..., None]] = {
-    "transaction": lambda caller, gid: caller.need("produce", "check-back", "read", "operate"),
+    "transaction": lambda caller, gid: caller.need(*_SEE_TRANSACTION),
     "transactions": lambda caller, *group: caller.need("read", "operate", group=group[0] if group else None),
     "calls": _see_everything,
-    "call topics": lambda caller: caller.need("call", "read", "operate", "admin"),
+    "call topics": lambda caller: caller.need(*_SEE_CALL_TOPIC),
     "call hosts": _see_everything,
     "group": _see_group,
-    "ledger": lambda caller, *app: caller.need("produce", "read", "operate", group=app[0] if app else None),
+    "ledger": lambda caller, *app: caller.need(*_SEE_APP, group=app[0] if app else None),
     "table": lambda caller, table: caller.need("read"),
     # One whose rows say nothing of whose they are.
-    "whole table": lambda caller, table: caller.need("read", group="*"),
+    "whole table": lambda caller, table: caller.need_every(("read",), "groups"),
     "broker": lambda caller: None,
-    "metrics": lambda caller: caller.need("read", "operate", "admin", topic="*", group="*"),
+    "metrics": lambda caller: caller.need_every(_SEE_EVERYTHING, "topics", "groups"),
     "topic": _see_topic,
     "messages": _see_messages,
     "checks": lambda caller, group: caller.need("check-back", group=group),
     "tokens": lambda caller: _admin_of_all(caller),
-    "audit": lambda caller, *_: caller.need("operate", "admin", topic="*", group="*"),
+    "audit": lambda caller, *_: caller.need_every(("operate", "admin"), "topics", "groups"),
 }

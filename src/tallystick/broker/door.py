@@ -192,14 +192,20 @@ class BrokerDoor(AccessWays):
         return _known(self._shown(view), gid)
 
     def _shown(self, view: TransactionView | None) -> TransactionView | None:
-        """A transaction that was found, unless it is of a group that is not for this caller's eyes. One without a group
-        was sent, or rolled back before it was prepared: whoever produces, and knows its gid, may ask about it."""
+        """A transaction that was found by its gid, unless it is of a group that is not for this caller's eyes. One
+        without a group was sent, or rolled back before it was prepared: whoever produces, and knows its gid, may ask
+        about it."""
         if view is None or (not view.group and self._caller.sees_nobodys):
             return view
-        return view if self._caller.sees_group(view.group) else None
+        return view if self._caller.sees_transactions_of(view.group) else None
+
+    def _listed(self, found: Iterable[TransactionView]) -> list[TransactionView]:
+        """Those of a list that are for this caller's eyes. One without a group is nobody's own, and whoever looks
+        through a list does not know its gid."""
+        return [view for view in found if self._caller.sees_transactions_of(view.group)]
 
     def _sees(self, store: Store, gid: str) -> bool:
-        return self._caller.sees_every_group or self._shown(store.transaction(gid)) is not None
+        return self._caller.sees_every_transaction or self._shown(store.transaction(gid)) is not None
 
     def _given_back(self, receipts: list[str]) -> None:
         """A message is visible again sooner than its lease said, or the next one of its key is free: those who
@@ -309,7 +315,7 @@ class BrokerDoor(AccessWays):
     ) -> TransactionPage:
         names = () if group is None else (group,)
         found, following = await self._see(lambda store: store.scan(state, group, after, limit), "transactions", *names)
-        return TransactionPage([view for view in found if self._shown(view) is not None], following)
+        return TransactionPage(self._listed(found), following)
 
     async def whole(self, gid: str, most_bytes: int = 0) -> Whole | None:
         """A transaction with its calls. Bodies beyond `most_bytes` together are left out, as empty ones."""
@@ -325,7 +331,7 @@ class BrokerDoor(AccessWays):
 
         def see(store: Store) -> tuple[list[Whole], str | None]:
             found, following = store.scan(state, None, after, limit)
-            views = [view for view in found if self._shown(view) is not None]
+            views = self._listed(found)
             return [Whole(view, store.calls(view.gid) if view.calls else None) for view in views], following
 
         return await self._see(see, "transactions")
@@ -353,8 +359,7 @@ class BrokerDoor(AccessWays):
     async def groups(self, group: str | None = None) -> list[GroupView]:
         names = () if group is None else (group,)
         found = await self._see(lambda store: store.groups(group), "group", *names)
-        sees = self._caller
-        return [view for view in found if sees.sees_group(view.group) and sees.sees_topic(view.topic)]
+        return [view for view in found if self._caller.sees_consumers(view.group, view.topic)]
 
     async def stored_offsets(self, group: str, topic: str) -> GroupView:
         return await self._see(lambda store: store.stored_offsets(group, topic), "group", group, topic)
@@ -367,7 +372,7 @@ class BrokerDoor(AccessWays):
 
     async def ledgers(self, after: str, limit: int) -> list[LedgerView]:
         found = await self._see(lambda store: store.ledgers(after, limit), "ledger")
-        return [view for view in found if self._caller.sees_group(view.app)]
+        return [view for view in found if self._caller.sees_app(view.app)]
 
     async def splits(self, table: TableName, state: str | None, most: int) -> list[Split]:
         what = TABLE_LOOKS.get(table, "table")
@@ -503,7 +508,7 @@ class BrokerDoor(AccessWays):
     async def wait_for_calls(self, gid: str, seconds: float) -> CallsView:
         """A transaction's calls, once each that could be tried has been, or when the time is up."""
         self._caller.may_see("transaction", gid)
-        if not self._caller.sees_every_group and not await self._look(lambda store: self._sees(store, gid)):
+        if not self._caller.sees_every_transaction and not await self._look(lambda store: self._sees(store, gid)):
             raise _without_calls(gid)
         return await self._broker.calls.wait(gid, seconds)
 

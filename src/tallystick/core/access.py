@@ -25,6 +25,7 @@ ROLES: dict[str, frozenset[Permission]] = {
 }
 """What people give to somebody. A permission by itself is a role, too."""
 
+NamedKind = Literal["topics", "groups", "hosts"]
 IdentityKind = Literal["open", "token", "static", "jwt", "certificate", "address", "broker"]
 Role = Literal[
     "producer",
@@ -171,6 +172,13 @@ class Identity(Struct, frozen=True, omit_defaults=True):
             and (group is None or covers(grant.groups, group))
             and (host is None or covers_host(grant.hosts, *host))
             for grant in self.grants
+        )
+
+    def allows_every(self, permission: Permission, *kinds: NamedKind) -> bool:
+        """Whether one of the grants has the permission on all there are of each of these kinds, whatever their names
+        may be. No pattern but `*` alone says that."""
+        return any(
+            grant.has(permission) and all("*" in getattr(grant, kind) for kind in kinds) for grant in self.grants
         )
 
     def topics_for(self, permission: Permission) -> tuple[str, ...]:
