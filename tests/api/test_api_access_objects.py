@@ -330,6 +330,19 @@ def test_a_part_that_somebody_else_began_is_not_committed_unawares(client: RawCl
     assert ask(client, SHOP, "POST", "/v1/ledger/shop/9", claimed).status == 403
 
 
+def test_a_group_claims_no_part_for_topics_of_another_grant(client: RawClient) -> None:
+    """Who produces orders for the shop and bills for the bank sends no bills in the shop's name."""
+    grants = ({"topics": [f"{name}.*"], "groups": [name]} for name in ("shop", "bank"))
+    both = made(client, "two-producers", *({"roles": ["producer"], **one} for one in grants))
+    assert put_part(client, both, "banks-part", "bank.orders") == 201
+    claimed = {"parts": [{"part": "banks-part", "count": 1}]}
+    for group in ("shop", "bank"):
+        prepare(client, both, f"claims-{group}", group)
+    assert ask(client, both, "POST", "/v1/transactions/claims-shop/commit", claimed).status == 403
+    assert ask(client, both, "POST", "/v1/ledger/shop/77", claimed).status == 403
+    assert ask(client, both, "POST", "/v1/transactions/claims-bank/commit", claimed).status == 200
+
+
 # --- what an attack has shown ---------------------------------------------------------------------------------------
 
 

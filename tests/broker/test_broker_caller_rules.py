@@ -82,7 +82,7 @@ OF_THE_STORE: dict[type, Callable[[Any], Any]] = {
         ),
         lambda op: Guarded(op, ("depot",)),
     ),
-    DropParts: lambda op: Guarded(op, ("*",), ("bills",)),
+    DropParts: lambda op: Guarded(op, ("*",), ((("depot",), ("bills",)),)),
 }
 INTERNAL = {
     protocol.ClaimChecks,
@@ -144,8 +144,19 @@ def test_whoever_names_parts_is_asked_for_their_topics() -> None:
     some = caller("producer", topics=("bills",))
     parts = [PartRef("p", 1)]
     for op in (Commit("t", parts), CommitBatch("shop", 1, "t", parts), Rollback("t", ["p"]), PreparePart("p", [])):
-        assert some.guarded([op]) == [Guarded(op, ("*",), ("bills",))]
+        assert some.guarded([op]) == [Guarded(op, ("*",), ((("*",), ("bills",)),))]
     assert some.guarded([Commit("t"), Rollback("t")]) == [Commit("t"), Rollback("t")]
+
+
+def test_groups_and_topics_of_several_grants_are_not_mixed() -> None:
+    pairs = ((("shop",), ("orders",)), (("bank",), ("bills",)))
+    grants = tuple(Grant(("producer",), topics, groups) for groups, topics in pairs)
+    some = KnownCaller(Identity("x", "token", grants))
+    claims = Commit("t", [PartRef("p", 1)])
+    assert some.guarded([claims, Commit("t")]) == [
+        Guarded(claims, ("shop", "bank"), pairs),
+        Guarded(Commit("t"), ("shop", "bank")),
+    ]
 
 
 def test_whoever_may_touch_every_group_is_not_guarded() -> None:

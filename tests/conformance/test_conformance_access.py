@@ -10,7 +10,16 @@ from test_conformance_tables import rows
 from tallystick.core.access import CallerLimits, Grant
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.limits import Limits
-from tallystick.core.ops import AnswerChecks, Commit, Rollback, Send
+from tallystick.core.ops import (
+    AnswerChecks,
+    Commit,
+    CommitBatch,
+    DropParts,
+    PartRef,
+    PreparePart,
+    Rollback,
+    Send,
+)
 from tallystick.core.token_records import TokenRecord
 from tallystick.core.wire import AuditLine
 from tallystick.store.protocol import (
@@ -175,6 +184,43 @@ def test_answers_for_other_groups_count_for_nothing_and_the_rest_is_taken(place:
     assert "yours" in refused.detail
     assert [place.view(gid).state for gid in ("mine", "yours", "resolved")] == ["committed", "prepared", "rolled_back"]
     assert not [event for event in place.made.events if event.kind == "conflict"]
+
+
+PAIRS = ((("shop",), ("orders",)), (("bank",), ("bills",)))
+
+
+def put_part(place: Place, topic: str) -> None:
+    place.do(PreparePart("p", [engines.message(topic=topic)]))
+
+
+@pytest.mark.parametrize(("group", "topic"), [("shop", "bills"), ("bank", "orders"), ("shop", "elsewhere")])
+def test_a_part_is_claimed_by_a_group_that_may_produce_what_it_holds(place: Place, group: str, topic: str) -> None:
+    put_part(place, topic)
+    place.do(prepare("t1", group=group))
+    claimed = [PartRef("p", 1)]
+    for op in (Commit("t1", claimed), Rollback("t1", ["p"]), CommitBatch(group, 1, "b", claimed)):
+        refused = place.refused(Guarded(op, ("shop", "bank"), PAIRS))
+        assert (refused.error, refused.field) == ("forbidden", "parts")
+    assert place.view("t1").state == "prepared"
+
+
+@pytest.mark.parametrize(("group", "topic"), [("shop", "orders"), ("bank", "bills")])
+def test_a_part_is_claimed_with_a_grant_for_both(place: Place, group: str, topic: str) -> None:
+    put_part(place, topic)
+    place.do(prepare("t1", group=group))
+    place.do(Guarded(Commit("t1", [PartRef("p", 1)]), ("shop", "bank"), PAIRS))
+    put_part(place, topic)
+    place.do(Guarded(CommitBatch(group, 1, "b", [PartRef("p", 1)]), ("*",), PAIRS))
+
+
+def test_a_part_that_no_group_claims_is_for_those_who_produce_what_it_holds(place: Place) -> None:
+    put_part(place, "elsewhere")
+    assert place.refused(Guarded(DropParts(["p"]), ("*",), PAIRS)).error == "forbidden"
+    assert place.refused(Guarded(PreparePart("p", [], index=1), ("*",), PAIRS)).error == "forbidden"
+    place.do(DropParts(["p"]))
+    for topic in ("orders", "bills"):
+        put_part(place, topic)
+        place.do(Guarded(DropParts(["p"]), ("*",), PAIRS))
 
 
 # --- the audit log -----------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class KnownCaller(Caller):
         self._allowed: set[tuple[Any, ...]] = set()
         self._done: set[Any] = set()
         self._guards = _guards_of(identity)
-        self._produces = identity.topics_for("produce")
+        self._produces = _produces_of(identity)
         self.sees_every_transaction = identity.groups_for(*_SEE_TRANSACTION) == EVERY
         self.sees_nobodys = identity.allows("produce")
         self.sees_every_row = identity.allows_every("read", "topics", "groups")
@@ -151,14 +151,14 @@ class KnownCaller(Caller):
         _LOOKS[what](self, *names)
 
     def guarded(self, ops: Sequence[Any]) -> Sequence[Any]:
-        if not self._guards and self._produces == EVERY:
+        if not self._guards and self._produces is None:
             return ops
         return [self._guarded(op) for op in ops]
 
     def _guarded(self, op: Any) -> Any:
         groups = self._guards.get(type(op), EVERY)
-        topics = self._produces if type(op) in _WITH_PARTS and getattr(op, "parts", True) else EVERY
-        return op if groups == topics == EVERY else Guarded(op, groups, topics)
+        produces = self._produces if type(op) in _WITH_PARTS and getattr(op, "parts", True) else None
+        return op if groups == EVERY and produces is None else Guarded(op, groups, produces)
 
     def sees_transactions_of(self, group: str) -> bool:
         return self.sees_every_transaction or self._has(_SEE_TRANSACTION, None, group, None)
@@ -378,6 +378,14 @@ def _guards_of(identity: Identity) -> dict[type, tuple[str, ...]]:
     groups = {kind: identity.groups_for(permission) for kind, permission in _GUARDED.items()}
     # Without any, the operation is refused before.
     return {kind: patterns for kind, patterns in groups.items() if patterns and patterns != EVERY}
+
+
+def _produces_of(identity: Identity) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] | None:
+    """The groups and topics for which somebody produces, by its grants; None if groups alone decide."""
+    pairs = tuple((grant.groups, grant.topics) for grant in identity.grants if grant.has("produce"))
+    if not pairs or all(topics == EVERY for _, topics in pairs) or (EVERY, EVERY) in pairs:
+        return None  # without any, the operation is refused before
+    return pairs
 
 
 # --- looks ---------------------------------------------------------------------------------------------------------

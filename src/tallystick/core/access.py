@@ -181,10 +181,6 @@ class Identity(Struct, frozen=True, omit_defaults=True):
             grant.has(permission) and all("*" in getattr(grant, kind) for kind in kinds) for grant in self.grants
         )
 
-    def topics_for(self, permission: Permission) -> tuple[str, ...]:
-        """The patterns of topics on which it has this one."""
-        return _joined(grant.topics for grant in self.grants if grant.has(permission))
-
     def groups_for(self, *permissions: Permission) -> tuple[str, ...]:
         """The patterns of groups on which it has one of these."""
         return _joined(grant.groups for grant in self.grants if any(map(grant.has, permissions)))

@@ -12,7 +12,6 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from tallystick.core.access import EVERY
 from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, CallsView, CallTopicView, CallView, OutgoingCall
 from tallystick.core.durations import DAY_MS
@@ -275,12 +274,13 @@ BrokerOp = (
 
 class Guarded(Struct):
     """An operation on a transaction for somebody who may touch those of some producer groups only, by patterns. On one
-    of another group it is refused; one that is not known belongs to nobody yet. The same for parts: all that they hold
-    must be for these topics."""
+    of another group it is refused; one that is not known belongs to nobody yet. Parts belong to nobody, but each topic
+    that they hold messages for must be one that somebody may produce to: `produces` has pairs of groups and topics, by
+    patterns, one of which covers the topic together with the transaction's group. None: to all that groups cover."""
 
     op: ClientOp | PrepareColumns | BrokerOp
     groups: tuple[str, ...]
-    topics: tuple[str, ...] = EVERY
+    produces: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] | None = None
 
 
 class Audited(Struct):

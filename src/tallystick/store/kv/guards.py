@@ -3,10 +3,10 @@ store alone knows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tallystick.core.access import EVERY, covers
+from tallystick.core.access import covers
 from tallystick.core.errors import Forbidden
 from tallystick.core.ops import AnswerChecks, ClientOp, Commit, PartRef, PrepareColumns, PreparePart, Rollback
 from tallystick.core.transaction import Record, Resolved
@@ -22,17 +22,22 @@ def guarded(batch: Batch, op: Guarded, handlers: Mapping[type, Callable[[Batch, 
     record = None if gid is None else batch.transaction(gid)
     if record is not None and not _may_touch(op.op, record, op.groups):
         raise Forbidden(f"transaction {gid} belongs to another group", field="gid")
-    if op.topics != EVERY:
-        _check_parts(batch, op.op, op.topics)
+    if op.produces is not None:
+        _check_parts(batch, op.op, record.group if record is not None else getattr(op.op, "app", ""), op.produces)
     return handlers[type(op.op)](batch, op.op)
 
 
-def _check_parts(batch: Batch, op: Any, topics: tuple[str, ...]) -> None:
-    """Parts belong to nobody, but whoever publishes, drops or adds to one may do that with all it holds."""
+def _check_parts(
+    batch: Batch, op: Any, group: str, produces: Sequence[tuple[tuple[str, ...], tuple[str, ...]]]
+) -> None:
+    """Whoever publishes, drops or adds to a part may do that with all it holds, in the name of this group if there is
+    one."""
+    allowed = [topics for groups, topics in produces if not group or covers(groups, group)]
     for part in _parts_of(op):
-        foreign = sorted(topic for topic in parts.topics_of(batch, part) if not covers(topics, topic))
-        if foreign:
-            raise Forbidden(f"part {part} holds messages for topics that are not yours to produce to", field="parts")
+        if not all(any(covers(topics, topic) for topics in allowed) for topic in parts.topics_of(batch, part)):
+            named = f" for group {group}" if group else ""
+            detail = f"part {part} holds messages for topics that are not yours to produce to{named}"
+            raise Forbidden(detail, field="parts")
 
 
 def _parts_of(op: Any) -> list[str]:
