@@ -229,11 +229,27 @@ def test_a_receipt_is_settled_by_its_group(client: RawClient) -> None:
     held = ask(client, BANK, "POST", "/v1/groups/bank/receive", {"topic": "bank.q"}).json()["deliveries"]
     receipts = {"receipts": [held[0]["receipt"]]}
     for way, more in (("ack", {}), ("nack", {}), ("renew", {"invisible_ms": 1_000})):
-        assert ask(client, SHOP, "POST", f"/v1/groups/bank/{way}", {**receipts, **more}).status == 403
-        answer = ask(client, SHOP, "POST", f"/v1/groups/shop/{way}", {**receipts, **more})
+        for group in ("bank", "shop"):  # it is of a topic that is not the shop's, whatever group is said
+            assert ask(client, SHOP, "POST", f"/v1/groups/{group}/{way}", {**receipts, **more}).status == 403
+        answer = ask(client, ADMIN, "POST", f"/v1/groups/shop/{way}", {**receipts, **more})
         assert (answer.status, answer.json()["stale"]) == (409, receipts["receipts"])  # it holds nothing there
     assert batch(client, SHOP, {"op": "ack", "group": "bank", **receipts}).status == 403
     assert ask(client, BANK, "POST", "/v1/groups/bank/ack", receipts).status == 200
+
+
+def test_in_a_group_of_several_topics_a_receipt_is_for_those_who_consume_its_topic(client: RawClient) -> None:
+    for topic in ("shop.first", "shop.second"):
+        assert ask(client, SHOP, "POST", "/v1/messages", {"messages": [{"topic": topic, "value": "x"}]}).status == 201
+    grant = {"roles": ["consumer"], "topics": ["shop.first"], "groups": ["shop"]}
+    first = made(client, "first-only", grant)
+    for topic, status in (("shop.first", 200), ("shop.second", 403)):
+        held = ask(client, SHOP, "POST", "/v1/groups/shop/receive", {"topic": topic}).json()["deliveries"]
+        receipts = {"receipts": [held[0]["receipt"]]}
+        for way, more in (("renew", {"invisible_ms": 60_000}), ("ack", {})):
+            assert ask(client, first, "POST", f"/v1/groups/shop/{way}", {**receipts, **more}).status == status
+        assert batch(client, first, {"op": "nack", "group": "shop", **receipts}).status == (
+            403 if status == 403 else 200
+        )
 
 
 def test_groups_receive_from_topics_that_were_granted(client: RawClient) -> None:

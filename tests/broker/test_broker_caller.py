@@ -12,7 +12,7 @@ from tallystick.core.access import Grant, Identity
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import Forbidden
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.ops import Ack, Check, Commit, Prepare, Renew, Rollback, Send
+from tallystick.core.ops import Ack, Check, Commit, Nack, Prepare, Renew, Rollback, Send
 from tallystick.store.protocol import ClaimChecks, DropToken, Guarded, HurryAll, PutToken, Receive, TokenRecord
 
 GROUPS, TOPICS = ("shop", "bank", "Ack", "orders"), ("orders", "bills", "shop", "Ack")
@@ -37,7 +37,11 @@ def operations() -> list[Any]:
             Prepare("t", group, [message], calls=[OutgoingCall("http://127.0.0.1:2/")]),
             Send([message]),
             Ack(group, []),
+            Ack(group, [f"{topic}/0/1/2"]),
+            Ack(group, [f"{topic}/0/1/2", "orders/0/1/2"]),
+            Nack(group, [f"{topic}/0/1/2"]),
             Renew(group, [], 1),
+            Renew(group, [f"{topic}/0/1/2"], 1),
             Receive(group, topic, 1, 1),
         ]
     return made

@@ -44,9 +44,9 @@ OPERATIONS: list[tuple[Any, str]] = [
     (Rollback("t"), "produce"),
     (CommitBatch("shop", 1, "t"), "produce"),
     (DropParts(["p"]), "produce"),
-    (Ack("shop", []), "consume"),
-    (Nack("shop", []), "consume"),
-    (Renew("shop", [], 1), "consume"),
+    (Ack("shop", ["orders.eu/0/1/2"]), "consume"),
+    (Nack("shop", ["orders.eu/0/1/2"]), "consume"),
+    (Renew("shop", ["orders.eu/0/1/2"], 1), "consume"),
     (CommitOffsets("shop", "orders.eu", {}), "consume"),
     (protocol.Receive("shop", "orders.eu", 1, 1), "consume"),
     (AnswerChecks({"t": "committed"}, group="shop"), "check-back"),
@@ -146,6 +146,20 @@ def test_whoever_names_parts_is_asked_for_their_topics() -> None:
     for op in (Commit("t", parts), CommitBatch("shop", 1, "t", parts), Rollback("t", ["p"]), PreparePart("p", [])):
         assert some.guarded([op]) == [Guarded(op, ("*",), ((("*",), ("bills",)),))]
     assert some.guarded([Commit("t"), Rollback("t")]) == [Commit("t"), Rollback("t")]
+
+
+@pytest.mark.parametrize("kind", [Ack, Nack, lambda group, receipts: Renew(group, receipts, 1)])
+def test_a_receipt_is_settled_by_those_who_consume_its_topic(kind: Any) -> None:
+    some = caller("consumer", topics=("orders.*",), groups=("shop",))
+    mine, foreign = "orders.eu/0/1/2", "bills/0/1/2"
+    for _ in range(2):
+        assert not refused(some, kind("shop", [mine]))
+        assert not refused(some, kind("shop", []))
+        assert refused(some, kind("shop", [foreign]))
+        assert refused(some, kind("shop", [mine, foreign]))
+        assert refused(some, kind("depot", [mine]))
+    # What nobody has made is no topic's: that it holds nothing, the store says.
+    assert not refused(some, kind("shop", ["", "no receipt", "x~bills/0/1/2"]))
 
 
 def test_groups_and_topics_of_several_grants_are_not_mixed() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from tallystick.core.access import EVERY, Identity, NamedKind, Permission
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import Forbidden
+from tallystick.core.names import LONGEST_NAME, is_name
 from tallystick.core.ops import (
     Ack,
     AnswerChecks,
@@ -279,6 +280,17 @@ def _send(caller: KnownCaller, op: Send) -> None:
     _calls(caller, op.calls)
 
 
+def _settle(caller: KnownCaller, op: Ack | Nack | Renew) -> None:
+    """A receipt begins with its topic. One that begins with what is no name holds nothing, and the store says so."""
+    caller.need("consume", group=op.group)
+    for topic in filter(is_name, _topics_of(op)):
+        caller.need("consume", topic=topic, group=op.group)
+
+
+def _topics_of(op: Ack | Nack | Renew) -> set[str]:
+    return {receipt.partition("/")[0] for receipt in op.receipts}
+
+
 def _put_topic(caller: KnownCaller, op: PutTopic) -> None:
     may: tuple[Permission, ...] = (
         ("admin",) if op.queues is not None or op.retention_ms is None else ("admin", "operate")
@@ -314,9 +326,9 @@ _RULES: dict[type, Callable[[KnownCaller, Any], None]] = {
     Rollback: lambda caller, op: caller.need("produce"),
     CommitBatch: lambda caller, op: caller.need("produce", group=op.app),
     DropParts: lambda caller, op: caller.need("produce"),
-    Ack: lambda caller, op: caller.need("consume", group=op.group),
-    Nack: lambda caller, op: caller.need("consume", group=op.group),
-    Renew: lambda caller, op: caller.need("consume", group=op.group),
+    Ack: _settle,
+    Nack: _settle,
+    Renew: _settle,
     CommitOffsets: lambda caller, op: caller.need("consume", topic=op.topic, group=op.group),
     Receive: lambda caller, op: caller.need("consume", topic=op.topic, group=op.group),
     AnswerChecks: _answer,
@@ -345,14 +357,23 @@ def _prepare_alike(op: Prepare) -> Any:
     return (op.group, op.messages[0].topic)
 
 
+def _settle_alike(op: Ack | Nack | Renew) -> Any:
+    topics = _topics_of(op)
+    if len(topics) != 1:
+        return None
+    (topic,) = topics
+    return (type(op), op.group, topic) if len(topic) <= LONGEST_NAME else None
+
+
 # Operations that the rules cannot tell apart have the same sign, None if they are to be looked at each by itself: what
 # one caller may do a thousand times a second is found out once.
 _ALIKE: dict[type, Callable[[Any], Any]] = {
     Prepare: _prepare_alike,
     Commit: type,
     Rollback: type,
-    Ack: lambda op: (Ack, op.group),
-    Renew: lambda op: (Renew, op.group),
+    Ack: _settle_alike,
+    Nack: _settle_alike,
+    Renew: _settle_alike,
     Receive: lambda op: (Receive, op.group, op.topic),
 }
 

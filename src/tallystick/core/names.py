@@ -46,6 +46,11 @@ def dead_letter_topic(group: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}-{crc32(group.encode()):08x}"
 
 
+def is_name(text: str) -> bool:
+    """Whether a topic or a group could be called so."""
+    return _NAME.match(text) is not None
+
+
 def check_name(name: str, field: str) -> str:
     """A topic or group name that came in a path or from the command line."""
     if not isinstance(name, str) or not _NAME.match(name):
