@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tallystick.broker.access.addresses import AddressesWay
@@ -29,7 +29,7 @@ from tallystick.broker.threads import on_a_thread
 from tallystick.broker.waiters import Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
-from tallystick.core.errors import ConfigError, Draining, NotAllowed, TallystickError
+from tallystick.core.errors import BrokerUnavailable, ConfigError, Draining, NotAllowed, TallystickError
 from tallystick.core.token_records import TokenRecord
 from tallystick.store.memory import open_memory
 from tallystick.store.protocol import Store, Written
@@ -61,9 +61,12 @@ class Broker:
         *,
         makes_calls: bool = True,
         weaknesses: Sequence[str] = (),
+        up_to_date: Callable[[], bool] = lambda: True,
     ) -> None:
         """`outbound`, if given, takes the place of the ways out that the configuration allows. Without `makes_calls`
-        calls are kept, and nobody makes them. `weaknesses` are those of the store's server, which are put up with."""
+        calls are kept, and nobody makes them. `weaknesses` are those of the store's server, which are put up with.
+        `up_to_date` tells whether this is known to be the store's only broker: one that was superseded without knowing
+        it has tokens in memory that were revoked since."""
         self.config, self.weaknesses = config, weaknesses
         self.clock = clock or SystemClock()
         self.limits = config.limits()
@@ -78,7 +81,7 @@ class Broker:
         databases = BarrierDatabases(config.databases, config.barrier_table)
         self._admission = Admission(config, self.limits, self.allowed, databases)
         self._store = store or open_store(config)
-        self.identities, self.callers = _identities(config, self.clock, self._store), Callers()
+        self.identities, self.callers = _identities(config, self.clock, self._store, up_to_date), Callers()
         self._collector = StoreCollector(self._store, self.metrics)
         self.metrics.registry.register(self._collector)
         self._waiters = Waiters(config.max_long_polls)
@@ -185,15 +188,21 @@ class Broker:
         await on_a_thread(self._store.close, "tallystick-close")
 
 
-def _identities(config: Config, clock: Clock, store: Store) -> Identities | None:
+def _identities(config: Config, clock: Clock, store: Store, up_to_date: Callable[[], bool]) -> Identities | None:
     """The ways to tell who asks; None if nobody is asked."""
     if config.auth == "off":
         return None
+
+    def kept() -> Sequence[TokenRecord]:
+        if not up_to_date():
+            raise BrokerUnavailable("this broker is cut off from its cluster: it cannot tell which tokens still hold")
+        return store.tokens()
+
     static = [
         TokenRecord(one.name, one.id, one.token_sha256, (one.grant,), 0, "", one.expires_at, one.limits)
         for one in config.static_tokens
     ]
-    tokens = TokensWay(clock, static, store.tokens)
+    tokens = TokensWay(clock, static, kept)
     said: list[IdentityWay] = [tokens]
     if config.jwt_jwks:
         from tallystick.broker.access.jwt import jwt_way  # late: the cryptography is large, and may not be needed

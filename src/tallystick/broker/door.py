@@ -440,8 +440,9 @@ class BrokerDoor(AccessWays):
         return await asyncio.to_thread(self._store.offsets_at, topic, timestamp)
 
     def read(self, topic: str, queue: int, offset: int, most: int, max_bytes: int, columns: Welcome = "none") -> Slice:
-        """A piece of a queue. It reads from the disk, so not on the event loop."""
+        """A piece of a queue. It reads from the disk, so not on the event loop. Who reads many is asked again."""
         self._caller.may_see("messages", topic)
+        self._check_again()
         return self._store.read(topic, queue, offset, most, max_bytes, columns)
 
     def queues_of(self, topics: Iterable[str]) -> dict[str, int]:
@@ -455,7 +456,6 @@ class BrokerDoor(AccessWays):
 
     async def fetch(self, topic: str, queue: int, offset: int, most: int, max_bytes: int, wait_ms: int) -> Slice:
         async def look() -> Slice:
-            self._check_again()
             return await asyncio.to_thread(self.read, topic, queue, offset, most, max_bytes)
 
         return await self._waiters.poll((topic,), wait_ms, look, lambda piece: bool(piece.chunks))
@@ -510,7 +510,9 @@ class BrokerDoor(AccessWays):
         self._caller.may_see("transaction", gid)
         if not self._caller.sees_every_transaction and not await self._look(lambda store: self._sees(store, gid)):
             raise _without_calls(gid)
-        return await self._broker.calls.wait(gid, seconds)
+        found = await self._broker.calls.wait(gid, seconds)
+        self._check_again()
+        return found
 
     async def poll_checks(self, poll: CheckPoll) -> list[CheckRequest]:
         self._caller.may_see("checks", poll.group)
@@ -522,7 +524,7 @@ class BrokerDoor(AccessWays):
         return asked
 
     def _check_again(self) -> None:
-        """A poll may last for a minute, and what let it in be revoked meanwhile."""
+        """A poll may last for a minute, a stream for longer, and what let it in be revoked meanwhile."""
         if self._broker.identities is not None:
             self._broker.identities.check_again(self._caller.identity)
 

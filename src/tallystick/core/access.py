@@ -149,13 +149,15 @@ class Evidence(Struct, frozen=True, omit_defaults=True):
 
 
 class Identity(Struct, frozen=True, omit_defaults=True):
-    """Who somebody was found to be. `expires_at`: in milliseconds since the epoch, 0 for never."""
+    """Who somebody was found to be. `expires_at`: in milliseconds since the epoch, 0 for never. `token_id`: that of the
+    token that was shown, if the stores keep it; another one may have its name later."""
 
     name: str
     kind: IdentityKind
     grants: tuple[Grant, ...]
     limits: CallerLimits = CallerLimits()
     expires_at: int = 0
+    token_id: str = ""
 
     def allows(
         self,

@@ -9,6 +9,8 @@ from msgspec import Meta
 
 from tallystick.core.access import Grant
 
+LEEWAY_MS = 30_000
+"""By which the clock of whoever makes JWTs may differ from ours."""
 ClaimName = Annotated[
     str, Meta(min_length=1, max_length=256, description="a claim; a dot leads into it: realm_access.roles")
 ]

@@ -18,6 +18,7 @@ from access_clusters import Guarded, guarded_cluster, shown
 from access_tokens import bearing
 
 from brokers import BrokerProcess
+from cutting_proxy import cutting_proxy
 from dtm_grpc import GrpcClient, Refused
 from eventually import eventually
 from servers import Server
@@ -144,3 +145,30 @@ def _put(guarded: Guarded, broker: BrokerProcess, path: str) -> int:
     with closing(http.client.HTTPConnection("127.0.0.1", broker.port, timeout=30, source_address=source)) as line:
         line.request("PUT", path, b'{"queues": 1}', {"Content-Type": JSON, **shown("admin")})
         return line.getresponse().status
+
+
+# --- a broker that is cut off ----------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_cut_off_vouches_for_no_token_that_others_may_have_revoked(postgres: Server) -> None:
+    """Those of its own configuration hold as long as it runs."""
+    with (
+        cutting_proxy(postgres.port) as proxy,
+        guarded_cluster(
+            url_of(postgres, postgres.new_database(), proxy.port), stores=1, brokers=1, lease="1s"
+        ) as guarded,
+    ):
+        made = asked(guarded, guarded.owner, "POST", "/v1/tokens", {"name": "kept", "roles": ["reader"]})["token"]
+
+        def answer(headers: dict[str, str]) -> Any:
+            return guarded.ask("", "GET", "/v1/whoami", by=guarded.owner, headers=headers)
+
+        assert answer(bearing(made)).status == 200
+        proxy.arm("before")
+        eventually(lambda: answer(bearing(made)).status != 200, "a lease without a look")
+        refused = answer(bearing(made))
+        assert (refused.status, refused.problem().code) == (503, "unavailable")
+        assert "cut off" in refused.problem().detail
+        assert answer(shown("reader")).status == 200
+        proxy.calm()
+        eventually(lambda: answer(bearing(made)).status == 200, "a look that succeeds")

@@ -9,7 +9,7 @@ from typing import Any
 from tallystick.api.cluster.asking import Method
 from tallystick.api.cluster.views import ClusterViews
 from tallystick.broker.door import BrokerDoor
-from tallystick.core.errors import InvalidRequest, NotFound, TallystickError
+from tallystick.core.errors import Conflict, InvalidRequest, NotFound, TallystickError
 from tallystick.core.token_records import TokenRecord, TokenView
 from tallystick.core.wire import AuditLine, AuditPage
 
@@ -22,18 +22,30 @@ class ClusterAccess(ClusterViews):
 
     async def put_token(self, record: TokenRecord) -> None:
         """On the first store first: of two who want a name at once, it decides. Then on all others; if one of them
-        cannot, the token is taken back everywhere."""
+        cannot, the token is taken back everywhere. So it is if the first store does not have it any more: it was
+        revoked meanwhile, and that may have come to the others before the token did."""
         first, *others = stores = self._owners.stores()
         failed = await self._failures([first], BrokerDoor.put_token, record)
         if failed:
             stores = [first]
         else:
             failed = await self._failures(others, BrokerDoor.put_token, record)
+        if not failed and others:
+            failed = await self._gone(first, record)
         if not failed:
             return
         store, error = next(iter(failed.items()))
         left = await self._take_back(record, stores)
         raise _told(error, f"store {store}: {error.detail}", left, "keep it; `tallystick tokens revoke` takes it back")
+
+    async def _gone(self, store: str, record: TokenRecord) -> dict[str, TallystickError]:
+        try:
+            views = await self._ask(store, BrokerDoor.tokens)
+        except TallystickError as error:
+            return {store: error}
+        if any(view.id == record.id for view in views):
+            return {}
+        return {store: Conflict(f"the token {record.name!r} was revoked while it was made", field="name")}
 
     async def _take_back(self, record: TokenRecord, stores: Sequence[str]) -> list[str]:
         """Those that could not be asked, and may have it. A store that said no may have it all the same, if it was its
@@ -42,14 +54,27 @@ class ClusterAccess(ClusterViews):
         return [store for store, error in failed.items() if not isinstance(error, NotFound)]
 
     async def drop_token(self, name: str, token_id: str = "") -> None:
-        failed = await self._failures(self._owners.stores(), BrokerDoor.drop_token, name, token_id)
+        """From the first store first, as it is put there first: whoever puts it looks there again at the end."""
+        stores = self._owners.stores()
+        failed = await self._dropped(stores, name, token_id)
         unknown = {store for store, error in failed.items() if isinstance(error, NotFound)}
+        if stores[0] in unknown and len(failed) < len(stores):
+            # It was put just now: what did not have it yet may have it by now.
+            again = await self._dropped([store for store in stores if store in unknown], name, token_id)
+            failed = {store: error for store, error in failed.items() if store not in unknown} | again
+            unknown = {store for store, error in failed.items() if isinstance(error, NotFound)}
         left = [store for store in failed if store not in unknown]
         if left:
             error = failed[left[0]]
             raise _told(error, error.detail, left, "still take the token: revoke it again")
-        if len(unknown) == len(self._owners.stores()):
+        if len(unknown) == len(stores):
             raise next(iter(failed.values()))
+
+    async def _dropped(self, stores: Sequence[str], name: str, token_id: str) -> dict[str, TallystickError]:
+        """Those that have it all the same, and why."""
+        first, *others = stores
+        failed = await self._failures([first], BrokerDoor.drop_token, name, token_id)
+        return failed | await self._failures(others, BrokerDoor.drop_token, name, token_id)
 
     async def tokens(self) -> list[TokenView]:
         """While one is put or dropped, or if that broke off half-way, it says which stores do not have it."""

@@ -21,13 +21,12 @@ from msgspec import Struct
 from tallystick.broker.access.jwks import JwtKey, KeysAtAddress, KeysInFile, KeySource
 from tallystick.broker.config import Config
 from tallystick.core.access import Evidence, Identity
-from tallystick.core.claims import claim_of, grants_of
+from tallystick.core.claims import LEEWAY_MS, claim_of, grants_of
 from tallystick.core.clock import Clock, SystemClock
 from tallystick.core.errors import Unauthenticated
 
 LONGEST_TOKEN = 8 * 1024
 LONGEST_NAME = 256
-LEEWAY_SECONDS = 30
 LATEST_MS = 2**53  # of what a program in any language can hold
 REMEMBERED = 4_096
 REMEMBERED_MS = 60_000
@@ -98,7 +97,7 @@ class Jwt:
                 algorithms=list(key.algorithms),
                 audience=self._audience,
                 issuer=self._issuer,
-                leeway=LEEWAY_SECONDS,
+                leeway=LEEWAY_MS // 1000,
                 options={"require": _REQUIRED},
             )
         except (PyJWTError, ValueError, OverflowError, RecursionError) as error:

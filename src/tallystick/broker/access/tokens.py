@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tallystick.core.access import Evidence, Identity, IdentityKind
+from tallystick.core.claims import LEEWAY_MS
 from tallystick.core.clock import Clock
 from tallystick.core.errors import Unauthenticated
 from tallystick.core.token_records import TokenRecord
@@ -31,12 +32,12 @@ class TokensWay:
         static: Sequence[TokenRecord] = (),
         kept: Callable[[], Sequence[TokenRecord]] = _none_kept,
     ) -> None:
-        """`kept` gives what the store keeps, from its memory; the same object while nothing has changed."""
+        """`kept` gives what the store keeps, from its memory; the same object while nothing has changed. It raises if
+        that may be out of date."""
         self._clock, self._kept = clock, kept
         self._static = _by_id(static, "static")
         self._seen: Sequence[TokenRecord] = ()
         self._stored: dict[str, _KnownToken] = {}
-        self._names: set[str] = set()  # of those
 
     async def identity(self, evidence: Evidence) -> Identity | None:
         said = evidence.authorization
@@ -46,7 +47,7 @@ class TokensWay:
         if parsed is None:
             return None  # it may be a token of another kind
         name, secret = parsed
-        known = self._kept_by_id().get(name) or self._static.get(name)
+        known = self._static.get(name) or self._kept_by_id().get(name)
         if known is None or not hmac.compare_digest(known.digest, digest_of(secret)):
             raise Unauthenticated("Authorization: there is no such token, or it was revoked")
         expires_at = known.identity.expires_at
@@ -56,23 +57,22 @@ class TokensWay:
 
     def holds(self, identity: Identity) -> bool:
         """Whether somebody who was let in by a token would be let in again: it may have been revoked since."""
-        if identity.expires_at and self._clock.now_ms() >= identity.expires_at:
+        leeway = LEEWAY_MS if identity.kind == "jwt" else 0  # as when it came
+        if identity.expires_at and self._clock.now_ms() >= identity.expires_at + leeway:
             return False
-        self._kept_by_id()
-        return identity.kind != "token" or identity.name in self._names
+        return identity.kind != "token" or identity.token_id in self._kept_by_id()
 
     def _kept_by_id(self) -> dict[str, _KnownToken]:
         kept = self._kept()
         if kept is not self._seen:
             self._stored, self._seen = _by_id(kept, "token"), kept
-            self._names = {record.name for record in kept}
         return self._stored
 
 
 def _by_id(records: Sequence[TokenRecord], kind: IdentityKind) -> dict[str, _KnownToken]:
-    return {
-        record.id: _KnownToken(
-            record.digest, Identity(record.name, kind, record.grants, record.limits, record.expires_at)
-        )
-        for record in records
-    }
+    return {record.id: _KnownToken(record.digest, _identity_of(record, kind)) for record in records}
+
+
+def _identity_of(record: TokenRecord, kind: IdentityKind) -> Identity:
+    token_id = record.id if kind == "token" else ""
+    return Identity(record.name, kind, record.grants, record.limits, record.expires_at, token_id)

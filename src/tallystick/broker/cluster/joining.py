@@ -43,7 +43,7 @@ async def joined(config: Config, url: str, grpc_url: str) -> AsyncIterator[Node]
 
     def make_broker(store: Store, clock: EngineClock) -> Broker:
         nonlocal told
-        broker = Broker(config, store, clock, weaknesses=weaknesses)
+        broker = Broker(config, store, clock, weaknesses=weaknesses, up_to_date=lambda: node.up_to_date)
         if not told:  # every store has all tokens
             broker.tell_access()
             told = True

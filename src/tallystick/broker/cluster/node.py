@@ -77,13 +77,18 @@ class Node:
     @property
     def trouble(self) -> str:
         """Why it is away, in the engine's words; empty if it is not."""
-        waiting = self.blind_ms > self.membership.lease_ms
-        return self._trouble or (f"no answer for {self.blind_ms // 1000} s" if waiting else "")
+        return self._trouble or ("" if self.up_to_date else f"no answer for {self.blind_ms // 1000} s")
 
     @property
     def blind_ms(self) -> int:
         """How old the last look is: what is believed of the others is from then."""
         return self.clock.elapsed_ms() - self._answered_at
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether what was ours with the last look cannot be somebody else's yet: nobody takes anything from a member
+        within a lease."""
+        return self.blind_ms <= self.membership.lease_ms
 
     # --- life --------------------------------------------------------------------------------------------------
 
