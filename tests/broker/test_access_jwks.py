@@ -225,3 +225,45 @@ async def test_over_https_the_provider_must_be_who_its_certificate_says(tmp_path
         with pytest.raises(Unauthenticated, match="could not be fetched"):
             await Fetching(there).finds("a")
         assert await KeysAtAddress(there.url, str(pem)).find("a") is not None
+
+
+async def test_whom_brokers_believe_and_whom_the_provider_is_believed_are_two_settings(tmp_path: Path) -> None:
+    ours, theirs = (self_signed(tmp_path / f"{name}.pem", "127.0.0.1") for name in ("brokers", "provider"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(theirs)
+    text = token(ec_key("a"), "a", "ES256")
+    with provider(context) as there:
+        there.serves(jwks(public(ec_key("a"), "a")))
+        jwt = jwt_way(settings(there.url, tls_ca=str(ours), jwt_ca=str(theirs)))
+        assert await jwt.identity(asked(text)) is not None
+        only_ours = jwt_way(settings(there.url, tls_ca=str(theirs)))
+        assert "could not be fetched" in await why_not(only_ours, text)
+
+
+async def test_a_file_of_those_who_are_trusted_is_read_again_with_the_next_fetch(tmp_path: Path) -> None:
+    wrong, right = (self_signed(tmp_path / f"{name}.pem", "127.0.0.1") for name in ("wrong", "right"))
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(wrong.read_bytes())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(right)
+    clock = ManualClock()
+    with provider(context) as there:
+        there.serves(jwks(public(ec_key("a"), "a")))
+        keys = KeysAtAddress(there.url, str(trusted), clock)
+        with pytest.raises(Unauthenticated):
+            await keys.find("a")
+        trusted.write_bytes(right.read_bytes())
+        clock.advance(LEAST_BETWEEN_MS)
+        assert await keys.find("a") is not None
+
+
+def test_a_file_of_those_who_are_trusted_must_have_some(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    for file in (empty, tmp_path / "none.pem"):
+        with pytest.raises(ConfigError) as refused:
+            jwt_way(settings("https://id.example/jwks", jwt_ca=str(file)))
+        assert refused.value.field == "jwt_ca"
+    with pytest.raises(ConfigError) as refused:
+        settings(tmp_path / "jwks.json", jwt_ca=str(empty))
+    assert refused.value.field == "jwt_ca"

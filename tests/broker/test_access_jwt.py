@@ -71,6 +71,18 @@ async def test_a_jwt_is_an_identity_with_all_the_grants_that_its_claims_give(jwt
     assert found.expires_at == pyjwt.decode(text, options={"verify_signature": False})["exp"] * 1000
 
 
+async def test_of_several_rules_the_largest_limits_count(keys_file: Path) -> None:
+    def rule(value: str, **limits: int) -> dict[str, Any]:
+        return {"claim": "scope", "value": value, "roles": ["reader"], **limits}
+
+    rules = [rule("a", max_in_flight=5, bytes_per_second=100), rule("b", max_in_flight=9), rule("c")]
+    jwt = jwt_way(settings(keys_file, jwt_grants=rules))
+    for scope, limits in (("a", (5, 100)), ("a b", (9, 0)), ("a b c", (0, 0)), ("none", (0, 0))):
+        found = await jwt.identity(asked(token(rsa_key("one"), scope=scope)))
+        assert found is not None
+        assert (found.limits.max_in_flight, found.limits.bytes_per_second) == limits
+
+
 async def test_claims_that_no_rule_names_give_nothing(jwt: Jwt) -> None:
     for claims in ({"scope": "orders:writers"}, {"scope": 7}, {"realm_access": "ops"}, {"realm_access": {"roles": {}}}):
         found = await jwt.identity(asked(token(rsa_key("one"), **claims)))

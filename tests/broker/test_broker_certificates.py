@@ -7,10 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tallystick.broker.access.certificates import CertificatesWay
+from tallystick.broker.access.certificates import MOST_KEPT, CertificatesWay
 from tallystick.broker.access.identities import Identities
+from tallystick.broker.caller import Callers
 from tallystick.broker.config import load_config
-from tallystick.core.access import Evidence, Grant, Identity
+from tallystick.core.access import CallerLimits, Evidence, Grant, Identity
 from tallystick.core.errors import ConfigError, Unauthenticated
 
 FILE = """
@@ -29,6 +30,8 @@ name = "CN=billing"
 roles = ["consumer", "read"]
 groups = ["billing"]
 hosts = ["pay.internal:443"]
+max_in_flight = 5
+bytes_per_second = 1_000
 """
 PRODUCER = Grant(("producer",), ("orders.*",))
 BILLING = Grant(("consumer", "read"), groups=("billing",), hosts=("pay.internal:443",))
@@ -48,13 +51,36 @@ async def found(way: CertificatesWay, *names: str) -> Identity | None:
 async def test_a_name_that_fits_tells_who_it_is_and_what_it_may(way: CertificatesWay) -> None:
     web = await found(way, "CN=web", "DNS:web.shop.internal")
     assert web == Identity("DNS:web.shop.internal", "certificate", (PRODUCER,))
-    assert await found(way, "CN=billing") == Identity("CN=billing", "certificate", (BILLING,))
+    limits = CallerLimits(5, 1_000)
+    assert await found(way, "CN=billing") == Identity("CN=billing", "certificate", (BILLING,), limits)
 
 
 async def test_the_first_entry_that_fits_counts(way: CertificatesWay) -> None:
     both = await found(way, "CN=billing", "DNS:a.shop.internal")
     assert both is not None
     assert both.grants == (PRODUCER,)
+
+
+async def test_an_entry_has_limits(way: CertificatesWay) -> None:
+    for name, limits in (("CN=billing", CallerLimits(5, 1_000)), ("DNS:web.shop.internal", CallerLimits())):
+        somebody = await found(way, name)
+        assert somebody is not None
+        assert somebody.limits == limits
+
+
+async def test_who_comes_again_with_a_certificate_is_the_same_caller(way: CertificatesWay) -> None:
+    """What a caller may is remembered with the identity, so another one each time would be found out each time."""
+    callers = Callers()
+    one, again = [await found(way, "CN=web", "DNS:web.shop.internal") for _ in range(2)]
+    assert one is not None
+    assert again is not None
+    assert callers.of(one, "10.0.0.1") is callers.of(again, "10.0.0.1")
+    other = await found(way, "DNS:other.shop.internal")
+    assert other is not None
+    assert other.name == "DNS:other.shop.internal"
+    for number in range(2 * MOST_KEPT):
+        await found(way, f"DNS:{number}.shop.internal")
+    assert len(way._found) <= MOST_KEPT
 
 
 async def test_hosts_fit_in_letters_of_either_size_and_other_names_do_not(way: CertificatesWay) -> None:

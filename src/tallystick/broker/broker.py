@@ -207,7 +207,7 @@ def _identities(config: Config, clock: Clock, store: Store, up_to_date: Callable
     if config.jwt_jwks:
         from tallystick.broker.access.jwt import jwt_way  # late: the cryptography is large, and may not be needed
 
-        said.append(jwt_way(config, config.tls_ca, clock))
+        said.append(jwt_way(config, clock))
     shown: list[IdentityWay] = [CertificatesWay(config.certificates), AddressesWay(config.address_grants)]
     return Identities(said, shown, tokens.holds)
 

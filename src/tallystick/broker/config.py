@@ -129,6 +129,7 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     jwt_issuer: str = ""
     jwt_audience: str = ""
     jwt_jwks: str = ""
+    jwt_ca: str = ""
     jwt_name_claim: ClaimName = "sub"
     jwt_grants: list[ClaimGrant] = []
     # running
@@ -332,6 +333,8 @@ def _check_jwt(config: Config) -> None:
     if given and not config.jwt_grants:
         raise ConfigError("jwt_grants: without one, nobody with a JWT may do anything", field="jwt_grants")
     where = urlsplit(config.jwt_jwks)
+    if config.jwt_ca and where.scheme != "https":
+        raise ConfigError("jwt_ca: of no use unless jwt_jwks is an address with https://", field="jwt_ca")
     if "://" in config.jwt_jwks and not (
         where.scheme == "https" or (where.scheme == "http" and where.hostname in LOOPBACK_HOSTS)
     ):

@@ -90,6 +90,7 @@ HELP = {
     "jwt_issuer": "Who issues the JWTs that are accepted: their claim iss.",
     "jwt_audience": "What these must be meant for: their claim aud.",
     "jwt_jwks": "Keys that verify them: a JWKS file, or its https:// address; both are read again.",
+    "jwt_ca": "PEM file with the CAs of that address; none: those that the system trusts. Read again with each fetch.",
     "jwt_name_claim": "Claim that names who somebody is.",
     "jwt_grants": "What a claim of a JWT permits, [[jwt_grants]] in the file only.",
     "drain_timeout": "How long accepted work may take to finish when the broker is told to end.",

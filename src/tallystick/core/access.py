@@ -85,16 +85,6 @@ class Grant(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         return permission in _permissions(self.roles)
 
 
-class CertificateGrant(Grant, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """What whoever shows a certificate with such a name may do."""
-
-    name: CertificatePattern
-
-    @property
-    def grant(self) -> Grant:
-        return Grant(self.roles, self.topics, self.groups, self.hosts)
-
-
 class CallerLimits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How much one caller may ask of one broker; 0 is without end."""
 
@@ -102,14 +92,20 @@ class CallerLimits(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     bytes_per_second: Annotated[int, Meta(ge=0, le=2**40)] = 0
 
 
-class Granted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Somebody whom the configuration names, and what they may: a grant and limits, written in one table."""
+def widest(some: Iterable[CallerLimits]) -> CallerLimits:
+    """Of several that are meant for one caller the larger ones. 0, which is without end, is larger than any."""
+    found = tuple(some)
+    return CallerLimits(_largest(one.max_in_flight for one in found), _largest(one.bytes_per_second for one in found))
 
-    name: TokenName
-    roles: Annotated[tuple[Role, ...], Meta(min_length=1, max_length=16)]
-    topics: Annotated[tuple[NamePattern, ...], Meta(min_length=1, max_length=64)] = EVERY
-    groups: Annotated[tuple[NamePattern, ...], Meta(min_length=1, max_length=64)] = EVERY
-    hosts: Annotated[tuple[HostPattern, ...], Meta(min_length=1, max_length=64)] = EVERY
+
+def _largest(some: Iterable[int]) -> int:
+    found = tuple(some)
+    return 0 if 0 in found else max(found, default=0)
+
+
+class LimitedGrant(Grant, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """What the configuration gives to somebody: a grant and limits, written in one table."""
+
     max_in_flight: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     bytes_per_second: Annotated[int, Meta(ge=0, le=2**40)] = 0
 
@@ -122,7 +118,19 @@ class Granted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return CallerLimits(self.max_in_flight, self.bytes_per_second)
 
 
-class StaticToken(Granted, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CertificateGrant(LimitedGrant, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """For whoever shows a certificate with such a name."""
+
+    name: CertificatePattern
+
+
+class Granted(LimitedGrant, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """For somebody whom the configuration names."""
+
+    name: TokenName
+
+
+class StaticToken(Granted, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """A token of the configuration, `tally_<id>_<secret>`: its id, and the SHA-256 of its secret, in hex."""
 
     id: Annotated[str, Meta(pattern=r"^[a-z0-9]{12}\Z")]
@@ -130,7 +138,7 @@ class StaticToken(Granted, frozen=True, forbid_unknown_fields=True, kw_only=True
     expires_at: Annotated[int, Meta(ge=0, le=2**62)] = 0
 
 
-class AddressGrant(Granted, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AddressGrant(Granted, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """What requests without credentials may that come from these addresses, such as 10.0.0.0/8."""
 
     addresses: Annotated[tuple[str, ...], Meta(min_length=1, max_length=256)]

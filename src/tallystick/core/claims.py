@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from tallystick.core.access import Grant
+from tallystick.core.access import LimitedGrant
 
 LEEWAY_MS = 30_000
 """By which the clock of whoever makes JWTs may differ from ours."""
@@ -16,21 +16,16 @@ ClaimName = Annotated[
 ]
 
 
-class ClaimGrant(Grant, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+class ClaimGrant(LimitedGrant, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """A grant for those whose `claim` is, or has among several, `value`."""
 
     claim: ClaimName
     value: Annotated[str, Meta(min_length=1, max_length=1024)]
 
-    @property
-    def grant(self) -> Grant:
-        """What it permits, without what it is permitted for."""
-        return Grant(self.roles, self.topics, self.groups, self.hosts)
 
-
-def grants_of(claims: Mapping[str, Any], rules: Iterable[ClaimGrant]) -> tuple[Grant, ...]:
-    """All that the rules give to somebody with these claims."""
-    return tuple(rule.grant for rule in rules if rule.value in values_of(claims, rule.claim))
+def granted_by(claims: Mapping[str, Any], rules: Iterable[ClaimGrant]) -> tuple[ClaimGrant, ...]:
+    """Those of the rules that fit somebody with these claims: all of them count together."""
+    return tuple(rule for rule in rules if rule.value in values_of(claims, rule.claim))
 
 
 def values_of(claims: Mapping[str, Any], name: str) -> tuple[str, ...]:

@@ -112,9 +112,10 @@ class KeysAtAddress:
     often than every 30 s, whoever asks. What was fetched last is good for a day if there is nothing newer."""
 
     def __init__(self, url: str, ca: str = "", clock: Clock | None = None) -> None:
-        """`ca`: the file of those who are trusted to say who the provider is, if not those whom this machine trusts."""
-        self._url, self._clock = url, clock or SystemClock()
-        self._opener = _opener(url, ssl.create_default_context(cafile=ca or None))
+        """`ca`: the file of those who are trusted to say who the provider is, if not those whom this machine trusts. It
+        is read with each fetch, so that it may be exchanged."""
+        self._url, self._ca, self._clock = url, ca, clock or SystemClock()
+        _trusting(ca)  # a file that is wrong is told at the start
         self._keys: KeySet | None = None
         self._raw = b""
         self.generation = 0
@@ -153,7 +154,7 @@ class KeysAtAddress:
 
     async def _run(self) -> None:
         try:
-            raw = await on_a_thread(lambda: _fetched(self._opener, self._url), "tallystick-jwks")
+            raw = await on_a_thread(lambda: _fetched(self._url, self._ca), "tallystick-jwks")
             keys = parse_jwks(raw)
         except Exception as error:  # whatever it is: nobody may wait for this task, and the next one tries again
             log.error("jwt_jwks: %s could not be fetched, the last keys go on for a day: %s", self._url, error)
@@ -176,18 +177,27 @@ class _SameHost(urllib.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _opener(url: str, context: ssl.SSLContext) -> urllib.OpenerDirector:
+def _trusting(ca: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca or None)
+    except OSError as error:
+        raise ConfigError(
+            f"jwt_ca: {ca} has no certificate that can be read, in PEM: {error}", field="jwt_ca"
+        ) from error
+
+
+def _opener(url: str, ca: str) -> urllib.OpenerDirector:
     """Without proxies of the environment, other schemes, and cookies."""
     opener = urllib.OpenerDirector()
-    reached = urllib.HTTPSHandler(context=context) if url.startswith("https:") else urllib.HTTPHandler()
+    reached = urllib.HTTPSHandler(context=_trusting(ca)) if url.startswith("https:") else urllib.HTTPHandler()
     for handler in (reached, _SameHost(), urllib.HTTPErrorProcessor(), urllib.HTTPDefaultErrorHandler()):
         opener.add_handler(handler)
     return opener
 
 
-def _fetched(opener: urllib.OpenerDirector, url: str) -> bytes:
+def _fetched(url: str, ca: str) -> bytes:
     try:
-        return _read(opener, url)
+        return _read(_opener(url, ca), url)
     except HTTPError as error:
         with error:  # it has the connection
             reason = f"status {error.code}; a redirect is followed within its host only"

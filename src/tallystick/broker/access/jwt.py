@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from tallystick.broker.access.jwks import JwtKey, KeysAtAddress, KeysInFile, KeySource
 from tallystick.broker.config import Config
-from tallystick.core.access import Evidence, Identity
-from tallystick.core.claims import LEEWAY_MS, claim_of, grants_of
+from tallystick.core.access import Evidence, Identity, widest
+from tallystick.core.claims import LEEWAY_MS, claim_of, granted_by
 from tallystick.core.clock import Clock, SystemClock
 from tallystick.core.errors import Unauthenticated
 
@@ -34,9 +34,10 @@ _OURS = "tally_"
 _REQUIRED = ["exp", "iss", "aud"]
 
 
-def jwt_way(config: Config, ca: str = "", clock: Clock | None = None) -> Jwt:
-    """As the configuration says. `ca`: whom the connection to the provider trusts."""
-    keys = KeysAtAddress(config.jwt_jwks, ca, clock) if "://" in config.jwt_jwks else KeysInFile(config.jwt_jwks)
+def jwt_way(config: Config, clock: Clock | None = None) -> Jwt:
+    """As the configuration says."""
+    where, ca = config.jwt_jwks, config.jwt_ca
+    keys = KeysAtAddress(where, ca, clock) if "://" in where else KeysInFile(where)
     return Jwt(config, keys, clock)
 
 
@@ -85,8 +86,13 @@ class Jwt:
         name = claim_of(claims, self._name_claim)
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             raise Unauthenticated(f"the JWT has no name in its claim {self._name_claim}")
+        rules = granted_by(claims, self._rules)
         return Identity(
-            name, "jwt", grants_of(claims, self._rules), expires_at=min(int(claims["exp"]) * 1000, LATEST_MS)
+            name,
+            "jwt",
+            tuple(rule.grant for rule in rules),
+            widest(rule.limits for rule in rules),
+            min(int(claims["exp"]) * 1000, LATEST_MS),
         )
 
     def _claims(self, token: str, key: JwtKey) -> dict[str, Any]:
