@@ -11,8 +11,8 @@ import pytest
 from access_tokens import ADMIN, settings
 from grpc_reflection.v1alpha import reflection_pb2
 
-from tallystick.api.access.table import DTM_GRPC, DTM_HTTP, NATIVE, NOTHING, PEERS, TABLE
-from tallystick.api.cluster.asking import CALLER_OF, DOOR, METHODS
+from tallystick.api.access.table import DOOR_WAYS, DTM_GRPC, DTM_HTTP, NATIVE, NOTHING, PEERS, TABLE
+from tallystick.api.cluster.asking import CALLER_OF, DOOR, METHODS, DoorApi
 from tallystick.api.dtm.grpc.messages import SERVICE
 from tallystick.api.dtm.http import DtmHttp
 from tallystick.api.http.native import NativeApi
@@ -47,14 +47,10 @@ def grpc_routes() -> set[str]:
     return {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
 
 
-def peer_routes() -> set[str]:
-    return {DOOR + method for method in (*METHODS, CALLER_OF)}
-
-
 async def missing_and_needless() -> tuple[set[str], set[str]]:
     """What is mounted and does not stand in the table; what stands there and is not mounted."""
     async with guarded_broker() as broker:
-        mounted = native_routes() | dtm_routes(broker.door()) | grpc_routes() | peer_routes()
+        mounted = native_routes() | dtm_routes(broker.door()) | grpc_routes() | {DOOR_WAYS}
     return mounted - TABLE.keys(), TABLE.keys() - mounted - {NOTHING}
 
 
@@ -132,5 +128,6 @@ async def test_where_there_is_nothing_only_those_hear_so_who_are_known() -> None
 
 async def test_ways_of_the_cluster_are_for_no_caller_from_outside() -> None:
     async with guarded_broker() as broker:
-        for path in sorted(PEERS):
-            assert await status_of(StoreApi(broker), "POST", path, ADMIN.headers) == 404
+        for way in (*METHODS, CALLER_OF, "close", ""):
+            assert await status_of(StoreApi(broker), "POST", DOOR + way, ADMIN.headers) == 404
+            assert await status_of(DoorApi(broker), "POST", DOOR + way, ADMIN.headers) == 403

@@ -1,8 +1,7 @@
-"""Paths that mean the same to somebody else, and requests that a browser sends for a page of another site."""
+"""Paths that mean the same to somebody else."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +10,7 @@ from access_tokens import settings as known_tokens
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
+from spoken_targets import status_of
 
 NARROW = token("narrow", "admin", topics=["open.*"], groups=["open.*"])
 
@@ -26,12 +26,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 def status(broker: BrokerProcess, target: str, headers: dict[str, str], method: str = "GET") -> int:
-    """Of a request with this very target, which no library has mended."""
-    lines = [f"{method} {target} HTTP/1.1", "host: 127.0.0.1", "connection: close"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as line:
-        line.sendall("\r\n".join((*lines, "", "")).encode())
-        return int(line.makefile("rb").readline().split()[1])
+    return status_of(broker.port, target, headers, method)
 
 
 def tricks(path: str) -> list[str]:
@@ -97,72 +92,3 @@ def test_the_plain_path_and_the_absolute_form_are_for_those_who_may(broker: Brok
 def test_another_method_is_no_way_in(broker: BrokerProcess, method: str) -> None:
     assert status(broker, "/v1/info", {}, method) in (400, 401)
     assert status(broker, "/v1/info", {"X-HTTP-Method-Override": "GET"}, method) in (400, 401)
-
-
-# --- browsers ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def unlocked() -> Iterator[BrokerProcess]:
-    """Without access control: then a browser on this machine is all that somebody elsewhere needs."""
-    with running_broker(log_level="warning") as broker:
-        yield broker
-
-
-def asked(broker: BrokerProcess, method: str, path: str, headers: dict[str, str]) -> int:
-    with RawClient(broker.url) as client:
-        return client.request(method, path, b"{}" if method == "POST" else None, headers).status
-
-
-OTHER_SITES = [
-    {"Origin": "http://elsewhere.example"},
-    {"Origin": "null"},
-    {"Origin": "http://127.0.0.1:1"},
-    {"Origin": "http://localhost:{port}"},
-    {"Origin": "http://127.0.0.1:{port}.elsewhere.example"},
-    {"Origin": "http://127.0.0.1:{port}@elsewhere.example"},
-    {"Origin": "http://[bad"},
-    {"Origin": "http://rebound.example:{port}", "Host": "rebound.example:{port}"},
-    {"Sec-Fetch-Site": "same-origin", "Host": "rebound.example:{port}"},
-    {"Sec-Fetch-Site": "cross-site"},
-    {"Sec-Fetch-Site": "same-site"},
-    {"Sec-Fetch-Site": "Cross-Site"},
-]
-
-
-def at(broker: BrokerProcess, headers: dict[str, str]) -> dict[str, str]:
-    return {name: value.replace("{port}", str(broker.port)) for name, value in headers.items()}
-
-
-@pytest.mark.parametrize("headers", OTHER_SITES)
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("POST", "/v1/messages"), ("GET", "/v1/info"), ("GET", "/metrics"), ("POST", "/api/dtmsvr/submit")],
-)
-def test_a_page_of_another_site_gets_nothing(
-    unlocked: BrokerProcess, broker: BrokerProcess, method: str, path: str, headers: dict[str, str]
-) -> None:
-    assert asked(unlocked, method, path, at(unlocked, headers)) == 403
-    assert asked(broker, method, path, {**at(broker, headers), **ADMIN.headers}) == 403
-
-
-@pytest.mark.parametrize("headers", [{}, {"Origin": "http://127.0.0.1:{port}"}, {"Sec-Fetch-Site": "same-origin"}])
-def test_the_brokers_own_pages_and_programs_are_no_other_site(unlocked: BrokerProcess, headers: dict[str, str]) -> None:
-    assert asked(unlocked, "GET", "/v1/info", at(unlocked, headers)) == 200
-    assert asked(unlocked, "GET", "/v1/info", {**at(unlocked, headers), "Sec-Fetch-Site": "none"}) == 200
-
-
-@pytest.mark.parametrize("headers", OTHER_SITES)
-def test_what_is_open_may_be_looked_at_from_anywhere(unlocked: BrokerProcess, headers: dict[str, str]) -> None:
-    assert asked(unlocked, "GET", "/healthz", at(unlocked, headers)) == 200
-
-
-SIGNS = [{"Referer": "http://127.0.0.1:{port}/"}, {"Sec-Fetch-Mode": "navigate"}, {"Origin": "http://127.0.0.1:{port}"}]
-
-
-@pytest.mark.parametrize("headers", SIGNS)
-@pytest.mark.parametrize("path", ["subscribe?topic=t&url=http://127.0.0.1:1/", "unsubscribe?topic=t", "resetCronTime"])
-def test_no_browser_changes_anything_by_get(unlocked: BrokerProcess, path: str, headers: dict[str, str]) -> None:
-    assert asked(unlocked, "GET", f"/api/dtmsvr/{path}", at(unlocked, headers)) == 403
-    assert asked(unlocked, "GET", f"/api/dtmsvr/{path}", {"User-Agent": "Go-http-client/1.1"}) != 403
-    assert asked(unlocked, "POST", f"/api/dtmsvr/{path}", at(unlocked, headers)) != 403
