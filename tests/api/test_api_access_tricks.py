@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from access_tokens import ADMIN, OWN, token
 from access_tokens import settings as known_tokens
+from path_tricks import tricks
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
@@ -21,6 +22,8 @@ def broker() -> Iterator[BrokerProcess]:
         for topic in ("secret", "open.one"):
             body = f'{{"messages": [{{"topic": "{topic}", "value": "x"}}]}}'
             assert client.request("POST", "/v1/messages", body, ADMIN.headers).status == 201
+        subscriber = b'{"url": "http://127.0.0.1:1/x"}'
+        assert client.request("PUT", "/v1/call-topics/secret/subscribers", subscriber, ADMIN.headers).status == 200
         yield broker
         assert "Traceback" not in broker.log_text()
 
@@ -29,47 +32,61 @@ def status(broker: BrokerProcess, target: str, headers: dict[str, str], method: 
     return status_of(broker.port, target, headers, method)
 
 
-def tricks(path: str) -> list[str]:
-    first, _, rest = path.removeprefix("/").partition("/")
-    return [
-        path,
-        f"/{path}",
-        f"//{first}//{rest}",
-        f"/./{first}/{rest}",
-        f"/docs/..{path}",
-        f"/healthz/../{first}/{rest}",
-        f"/%2e/{first}/{rest}",
-        f"/docs/%2e%2e{path}",
-        f"/docs%2f..{path}",
-        f"{path};x",
-        f"{path};/healthz",
-        f"/healthz;{path}",
-        f"{path}%00",
-        f"{path}%3f/healthz",
-        f"{path}?/healthz",
-        f"{path}#/healthz",
-        f"{path}/",
-        f"{path}%2f",
-        path.upper(),
-        path.title(),
-        path.replace("/v1", "/%761"),
-        path.replace("/", "%2f"),
-        f"http://127.0.0.1{path}",
-        f"http://elsewhere.example{path}",
-        f"http://elsewhere.example/healthz/..{path}",
-        f"/stores/x{path}",
-        f"/.door{path}",
-    ]
+PATHS = [
+    ("GET", "/v1/info"),
+    ("POST", "/v1/messages"),
+    ("DELETE", "/v1/topics/secret"),
+    ("GET", "/api/dtmsvr/all"),
+    ("POST", "/api/dtmsvr/submit"),
+    ("DELETE", "/api/dtmsvr/topic/secret"),
+]
 
 
-@pytest.mark.parametrize("target", tricks("/v1/info"))
-def test_no_spelling_of_a_path_does_without_a_token(broker: BrokerProcess, target: str) -> None:
-    assert status(broker, target, {}) in (400, 401)
+@pytest.mark.parametrize(("method", "path"), PATHS)
+def test_no_spelling_of_a_path_does_without_a_token(broker: BrokerProcess, method: str, path: str) -> None:
+    found = {target: status(broker, target, {}, method) for target in tricks(path)}
+    assert {target: one for target, one in found.items() if one not in (400, 401)} == {}
 
 
 @pytest.mark.parametrize("target", tricks("/v1/topics/secret/queues/0/messages"))
 def test_no_spelling_of_a_path_leads_to_another_topic(broker: BrokerProcess, target: str) -> None:
     assert status(broker, target, NARROW.headers) in (400, 403, 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/topics/secret/trim"),
+        ("PUT", "/v1/topics/secret"),
+        ("DELETE", "/v1/topics/secret"),
+        ("PUT", "/v1/call-topics/secret/subscribers"),
+        ("DELETE", "/v1/call-topics/secret"),
+        ("DELETE", "/api/dtmsvr/topic/secret"),
+        ("DELETE", "/api/dtmsvr/topic/open.one/../secret"),
+        ("DELETE", "/api/dtmsvr/topic/open.one%2f..%2fsecret"),
+        ("DELETE", "/api/dtmsvr/topic//secret"),
+    ],
+)
+def test_no_spelling_of_a_path_changes_another_topic(broker: BrokerProcess, method: str, path: str) -> None:
+    """What comes after `topic/` is a name as it stands, with all slashes: there is none like it."""
+    found = {target: status(broker, target, NARROW.headers, method) for target in tricks(path)}
+    assert {target: one for target, one in found.items() if one < 400} == {}
+    with RawClient(broker.url) as client:
+        for there in ("/v1/topics/secret", "/v1/call-topics/secret"):
+            assert client.request("GET", there, None, ADMIN.headers).status == 200
+
+
+def test_the_plain_paths_change_what_they_name(broker: BrokerProcess) -> None:
+    """A negative control for the paths above."""
+    with RawClient(broker.url) as client:
+        subscriber = b'{"url": "http://127.0.0.1:1/x"}'
+        for topic in ("open.a", "open.b"):
+            path = f"/v1/call-topics/{topic}/subscribers"
+            assert client.request("PUT", path, subscriber, ADMIN.headers).status == 200
+    assert status(broker, "/api/dtmsvr/topic/open.a", NARROW.headers, "DELETE") == 200
+    assert status(broker, "/v1/call-topics/open.b", NARROW.headers, "DELETE") == 204
+    assert status(broker, "/v1/topics/open.c", NARROW.headers, "PUT") == 200
+    assert status(broker, "/v1/topics/open.c", NARROW.headers, "DELETE") == 204
 
 
 @pytest.mark.parametrize(
