@@ -49,13 +49,18 @@ class Answer(msgspec.Struct):
 
 
 class RawClient:
-    def __init__(self, url: str, timeout: float = 30.0, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, url: str, timeout: float = 30.0, tls: ssl.SSLContext | None = None, source: str | None = None
+    ) -> None:
+        """`source`: the address of this machine to ask from."""
         parts = urlsplit(url)
         assert parts.hostname is not None
+        at = (parts.hostname, parts.port)
+        here = None if source is None else (source, 0)
         self._connection = (
-            http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+            http.client.HTTPConnection(*at, timeout=timeout, source_address=here)
             if tls is None
-            else http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=tls)
+            else http.client.HTTPSConnection(*at, timeout=timeout, context=tls, source_address=here)
         )
         self._used_at = 0.0
 

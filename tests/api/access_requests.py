@@ -92,7 +92,7 @@ HTTP: dict[str, Ask] = {
     "GET /v1/ledger/{app}": Ask("/v1/ledger/mine"),
     "DELETE /v1/ledger/{app}": Ask("/v1/ledger/mine.gone"),
     "POST /v1/ledger/{app}/{version:int}": Ask("/v1/ledger/mine/0", {}),
-    "POST /v1/tokens": Ask("/v1/tokens", {"name": "a b", "roles": ["reader"]}, elsewhere="same"),
+    "POST /v1/tokens": Ask("/v1/tokens", {"name": "made", "roles": ["reader"]}),
     "GET /v1/tokens": Ask("/v1/tokens"),
     "DELETE /v1/tokens/{name}": Ask("/v1/tokens/gone"),
     "GET /v1/audit": Ask("/v1/audit"),
@@ -129,6 +129,19 @@ HTTP: dict[str, Ask] = {
     ),
     "GET /api/ping": Ask("/api/ping", elsewhere="same"),
     "GET /api/metrics": Ask("/api/metrics"),
+}
+
+
+# The methods of a route that has several: each is judged like the route of the same name.
+JSON_RPC: dict[str, Ask] = {
+    method: Ask("/api/json-rpc", {"jsonrpc": "2.0", "id": "1", "method": method, "params": params}, elsewhere)
+    for method, params, elsewhere in (
+        ("newGid", {}, "same"),
+        ("prepare", {**_TRANS, "gid": "to-be-by-rpc"}, "refused"),
+        ("submit", {**_TRANS, "gid": "mine"}, "refused"),
+        ("abort", {"gid": "mine", "trans_type": "msg"}, "hidden"),
+        ("registerBranch", {"trans_type": "msg"}, "same"),
+    )
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
+from raw_client import RawClient
 from tallystick.core.tokens import new_token
 
 
@@ -47,6 +49,15 @@ STRANGERS: dict[str, dict[str, str]] = {
     "without a scheme": {"Authorization": ADMIN.text},
     "empty": {"Authorization": ""},
 }
+
+
+def revoked_token(client: RawClient, name: str = "left") -> dict[str, str]:
+    """What somebody shows whose token the store has kept, who has used it, and who may do nothing any more."""
+    made = client.request("POST", "/v1/tokens", json.dumps({"name": name, "roles": ["admin"]}), ADMIN.headers)
+    shown = bearing(made.json()["token"])
+    assert client.request("GET", "/v1/whoami", None, shown).json()["name"] == name
+    assert client.request("DELETE", f"/v1/tokens/{name}", None, ADMIN.headers).status == 204
+    return shown
 
 
 def settings(*more: Token) -> dict[str, Any]:

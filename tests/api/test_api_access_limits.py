@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import grpc
 import pytest
@@ -17,14 +21,18 @@ from raw_client import Answer, RawClient
 from tallystick.api.access.limits import CallerTraffic
 from tallystick.core.access import CallerLimits
 from tallystick.core.errors import Busy
+from tallystick.core.wire import ARROW
 
 TWO = token("two-at-once", "admin", max_in_flight=2)
 SLOW = token("slow", "admin", bytes_per_second=10_000)
+MEGABYTE = 1_000_000
+FAST = token("fast", "producer", bytes_per_second=MEGABYTE)
+READER = token("reading", "reader", bytes_per_second=MEGABYTE)
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
-    with running_broker(grpc=True, **known_tokens(TWO, SLOW)) as broker, RawClient(broker.url) as client:
+    with running_broker(grpc=True, **known_tokens(TWO, SLOW, FAST, READER)) as broker, RawClient(broker.url) as client:
         assert client.request("PUT", "/v1/topics/quiet", b"{}", ADMIN.headers).status == 200
         yield broker
         assert "Traceback" not in broker.log_text()
@@ -82,6 +90,50 @@ def test_who_had_its_bytes_of_this_second_is_told_to_wait(broker: BrokerProcess)
         assert (refused.status, refused.problem().code) == (429, "busy")
     assert call(broker, SLOW) == "UNAVAILABLE"
     assert ask(broker, ADMIN).status == 200
+
+
+def test_bodies_that_were_all_let_in_come_no_faster_than_their_sender_may(broker: BrokerProcess) -> None:
+    body = json.dumps({"messages": [{"topic": "quiet", "value": "x" * MEGABYTE}]}).encode()
+    with ExitStack() as stack:
+        lines = [stack.enter_context(let_in(broker, FAST, len(body))) for _ in range(4)]
+        began = time.monotonic()
+        with ThreadPoolExecutor(len(lines)) as pool:
+            answers = list(pool.map(lambda line: answered(line, body), lines))
+        took = time.monotonic() - began
+    assert answers == [b"HTTP/1.1 201 Created\r\n"] * 4
+    assert took > 1.5, "four megabytes, at one a second after the first, but for what is on its way at the end"
+
+
+@contextmanager
+def let_in(broker: BrokerProcess, who: Token, size: int) -> Iterator[socket.socket]:
+    """A request that is asked for its body."""
+    lines = ["POST /v1/messages HTTP/1.1", "host: 127.0.0.1", f"content-length: {size}", "expect: 100-continue"]
+    lines += ["connection: close", *(f"{name}: {value}" for name, value in who.headers.items())]
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=60) as line:
+        line.sendall("\r\n".join((*lines, "", "")).encode())
+        assert line.recv(100).startswith(b"HTTP/1.1 100 ")
+        yield line
+
+
+def answered(line: socket.socket, body: bytes) -> bytes:
+    line.sendall(body)
+    with line.makefile("rb") as answer:
+        return answer.readline()
+
+
+def test_an_answer_in_many_pieces_comes_no_faster_than_its_reader_may(broker: BrokerProcess) -> None:
+    for _ in range(6):
+        large = {"messages": [{"topic": "long", "key": "k", "value": "x" * MEGABYTE}]}
+        with RawClient(broker.url) as client:
+            assert client.request("POST", "/v1/messages", json.dumps(large), ADMIN.headers).status == 201
+            ends = client.request("GET", "/v1/topics/long", None, ADMIN.headers).json()["ends"]
+    path = f"/v1/topics/long/queues/{ends.index(6)}/messages"
+    with RawClient(broker.url, timeout=120) as client:
+        began = time.monotonic()
+        answer = client.request("GET", path, None, {**READER.headers, "Accept": ARROW})
+        took = time.monotonic() - began
+    assert (answer.status, len(answer.body) > 6 * MEGABYTE) == (200, True)
+    assert took > 1.5, "six megabytes in pieces of two or so, at one a second"
 
 
 # --- the count itself ----------------------------------------------------------------------------------------------

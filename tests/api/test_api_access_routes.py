@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from typing import cast
 
 import grpc
 import pytest
-from access_requests import GRPC, HTTP, MESSAGE, Ask
-from access_tokens import ADMIN, OTHER, OWN, STRANGERS, settings
+from access_requests import GRPC, HTTP, JSON_RPC, MESSAGE, Ask
+from access_tokens import ADMIN, OTHER, OWN, STRANGERS, revoked_token, settings
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from brokers import BrokerProcess, running_broker
 from raw_client import Answer, RawClient
 from tallystick.api.access.table import DTM_GRPC, DTM_HTTP, NATIVE, TABLE
+from tallystick.api.dtm.engine import Dtm
+from tallystick.api.dtm.jsonrpc import JsonRpc
 from tallystick.core.access import permissions_of
 
 REFUSED = (401, 403)
@@ -51,6 +54,11 @@ def channel(broker: BrokerProcess) -> Iterator[grpc.Channel]:
         yield channel
 
 
+@pytest.fixture(scope="module")
+def strangers(client: RawClient) -> dict[str, dict[str, str]]:
+    return {**STRANGERS, "revoked": revoked_token(client)}
+
+
 def ask(client: RawClient, route: str, headers: dict[str, str], role: str = "") -> Answer:
     method, asked = route.partition(" ")[0], HTTP[route]
     return client.request(method, asked.path, asked.content(role), headers)
@@ -67,8 +75,8 @@ def test_there_is_a_request_for_every_route() -> None:
 
 
 @pytest.mark.parametrize("route", HTTP)
-def test_who_is_not_known_gets_nowhere(client: RawClient, route: str) -> None:
-    for who, headers in STRANGERS.items():
+def test_who_is_not_known_gets_nowhere(client: RawClient, strangers: dict[str, dict[str, str]], route: str) -> None:
+    for who, headers in strangers.items():
         answer = ask(client, route, headers)
         if TABLE[route].whom == "open":
             assert answer.status == 200, (who, answer)
@@ -106,6 +114,42 @@ def shows_nothing(answer: Answer, asked: Ask) -> bool:
     return b"mine" not in told and (b"127.0.0.1:1" not in told)
 
 
+# --- JSON-RPC ------------------------------------------------------------------------------------------------------
+
+
+def call_rpc(client: RawClient, method: str, headers: dict[str, str]) -> tuple[int, str]:
+    """The status, and what it was refused with."""
+    asked = JSON_RPC[method]
+    answer = client.request("POST", asked.path, asked.content(), headers)
+    return answer.status, "" if answer.status != 200 else ((answer.json()["error"] or {}).get("message") or "")
+
+
+def test_there_is_a_request_for_every_method() -> None:
+    assert JSON_RPC.keys() == JsonRpc(cast(Dtm, None))._methods.keys()
+
+
+@pytest.mark.parametrize("role", OWN)
+@pytest.mark.parametrize("method", JSON_RPC)
+def test_each_role_may_what_the_table_says_by_json_rpc(client: RawClient, method: str, role: str) -> None:
+    status, text = call_rpc(client, method, OWN[role].headers)
+    assert status == (200 if may("POST /api/json-rpc", role) else 403)
+    assert "may not" not in text
+
+
+@pytest.mark.parametrize("role", OTHER)
+@pytest.mark.parametrize("method", JSON_RPC)
+def test_the_right_role_for_other_objects_is_not_enough_by_json_rpc(client: RawClient, method: str, role: str) -> None:
+    status, text = call_rpc(client, method, OTHER[role].headers)
+    if not may("POST /api/json-rpc", role):
+        assert status == 403
+    elif JSON_RPC[method].elsewhere == "refused":
+        assert f"other-{role} may not produce" in text or "mine belongs to another group" in text
+    elif JSON_RPC[method].elsewhere == "hidden":
+        assert "no TransGlobal" in text
+    else:
+        assert "may not" not in text
+
+
 # --- gRPC ----------------------------------------------------------------------------------------------------------
 
 
@@ -121,8 +165,10 @@ def call(channel: grpc.Channel, route: str, headers: dict[str, str]) -> tuple[st
 
 
 @pytest.mark.parametrize("route", GRPC)
-def test_who_is_not_known_gets_nowhere_by_grpc(channel: grpc.Channel, route: str) -> None:
-    for who, headers in STRANGERS.items():
+def test_who_is_not_known_gets_nowhere_by_grpc(
+    channel: grpc.Channel, strangers: dict[str, dict[str, str]], route: str
+) -> None:
+    for who, headers in strangers.items():
         assert call(channel, route, headers)[0] == "UNAUTHENTICATED", who
 
 

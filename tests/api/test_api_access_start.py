@@ -139,6 +139,10 @@ _WRONG = [
     ({"address_grants": [{**_RANGE, "addresses": ["10.0.0.1/8"]}]}, {"auth": "tokens"}, "10.0.0"),
     ({"address_grants": [{**_RANGE, "addresses": ["here"]}]}, {"auth": "tokens"}, "here"),
     ({}, {"auth": "on"}, "auth"),
+    *(
+        ({}, {"browser_hosts": host}, "browser_hosts")
+        for host in ("http://a.example", "a.example:7440", "*.example", "A.example", "a.example.")
+    ),
 ]
 
 

@@ -8,11 +8,15 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
+from access_requests import HTTP
 from access_tokens import ADMIN, settings
 from grpc_reflection.v1alpha import reflection_pb2
 
-from tallystick.api.access.table import DTM_GRPC, DTM_HTTP, NATIVE, NOTHING, PEERS, TABLE
-from tallystick.api.cluster.asking import CALLER_OF, DOOR, METHODS
+from brokers import running_broker
+from dtm_grpc import GrpcClient, Refused
+from raw_client import RawClient
+from tallystick.api.access.table import DOOR_WAYS, DTM_GRPC, DTM_HTTP, NATIVE, NOTHING, PEERS, TABLE
+from tallystick.api.cluster.asking import CALLER_OF, DOOR, METHODS, DoorApi
 from tallystick.api.dtm.grpc.messages import SERVICE
 from tallystick.api.dtm.http import DtmHttp
 from tallystick.api.http.native import NativeApi
@@ -47,19 +51,18 @@ def grpc_routes() -> set[str]:
     return {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
 
 
-def peer_routes() -> set[str]:
-    return {DOOR + method for method in (*METHODS, CALLER_OF)}
-
-
-async def missing_and_needless() -> tuple[set[str], set[str]]:
-    """What is mounted and does not stand in the table; what stands there and is not mounted."""
+async def mounted_routes() -> set[str]:
     async with guarded_broker() as broker:
-        mounted = native_routes() | dtm_routes(broker.door()) | grpc_routes() | peer_routes()
+        return native_routes() | dtm_routes(broker.door()) | grpc_routes() | {DOOR_WAYS}
+
+
+def missing_and_needless(mounted: set[str]) -> tuple[set[str], set[str]]:
+    """What is mounted and does not stand in the table; what stands there and is not mounted."""
     return mounted - TABLE.keys(), TABLE.keys() - mounted - {NOTHING}
 
 
 async def test_the_table_has_exactly_what_is_mounted() -> None:
-    assert await missing_and_needless() == (set(), set())
+    assert missing_and_needless(await mounted_routes()) == (set(), set())
     assert len(NATIVE) + len(DTM_HTTP) + len(DTM_GRPC) + len(PEERS) + 1 == len(TABLE)
 
 
@@ -101,24 +104,39 @@ async def status_of(api: Callable[..., object], method: str, path: str, headers:
     return told[0]
 
 
-@pytest.mark.parametrize(
-    ("route", "path"),
-    [("GET /v1/info", "/v1/info"), ("GET /healthz", "/healthz"), ("GET /api/dtmsvr/version", "/api/dtmsvr/version")],
-)
-async def test_a_route_that_is_taken_out_is_missed_and_refused(
-    monkeypatch: pytest.MonkeyPatch, route: str, path: str
-) -> None:
-    async with guarded_broker() as broker:
-        api = StoreApi(broker)
-        assert await status_of(api, "GET", path, ADMIN.headers) == 200
-        monkeypatch.delitem(TABLE, route)
-        assert await status_of(api, "GET", path, ADMIN.headers) == 403
-        assert await missing_and_needless() == ({route}, set())
+async def test_a_row_that_is_taken_out_is_missed_whichever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted = await mounted_routes()
+    for route in sorted(mounted):
+        with monkeypatch.context() as taken:
+            taken.delitem(TABLE, route)
+            assert missing_and_needless(mounted) == ({route}, set())
+
+
+_NO_ROW_BUT_ONE = """
+from tallystick.api.access.table import TABLE
+for route in TABLE.keys() - {"GET /readyz"}:
+    del TABLE[route]
+"""
+
+
+def test_what_the_table_does_not_have_is_refused_to_everybody() -> None:
+    """Every route of every interface but one, by which a broker is known to be there."""
+    with running_broker(grpc=True, prelude=_NO_ROW_BUT_ONE, **settings()) as broker, RawClient(broker.url) as client:
+        for route, asked in HTTP.items():
+            for headers in ({}, ADMIN.headers):
+                answer = client.request(route.partition(" ")[0], asked.path, asked.content(), headers)
+                assert answer.status == (200 if route == "GET /readyz" else 403), (route, answer)
+        assert client.request("GET", "/v1/nothing", None, ADMIN.headers).status == 403
+        with GrpcClient(broker) as dtm:
+            for route in DTM_GRPC:
+                _, service, method = route.split("/")
+                with pytest.raises(Refused, match=r"PERMISSION_DENIED.*does not stand in the table of routes"):
+                    dtm.call(method, b"", service, metadata=[("authorization", f"Bearer {ADMIN.text}")])
 
 
 async def test_a_row_without_a_route_is_found_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TABLE, "GET /v1/gone", TABLE["GET /v1/info"])
-    assert await missing_and_needless() == (set(), {"GET /v1/gone"})
+    assert missing_and_needless(await mounted_routes()) == (set(), {"GET /v1/gone"})
 
 
 async def test_where_there_is_nothing_only_those_hear_so_who_are_known() -> None:
@@ -132,5 +150,6 @@ async def test_where_there_is_nothing_only_those_hear_so_who_are_known() -> None
 
 async def test_ways_of_the_cluster_are_for_no_caller_from_outside() -> None:
     async with guarded_broker() as broker:
-        for path in sorted(PEERS):
-            assert await status_of(StoreApi(broker), "POST", path, ADMIN.headers) == 404
+        for way in (*METHODS, CALLER_OF, "close", ""):
+            assert await status_of(StoreApi(broker), "POST", DOOR + way, ADMIN.headers) == 404
+            assert await status_of(DoorApi(broker), "POST", DOOR + way, ADMIN.headers) == 403

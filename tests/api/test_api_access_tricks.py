@@ -1,16 +1,17 @@
-"""Paths that mean the same to somebody else, and requests that a browser sends for a page of another site."""
+"""Paths that mean the same to somebody else."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
 import pytest
 from access_tokens import ADMIN, OWN, token
 from access_tokens import settings as known_tokens
+from path_tricks import tricks
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
+from spoken_targets import status_of
 
 NARROW = token("narrow", "admin", topics=["open.*"], groups=["open.*"])
 
@@ -21,60 +22,71 @@ def broker() -> Iterator[BrokerProcess]:
         for topic in ("secret", "open.one"):
             body = f'{{"messages": [{{"topic": "{topic}", "value": "x"}}]}}'
             assert client.request("POST", "/v1/messages", body, ADMIN.headers).status == 201
+        subscriber = b'{"url": "http://127.0.0.1:1/x"}'
+        assert client.request("PUT", "/v1/call-topics/secret/subscribers", subscriber, ADMIN.headers).status == 200
         yield broker
         assert "Traceback" not in broker.log_text()
 
 
 def status(broker: BrokerProcess, target: str, headers: dict[str, str], method: str = "GET") -> int:
-    """Of a request with this very target, which no library has mended."""
-    lines = [f"{method} {target} HTTP/1.1", "host: 127.0.0.1", "connection: close"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as line:
-        line.sendall("\r\n".join((*lines, "", "")).encode())
-        return int(line.makefile("rb").readline().split()[1])
+    return status_of(broker.port, target, headers, method)
 
 
-def tricks(path: str) -> list[str]:
-    first, _, rest = path.removeprefix("/").partition("/")
-    return [
-        path,
-        f"/{path}",
-        f"//{first}//{rest}",
-        f"/./{first}/{rest}",
-        f"/docs/..{path}",
-        f"/healthz/../{first}/{rest}",
-        f"/%2e/{first}/{rest}",
-        f"/docs/%2e%2e{path}",
-        f"/docs%2f..{path}",
-        f"{path};x",
-        f"{path};/healthz",
-        f"/healthz;{path}",
-        f"{path}%00",
-        f"{path}%3f/healthz",
-        f"{path}?/healthz",
-        f"{path}#/healthz",
-        f"{path}/",
-        f"{path}%2f",
-        path.upper(),
-        path.title(),
-        path.replace("/v1", "/%761"),
-        path.replace("/", "%2f"),
-        f"http://127.0.0.1{path}",
-        f"http://elsewhere.example{path}",
-        f"http://elsewhere.example/healthz/..{path}",
-        f"/stores/x{path}",
-        f"/.door{path}",
-    ]
+PATHS = [
+    ("GET", "/v1/info"),
+    ("POST", "/v1/messages"),
+    ("DELETE", "/v1/topics/secret"),
+    ("GET", "/api/dtmsvr/all"),
+    ("POST", "/api/dtmsvr/submit"),
+    ("DELETE", "/api/dtmsvr/topic/secret"),
+]
 
 
-@pytest.mark.parametrize("target", tricks("/v1/info"))
-def test_no_spelling_of_a_path_does_without_a_token(broker: BrokerProcess, target: str) -> None:
-    assert status(broker, target, {}) in (400, 401)
+@pytest.mark.parametrize(("method", "path"), PATHS)
+def test_no_spelling_of_a_path_does_without_a_token(broker: BrokerProcess, method: str, path: str) -> None:
+    found = {target: status(broker, target, {}, method) for target in tricks(path)}
+    assert {target: one for target, one in found.items() if one not in (400, 401)} == {}
 
 
 @pytest.mark.parametrize("target", tricks("/v1/topics/secret/queues/0/messages"))
 def test_no_spelling_of_a_path_leads_to_another_topic(broker: BrokerProcess, target: str) -> None:
     assert status(broker, target, NARROW.headers) in (400, 403, 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/topics/secret/trim"),
+        ("PUT", "/v1/topics/secret"),
+        ("DELETE", "/v1/topics/secret"),
+        ("PUT", "/v1/call-topics/secret/subscribers"),
+        ("DELETE", "/v1/call-topics/secret"),
+        ("DELETE", "/api/dtmsvr/topic/secret"),
+        ("DELETE", "/api/dtmsvr/topic/open.one/../secret"),
+        ("DELETE", "/api/dtmsvr/topic/open.one%2f..%2fsecret"),
+        ("DELETE", "/api/dtmsvr/topic//secret"),
+    ],
+)
+def test_no_spelling_of_a_path_changes_another_topic(broker: BrokerProcess, method: str, path: str) -> None:
+    """What comes after `topic/` is a name as it stands, with all slashes: there is none like it."""
+    found = {target: status(broker, target, NARROW.headers, method) for target in tricks(path)}
+    assert {target: one for target, one in found.items() if one < 400} == {}
+    with RawClient(broker.url) as client:
+        for there in ("/v1/topics/secret", "/v1/call-topics/secret"):
+            assert client.request("GET", there, None, ADMIN.headers).status == 200
+
+
+def test_the_plain_paths_change_what_they_name(broker: BrokerProcess) -> None:
+    """A negative control for the paths above."""
+    with RawClient(broker.url) as client:
+        subscriber = b'{"url": "http://127.0.0.1:1/x"}'
+        for topic in ("open.a", "open.b"):
+            path = f"/v1/call-topics/{topic}/subscribers"
+            assert client.request("PUT", path, subscriber, ADMIN.headers).status == 200
+    assert status(broker, "/api/dtmsvr/topic/open.a", NARROW.headers, "DELETE") == 200
+    assert status(broker, "/v1/call-topics/open.b", NARROW.headers, "DELETE") == 204
+    assert status(broker, "/v1/topics/open.c", NARROW.headers, "PUT") == 200
+    assert status(broker, "/v1/topics/open.c", NARROW.headers, "DELETE") == 204
 
 
 @pytest.mark.parametrize(
@@ -103,72 +115,3 @@ def test_the_plain_path_and_the_absolute_form_are_for_those_who_may(broker: Brok
 def test_another_method_is_no_way_in(broker: BrokerProcess, method: str) -> None:
     assert status(broker, "/v1/info", {}, method) in (400, 401)
     assert status(broker, "/v1/info", {"X-HTTP-Method-Override": "GET"}, method) in (400, 401)
-
-
-# --- browsers ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def unlocked() -> Iterator[BrokerProcess]:
-    """Without access control: then a browser on this machine is all that somebody elsewhere needs."""
-    with running_broker(log_level="warning") as broker:
-        yield broker
-
-
-def asked(broker: BrokerProcess, method: str, path: str, headers: dict[str, str]) -> int:
-    with RawClient(broker.url) as client:
-        return client.request(method, path, b"{}" if method == "POST" else None, headers).status
-
-
-OTHER_SITES = [
-    {"Origin": "http://elsewhere.example"},
-    {"Origin": "null"},
-    {"Origin": "http://127.0.0.1:1"},
-    {"Origin": "http://localhost:{port}"},
-    {"Origin": "http://127.0.0.1:{port}.elsewhere.example"},
-    {"Origin": "http://127.0.0.1:{port}@elsewhere.example"},
-    {"Origin": "http://[bad"},
-    {"Origin": "http://rebound.example:{port}", "Host": "rebound.example:{port}"},
-    {"Sec-Fetch-Site": "same-origin", "Host": "rebound.example:{port}"},
-    {"Sec-Fetch-Site": "cross-site"},
-    {"Sec-Fetch-Site": "same-site"},
-    {"Sec-Fetch-Site": "Cross-Site"},
-]
-
-
-def at(broker: BrokerProcess, headers: dict[str, str]) -> dict[str, str]:
-    return {name: value.replace("{port}", str(broker.port)) for name, value in headers.items()}
-
-
-@pytest.mark.parametrize("headers", OTHER_SITES)
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("POST", "/v1/messages"), ("GET", "/v1/info"), ("GET", "/metrics"), ("POST", "/api/dtmsvr/submit")],
-)
-def test_a_page_of_another_site_gets_nothing(
-    unlocked: BrokerProcess, broker: BrokerProcess, method: str, path: str, headers: dict[str, str]
-) -> None:
-    assert asked(unlocked, method, path, at(unlocked, headers)) == 403
-    assert asked(broker, method, path, {**at(broker, headers), **ADMIN.headers}) == 403
-
-
-@pytest.mark.parametrize("headers", [{}, {"Origin": "http://127.0.0.1:{port}"}, {"Sec-Fetch-Site": "same-origin"}])
-def test_the_brokers_own_pages_and_programs_are_no_other_site(unlocked: BrokerProcess, headers: dict[str, str]) -> None:
-    assert asked(unlocked, "GET", "/v1/info", at(unlocked, headers)) == 200
-    assert asked(unlocked, "GET", "/v1/info", {**at(unlocked, headers), "Sec-Fetch-Site": "none"}) == 200
-
-
-@pytest.mark.parametrize("headers", OTHER_SITES)
-def test_what_is_open_may_be_looked_at_from_anywhere(unlocked: BrokerProcess, headers: dict[str, str]) -> None:
-    assert asked(unlocked, "GET", "/healthz", at(unlocked, headers)) == 200
-
-
-SIGNS = [{"Referer": "http://127.0.0.1:{port}/"}, {"Sec-Fetch-Mode": "navigate"}, {"Origin": "http://127.0.0.1:{port}"}]
-
-
-@pytest.mark.parametrize("headers", SIGNS)
-@pytest.mark.parametrize("path", ["subscribe?topic=t&url=http://127.0.0.1:1/", "unsubscribe?topic=t", "resetCronTime"])
-def test_no_browser_changes_anything_by_get(unlocked: BrokerProcess, path: str, headers: dict[str, str]) -> None:
-    assert asked(unlocked, "GET", f"/api/dtmsvr/{path}", at(unlocked, headers)) == 403
-    assert asked(unlocked, "GET", f"/api/dtmsvr/{path}", {"User-Agent": "Go-http-client/1.1"}) != 403
-    assert asked(unlocked, "POST", f"/api/dtmsvr/{path}", at(unlocked, headers)) != 403

@@ -17,12 +17,7 @@ def roles() -> str:
 
 def access() -> str:
     parts = [("Native HTTP API", NATIVE), ("dtm's HTTP API", DTM_HTTP), ("gRPC", DTM_GRPC)]
-    return "\n\n".join(f"### {title}\n\n{_rows(rows)}" for title, rows in (*parts, ("Between brokers", _between())))
-
-
-def _between() -> dict[str, Needs]:
-    (needs,) = set(PEERS.values())
-    return {"/.door/...": needs}
+    return "\n\n".join(f"### {title}\n\n{_rows(rows)}" for title, rows in (*parts, ("Between brokers", PEERS)))
 
 
 def _rows(rows: dict[str, Needs]) -> str:

@@ -34,6 +34,8 @@ NotNegative = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Duration = NotNegative  # in milliseconds, once parsed
 Waiting = Annotated[int, Meta(ge=100, le=3_600_000)]  # a duration: for a connection, so neither nothing nor for ever
+# As browsers write a name in `Host`, without its port.
+BrowserHost = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?\Z")]
 _DURATIONS = ("Duration", "Waiting")
 LEAST_LEASE_MS = 500
 LOCAL_STORES = ("rocksdb", "memory")
@@ -76,6 +78,7 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     # who may do what
     auth: Literal["off", "tokens"] = "off"
     allow_open: bool = False
+    browser_hosts: list[BrowserHost] = []
     static_tokens: list[StaticToken] = []
     address_grants: list[AddressGrant] = []
     # limits

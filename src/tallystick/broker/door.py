@@ -107,6 +107,7 @@ class BrokerDoor(AccessWays):
         self._store, self._writer, self._waiters = broker._store, broker._writer, broker._waiters
         self._admission = broker._admission
         self.limits = broker.limits
+        self.browser_hosts = broker.config.browser_hosts
 
     def of(self, caller: Caller) -> BrokerDoor:
         """The same door, for somebody else."""

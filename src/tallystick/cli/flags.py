@@ -40,6 +40,7 @@ HELP = {
     "allow_weak_durability": "Use a server that may lose what it has acknowledged.",
     "auth": "Who may do what: off (whoever reaches the port may do everything), or tokens.",
     "allow_open": "Listen on other addresses than loopback even though whoever reaches them may do everything.",
+    "browser_hosts": "Names, beside localhost, by which browsers may ask this broker without a token.",
     "static_tokens": "Tokens besides those that the store keeps, [[static_tokens]] in the file only.",
     "address_grants": "What requests without a token may do, by their addresses; [[address_grants]] in the file only.",
     "max_message_bytes": "Largest value of a message, in bytes.",

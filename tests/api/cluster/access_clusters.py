@@ -33,7 +33,7 @@ class Guarded(NamedTuple):
     other: BrokerProcess  # owns nothing, if there are fewer stores than brokers
 
     def ask(self, who: str, method: str, path: str, body: bytes | None = None, **options: Any) -> Answer:
-        """Through the broker that owns nothing, or through `by`."""
+        """Through the broker that owns nothing, or through `by`; `source` is where it is asked from."""
         broker: BrokerProcess = options.pop("by", self.other)
         headers = {**shown(who), **options.pop("headers", {})}
         with RawClient(broker.url, **options) as client:

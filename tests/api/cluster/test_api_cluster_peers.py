@@ -35,6 +35,12 @@ def test_whoever_was_sealed_comes_out_as_they_were(seal: PeerSeal) -> None:
     assert seal.open(seal.seal("PUT", PATH, SOMEBODY), "PUT", PATH) == SOMEBODY
 
 
+def test_a_seal_says_what_it_is_for(seal: PeerSeal) -> None:
+    at_the_door = Vouched(SOMEBODY.identity, SOMEBODY.source, "door")
+    assert SOMEBODY.purpose == "route"
+    assert seal.open(seal.seal("POST", PATH, at_the_door), "POST", PATH).purpose == "door"
+
+
 def test_no_two_seals_are_alike(seal: PeerSeal) -> None:
     assert seal.seal("GET", PATH, SOMEBODY) != seal.seal("GET", PATH, SOMEBODY)
 

@@ -81,12 +81,18 @@ def test_what_is_no_store_and_no_way_is_told(cluster: BrokerCluster) -> None:
             assert client.request("GET", f"/stores/%{ord(store[0]):x}{store[1:]}/v1/info").status == 200
             assert client.request("GET", f"/stores/{store}/v1/nothing").problem().code == "not_found"
             assert client.request("GET", "/v1/nothing").problem().code == "not_found"
-            assert client.request("POST", f"/stores/{store}/.door/close", b"\x90").problem().code == "not_found"
-            assert (
-                client.request("POST", f"/stores/{store}/.door/transaction", b"junk").problem().code
-                == "invalid_request"
-            )
+            for way in ("close", "transaction"):
+                assert client.request("POST", f"/stores/{store}/.door/{way}", b"junk").problem().code == "forbidden"
             assert client.request("GET", "/v1/transactions?after=nowhere").problem().field == "after"
+
+
+def test_a_broker_that_asks_for_what_is_no_way_is_told(cluster: BrokerCluster) -> None:
+    store, owner, _ = owner_and_other(cluster)
+    broker = {"Tallystick-Forwarded": "another"}
+    with RawClient(owner.url) as client:
+        for way, code in (("close", "not_found"), ("transaction", "invalid_request")):
+            answer = client.request("POST", f"/stores/{store}/.door/{way}", b"junk", broker)
+            assert answer.problem().code == code
 
 
 def test_the_door_of_a_cluster_has_every_way_of_a_brokers_own() -> None:

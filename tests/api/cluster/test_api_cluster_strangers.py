@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from access_clusters import TOKENS, Guarded, guarded_cluster
+from access_clusters import TOKENS, Guarded, guarded_cluster, shown
 
+from brokers import BrokerProcess
 from servers import Server
 from shared_stores import url_of
+from spoken_targets import status_of
 from tallystick.api.cluster.peers import FRESH_MS, PeerSeal, Vouched
 from tallystick.core.access import Evidence, Grant, Identity
 from tallystick.core.wire import MSGPACK
@@ -34,8 +36,8 @@ class Place(NamedTuple):
 
     def seal(self, identity: Identity, method: str, path: str, **other: Any) -> dict[str, str]:
         """The header that a broker of this cluster would send, unless something is another."""
-        key, at = other.get("key", self.key), other.get("at", now_ms)
-        made = PeerSeal(lambda: key, at).seal(method, path.encode(), Vouched(identity, "10.9.9.9"))
+        key, at, purpose = other.get("key", self.key), other.get("at", now_ms), other.get("purpose", "route")
+        made = PeerSeal(lambda: key, at).seal(method, path.encode(), Vouched(identity, "10.9.9.9", purpose))
         return {"Tallystick-Caller": made.decode()}
 
     @property
@@ -107,22 +109,30 @@ def test_a_brokers_own_name_opens_no_route(place: Place) -> None:
 # --- the ways of a door ----------------------------------------------------------------------------------------------
 
 
-def asked(place: Place, way: str, args: list[Any], headers: dict[str, str], who: str = "") -> tuple[int, Any]:
+def asked(
+    place: Place, way: str, args: list[Any], headers: dict[str, str], who: str = "", by: BrokerProcess | None = None
+) -> tuple[int, Any]:
     answer = place.guarded.ask(
         who,
         "POST",
         f"{place.inside}/.door/{way}",
         msgspec.msgpack.encode(args),
-        by=place.guarded.owner,
+        by=by or place.guarded.owner,
         headers={"Content-Type": MSGPACK, **headers},
     )
     return answer.status, msgspec.msgpack.decode(answer.body) if answer.status == 200 else None
+
+
+def at_the_door(place: Place, identity: Identity, way: str) -> dict[str, str]:
+    """What a broker says that asks for one of the ways."""
+    return place.seal(identity, "POST", f"{place.inside}/.door/{way}", purpose="door")
 
 
 def leaks(place: Place) -> list[str]:
     """Ways of a store's door that somebody went through who must not."""
     reader = Identity("r", "token", (Grant(("reader",), topics=("shop.*",)),))
     evidence = [Evidence(authorization=f"Bearer {TOKENS['admin'].text}")]
+    refused = {"": 401, "admin": 403}
     tried: list[tuple[str, list[Any], Identity | None, str]] = [
         ("delete_topic", ["bank.secret"], None, ""),
         ("delete_topic", ["bank.secret"], None, "admin"),
@@ -137,33 +147,91 @@ def leaks(place: Place) -> list[str]:
     ]
     found = []
     for way, args, identity, who in tried:
-        path = f"{place.inside}/.door/{way}"
-        headers = {} if identity is None else place.seal(identity, "POST", path)
+        headers = {} if identity is None else at_the_door(place, identity, way)
         told, _ = asked(place, way, args, headers, who)
-        if told != (401 if identity is None else 403):
+        if told != (refused[who] if identity is None else 403):
             found.append(f"{way} for {who or (identity and identity.name)}: {told}")
     return found
 
 
 def test_the_ways_of_a_door_are_for_whom_a_broker_vouches_for_as_far_as_their_grants_go(place: Place) -> None:
     assert leaks(place) == []
-    path = f"{place.inside}/.door/topic"
-    assert asked(place, "topic", ["shop.none"], place.seal(ADMIN, "POST", path))[0] == 404
-    path = f"{place.inside}/.door/put_topic"
-    assert asked(place, "put_topic", ["shop.made", {"queues": 1}], place.seal(ADMIN, "POST", path))[0] == 200
+    assert asked(place, "topic", ["shop.none"], at_the_door(place, ADMIN, "topic"))[0] == 404
+    made = asked(place, "put_topic", ["shop.made", {"queues": 1}], at_the_door(place, ADMIN, "put_topic"))
+    assert made[0] == 200
 
 
 def test_only_a_broker_is_told_who_somebody_is(place: Place) -> None:
     evidence = [Evidence(authorization=f"Bearer {TOKENS['shop'].text}")]
-    seal = place.seal(BROKER, "POST", f"{place.inside}/.door/caller_of")
+    seal = at_the_door(place, BROKER, "caller_of")
     found, identity = asked(place, "caller_of", evidence, seal)
     assert (found, identity["name"]) == (200, "shop")
     assert asked(place, "caller_of", [Evidence(authorization="Bearer no")], seal)[0] == 401
 
 
+# As somebody who is known tries it, from outside: what is read has no limit there, and no name is looked at.
+WAYS: dict[str, list[Any]] = {
+    "info": [],
+    "fetch": ["shop.orders", 0, 0, 1_000_000, 100_000_000, 0],
+    "put_topic": ["bad/ name\n\0", {"queues": 1}],
+    "put_topic of a good name": ["shop.well-named", {"queues": 1}],
+    "close": [],
+}
+
+
+@pytest.mark.parametrize("who", ["admin", "reader"])
+@pytest.mark.parametrize("way", WAYS)
+def test_no_caller_gets_to_a_way_whichever_broker_they_ask(place: Place, way: str, who: str) -> None:
+    for broker in (place.guarded.owner, place.guarded.other):
+        assert asked(place, way.partition(" ")[0], WAYS[way], {}, who, by=broker)[0] == 403
+        assert asked(place, way.partition(" ")[0], WAYS[way], {}, by=broker)[0] == 401
+    topics = place.guarded.ask("admin", "GET", "/v1/topics").json()["topics"]
+    assert not {"bad/ name\n\0", "shop.well-named"} & {one["name"] for one in topics}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_broker_hands_on_is_no_way_of_its_own(place: Place, way: str) -> None:
+    """The second lock: were it handed on, the owner would see what the seal is for."""
+    name = way.partition(" ")[0]
+    handed_on = place.seal(ADMIN, "POST", f"{place.inside}/.door/{name}")
+    assert asked(place, name, WAYS[way], handed_on)[0] == 403
+
+
+def spellings(place: Place) -> list[str]:
+    store = place.guarded.store
+    return [
+        f"/stores/{store}/.door/info",
+        f"/stores/{store}/%2edoor/info",
+        f"/stores/{store}/.door%2finfo",
+        f"/stores/{store}%2f.door/info",
+        f"/stores%2f{store}/.door/info",
+        f"/stores%2F{store}%2Fx/y/.door/info",
+        f"/stores%2F{store}%2Fx%2Fy/.door/info",
+        f"/x/y/z/../../../stores/{store}/.door/info",
+        f"/stores/{store}//.door/info",
+        f"/stores/{store}/./.door/info",
+        f"/stores/{store}/x/../.door/info",
+        f"//stores/{store}/.door/info",
+        f"http://elsewhere.example/stores/{store}/.door/info",
+        f"/stores/{store}/.door/info/",
+        f"/stores/{store}/.door/info;x",
+        f"/stores/{store}/.DOOR/info",
+    ]
+
+
+def test_no_spelling_of_its_path_leads_to_a_way(place: Place) -> None:
+    """Whatever a path is looked at as is what is handed on."""
+    for broker in (place.guarded.owner, place.guarded.other):
+        for target in spellings(place):
+            found = [status_of(broker.port, target, shown(who), "POST", b"\x90") for who in ("admin", "")]
+            assert found in ([403, 401], [404, 401], [400, 400]), (target, found)
+
+
 _BLIND = """
 import tallystick.api.cluster.asking as asking
+import tallystick.api.cluster.api as api
 asking.DoorApi._door_for = lambda self, scope: self.door
+api.DOOR = "/none/"
 """
 
 

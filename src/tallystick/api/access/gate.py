@@ -1,12 +1,14 @@
-"""The gate of a protocol over HTTP: who sends a request, whether its route is for them, and how much they may ask."""
+"""The gate of every protocol: who sends a request, whether its route is for them, and how much they may ask."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import NamedTuple
 
 from tallystick.api.access.browsers import refuse_other_sites
 from tallystick.api.access.limits import MOST_KEPT, Counted, Traffic
+from tallystick.api.access.refusal_log import tell_refusal
 from tallystick.api.access.table import TABLE, Needs
 from tallystick.api.serving.asgi import Receive, Scope, Send
 from tallystick.broker.caller import Caller, nobody
@@ -22,6 +24,47 @@ _CHECKS: Mapping[str, Callable[[str, str], str]] = {
     "gid": check_gid,
 }
 _traffic = Traffic()  # of this process, whatever its callers ask of which of its stores
+
+
+class Appearance(NamedTuple):
+    """What a request shows of who sends it. `evidence` is asked only where somebody is to be known; over gRPC there are
+    no `headers` to look at, because no browser speaks it."""
+
+    source: str
+    evidence: Callable[[], Evidence]
+    method: str = "POST"
+    headers: Mapping[bytes, bytes] = {}
+
+
+async def let_in(
+    door: BrokerDoor, route: str, shown: Appearance, given: Mapping[str, str]
+) -> tuple[Caller, Counted | None]:
+    """The sender of a request, at the broker that it first comes to, with a place among what they may have under way.
+    Raises what it is refused with, which the log has been told then."""
+    name = ""
+    try:
+        needs = needs_of(route)
+        _refuse_other_sites(door, needs, shown)
+        if needs.whom == "open" and not door.open:
+            return nobody(shown.source), None
+        caller = Caller(source=shown.source) if door.open else await door.caller_of(shown.evidence())
+        name = "" if door.open else caller.identity.name
+        check(needs, caller, given)
+    except (Unauthenticated, Forbidden) as error:
+        tell_refusal(error.status, route, shown.source, name)
+        raise
+    return caller, counted(caller)
+
+
+def _refuse_other_sites(door: BrokerDoor, needs: Needs, shown: Appearance) -> None:
+    refuse_other_sites(
+        shown.method,
+        shown.headers,
+        is_open=needs.whom == "open",
+        changes=needs.changes,
+        proven=not door.open and bool(shown.headers.get(b"authorization")),
+        hosts=door.browser_hosts,
+    )
 
 
 class LetIn:
@@ -52,28 +95,31 @@ class Gate:
     async def visit(self, scope: Scope, receive: Receive, send: Send, route: str, given: Mapping[str, str]) -> LetIn:
         """Let a request in, before its body is read. `route` is how the table calls what would carry it out, `given`
         has what its path names. Raises what it is refused with."""
-        needs = needs_of(route)
         caller = scope.get("caller")
-        if caller is not None:  # whom another broker has let in, where the request was sent to, and has counted
-            check(needs, caller, given)
+        if caller is not None:  # who was let in, and counted, where the request first came to
+            self._check(route, caller, given)
             return LetIn(self._door.of(caller), receive, send)
-        refuse_other_sites(scope["method"], dict(scope["headers"]), needs.whom == "open", needs.changes)
+        shown = Appearance(source_of(scope), lambda: evidence_of(scope), scope["method"], dict(scope["headers"]))
+        caller, place = await let_in(self._door, route, shown, given)
         if self._door.open:
-            return LetIn(self._open_door(scope), receive, send)
-        if needs.whom == "open":
-            return LetIn(self._door.of(nobody(source_of(scope))), receive, send)
-        caller = scope["caller"] = await self._door.caller_of(evidence_of(scope))
-        check(needs, caller, given)
-        return LetIn(self._door.of(caller), receive, send, counted(caller))
+            return LetIn(self._open_door(caller), receive, send)
+        scope["caller"] = caller
+        return LetIn(self._door.of(caller), receive, send, place)
 
-    def _open_door(self, scope: Scope) -> BrokerDoor:
+    def _check(self, route: str, caller: Caller, given: Mapping[str, str]) -> None:
+        try:
+            check(needs_of(route), caller, given)
+        except Forbidden as error:
+            tell_refusal(error.status, route, caller.source, caller.identity.name)
+            raise
+
+    def _open_door(self, caller: Caller) -> BrokerDoor:
         """For whoever asks from an address, while nobody is asked who they are: nothing is found out twice."""
-        source = source_of(scope)
-        door = self._open_doors.get(source)
+        door = self._open_doors.get(caller.source)
         if door is None:
             if len(self._open_doors) >= MOST_KEPT:
                 self._open_doors.clear()
-            door = self._open_doors[source] = self._door.of(Caller(source=source))
+            door = self._open_doors[caller.source] = self._door.of(caller)
         return door
 
 

@@ -13,8 +13,8 @@ MOST_KEPT = 10_000
 
 
 class CallerTraffic:
-    """What one caller has under way. The bytes of a second are a bucket that fills again at the rate: a request is
-    taken while there is something in it, and may leave it in debt."""
+    """What one caller has under way. The bytes of a second are a bucket that fills again at the rate: a request, and
+    each piece of what it brings or is given, is taken while there is something in it, and may leave it in debt."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -76,8 +76,16 @@ class Counted:
             self._traffic.count(size, self._rate, self._loop.time())
 
     def receiving(self, receive: Receive) -> Receive:
+        """A body is asked for at the rate, or many that were let in at once would all come as fast as they can. Whoever
+        sends it has to wait then, because nobody reads."""
+        over = False
+
         async def counted() -> Any:
+            nonlocal over
+            if not over:
+                await self._paid()
             event = await receive()
+            over = not event.get("more_body", False)
             self.count(len(event.get("body", b"")))
             return event
 
@@ -88,8 +96,14 @@ class Counted:
 
         async def counted(event: Scope) -> None:
             if event.get("more_body", False):
-                await asyncio.sleep(self._traffic.debt_seconds(self._rate, self._loop.time()))
+                await self._paid()
             self.count(len(event.get("body", b"")) + sum(piece.nbytes for piece in event.get("buffers", ())))
             await send(event)
 
         return counted if self._rate else send
+
+    async def _paid(self) -> None:
+        """Wait for as long as the debt is now. Others may make more of it meanwhile, and wait for that themselves."""
+        debt = self._traffic.debt_seconds(self._rate, self._loop.time())
+        if debt:
+            await asyncio.sleep(debt)

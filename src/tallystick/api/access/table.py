@@ -135,14 +135,10 @@ DTM_GRPC: dict[str, Needs] = {
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": KNOWN,
 }
 
-_DOOR_WAYS = (
-    *("audit", "batch", "call_topics", "called_hosts", "caller_of", "calls", "delete_topic", "do_and_show"),
-    *("drop_call_topic", "drop_token", "ends", "fetch", "forget_app", "groups", "hurry", "hurry_all", "info"),
-    *("ledger", "ledgers", "list_calls", "offsets_at", "page", "poll_checks", "put_token", "put_topic", "receive"),
-    *("reset_group", "resolve", "resume", "resume_calls", "splits", "stop_calls", "stored_offsets", "subscribe"),
-    *("tokens", "topic", "transaction", "transactions", "trim", "unsubscribe", "wait_for_calls", "whole", "wholes"),
-)
-PEERS: dict[str, Needs] = {f"/.door/{way}": PEER for way in _DOOR_WAYS}
+DOOR_WAYS = "/.door/..."
+"""The route of every way of a store's door; which there are, `api/cluster/asking.py` has."""
+
+PEERS: dict[str, Needs] = {DOOR_WAYS: PEER}
 
 NOTHING = "(nothing)"
 """The route of a request that belongs to none: who is known may hear that there is nothing there."""

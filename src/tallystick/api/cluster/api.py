@@ -10,7 +10,11 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 from urllib.parse import quote
 
-from tallystick.api.access.gate import LetIn, counted
+from tallystick.api.access.gate import Gate, source_of
+from tallystick.api.access.refusal_log import tell_refusal
+from tallystick.api.access.table import DOOR_WAYS
+from tallystick.api.cluster.asking import DOOR
+from tallystick.api.cluster.callers import judged
 from tallystick.api.cluster.dividing import StorePlaces
 from tallystick.api.cluster.door import ClusterDoor
 from tallystick.api.cluster.owners import PREFIX, Owners
@@ -19,6 +23,7 @@ from tallystick.api.dtm.http import PREFIX as DTM_PREFIX
 from tallystick.api.dtm.http import DtmHttp
 from tallystick.api.http.native import NativeApi, problem_answer
 from tallystick.api.serving.asgi import CallerGone, Receive, Scope, Send
+from tallystick.core.errors import Unauthenticated
 from tallystick.core.wire import ARROW
 
 log = logging.getLogger("tallystick.api")
@@ -33,6 +38,7 @@ class ClusterApi:
     def __init__(self, owners: Owners, door: ClusterDoor, drain_seconds: float) -> None:
         self._owners, self._callers = owners, door.callers
         self._door, self._native, self._dtm = door, NativeApi(door), DtmHttp(door)
+        self._gate = Gate(door)
         self._drain_seconds = drain_seconds
         self._leaving: asyncio.Task[None] | None = None
         self.about = f"broker {owners.node.membership.me.id} of a cluster with {len(owners.stores())} stores"
@@ -52,35 +58,49 @@ class ClusterApi:
         except Exception as error:
             if begun:  # half of an answer cannot be mended: the connection ends
                 raise CallerGone from error
-            await problem_answer(error).send(send)
+            answer = problem_answer(error)
+            self._door.answered(self._route(_divided(scope)[1])[0].rpartition(" ")[2], answer.status)
+            await answer.send(send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope = self._callers.vouched(scope)
-        path: str = scope["path"]
-        if path.startswith(PREFIX):
-            store, _, rest = path.removeprefix(PREFIX).partition("/")
-            raw = b"/" + b"/".join(scope["raw_path"].split(b"/")[3:])
-            await self._by_owner(store, {**scope, "path": "/" + rest, "raw_path": raw}, receive, send)
+        try:
+            scope = self._callers.vouched(scope)
+        except Unauthenticated as error:
+            tell_refusal(error.status, self._route(_divided(scope)[1])[0], source_of(scope))
+            raise
+        store, inside = _divided(scope)
+        if store is not None:
+            await self._by_owner(store, inside, receive, send)
             return
         straight = self._straight(scope)
         if straight is not None:
             store, path, query = straight
-            inside = {**scope, "path": path, "raw_path": quote(path).encode(), "query_string": query}
-            await self._by_owner(store, inside, receive, send)
-        elif path.startswith(DTM_PREFIX):
+            await self._by_owner(store, {**_at(scope, path), "query_string": query}, receive, send)
+        elif scope["path"].startswith(DTM_PREFIX):
             await self._dtm(scope, receive, send)
         else:
             await self._native(scope, receive, send)
 
     async def _by_owner(self, store: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """What is asked of one store. Who sends it is found out here if another broker is to answer: that one has
-        our word for it, and counts nothing that we have."""
-        if self._owners.seal is None or "caller" in scope or self._owners.api(store) is not None:
+        """What is asked of one store. Whoever sends it is let in here if another broker is to answer: that one has our
+        word for it, and counts nothing that we have. The ways of a store's door are for brokers alone, whoever owns
+        it."""
+        at_door = scope["path"].startswith(DOOR)
+        if at_door:
+            judged_there = scope.get("of_peer") == "door"
+        else:
+            judged_there = "caller" in scope or self._owners.api(store) is not None
+        if judged_there:
             await self._owners.answer(store, scope, receive, send)
             return
-        known = await self._callers.introduced(scope)
-        with LetIn(self._door, receive, send, counted(known["caller"])) as visit:
-            await self._owners.answer(store, known, visit.receive, visit.send)
+        with await self._gate.visit(scope, receive, send, *self._route(scope)) as visit:
+            await self._owners.answer(store, judged(scope), visit.receive, visit.send)
+
+    def _route(self, scope: Scope) -> tuple[str, dict[str, str]]:
+        """As the owner will find it."""
+        if scope["path"].startswith(DOOR):
+            return DOOR_WAYS, {}
+        return (self._dtm if scope["path"].startswith(DTM_PREFIX) else self._native).named(scope)
 
     def _straight(self, scope: Scope) -> tuple[str, str, bytes] | None:
         """Streams that belong to one store go there as they come: a part that is sent, a queue that is read, whose rows
@@ -113,6 +133,20 @@ class ClusterApi:
         if self._leaving is not None:
             self._leaving.cancel()
             await asyncio.gather(self._leaving, return_exceptions=True)
+
+
+def _divided(scope: Scope) -> tuple[str | None, Scope]:
+    """The store that a request names, if it does, and what is asked of that."""
+    path: str = scope["path"]
+    if not path.startswith(PREFIX):
+        return None, scope
+    store, _, rest = path.removeprefix(PREFIX).partition("/")
+    return store, _at(scope, f"/{rest}")
+
+
+def _at(scope: Scope, path: str) -> Scope:
+    """Asks for a path. As it is handed on it is written anew, so that the owner reads what was judged here."""
+    return {**scope, "path": path, "raw_path": quote(path).encode()}
 
 
 def _wants_arrow(scope: Scope) -> bool:

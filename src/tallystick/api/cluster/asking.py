@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar, get_type_hints
 
 import msgspec
 
-from tallystick.api.access.gate import needs_of
 from tallystick.api.cluster.owners import Owners
 from tallystick.api.http.native import problem_answer
 from tallystick.api.serving.asgi import CallerGone, HttpAnswer, Receive, Scope, Send, read_raw, while_connected
@@ -21,7 +20,7 @@ from tallystick.api.store_api import StoreApi
 from tallystick.broker.caller import Caller
 from tallystick.broker.door import BrokerDoor
 from tallystick.core.access import Evidence, Identity
-from tallystick.core.errors import BrokerUnavailable, Forbidden, NotFound, Unauthenticated, error_from_code
+from tallystick.core.errors import BrokerUnavailable, Forbidden, NotFound, error_from_code
 from tallystick.core.ops import ClientOp
 from tallystick.core.wire import MSGPACK, Problem
 
@@ -132,7 +131,7 @@ class Asking:
             "query_string": b"",
             "headers": [(b"content-type", MSGPACK.encode()), (b"content-length", b"%d" % len(caught.body))],
             "caller": caller,
-            "of_peer": True,
+            "of_peer": "door",
         }
         await self._owners.answer(store, scope, caught.receive, caught.send)
         return caught.result(gives)
@@ -186,7 +185,7 @@ class DoorApi(StoreApi):
     async def _carried_out(self, scope: Scope, receive: Receive) -> bytes:
         door = self._door_for(scope)
         method = scope["path"].removeprefix(DOOR)
-        if method == CALLER_OF and scope.get("of_peer"):
+        if method == CALLER_OF and not door.open:
             return await self._identified(scope["caller"], await self._said(scope, receive, tuple[Evidence]))
         if method not in METHODS:
             raise NotFound(f"there is no way {method[:40]!r} through a door")
@@ -202,13 +201,11 @@ class DoorApi(StoreApi):
             raise undecodable(error) from error
 
     def _door_for(self, scope: Scope) -> BrokerDoor:
-        """For whom another broker vouches, with what that one may. Nobody else has business here."""
-        if self.door.open:
-            return self.door
-        if not scope.get("of_peer"):
-            raise Unauthenticated(f"{DOOR} is for the other brokers of the cluster, which say who is asking")
-        needs_of(scope["path"])
-        return self.door.of(scope["caller"])
+        """For whom another broker vouches, with what that one may. Nobody else has business here, nor does a request
+        that was only handed on."""
+        if scope.get("of_peer") != "door":
+            raise Forbidden(f"{DOOR} is for the other brokers of the cluster, which say who is asking")
+        return self.door if self.door.open else self.door.of(scope["caller"])
 
     async def _identified(self, asking: Caller, shown: tuple[Evidence]) -> bytes:
         if asking.identity.kind != "broker":

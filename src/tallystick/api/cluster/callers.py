@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tallystick.api.access.gate import evidence_of, source_of
-from tallystick.api.access.table import OPEN, TABLE
+from tallystick.api.access.browsers import has_signs, is_sign
 from tallystick.api.cluster.asking import Asking
 from tallystick.api.cluster.owners import Owners
 from tallystick.api.serving.asgi import Scope
 from tallystick.api.serving.forwarding import CALLER, FORWARDED, target_of
-from tallystick.broker.caller import Caller, Callers, KnownCaller, nobody
+from tallystick.broker.caller import Caller, Callers, KnownCaller
 from tallystick.core.access import Evidence
 from tallystick.core.errors import BrokerUnavailable, TallystickError, Unauthenticated
 
@@ -30,25 +29,19 @@ class ClusterCallers:
     # --- a request that has come -----------------------------------------------------------------------------------
 
     def vouched(self, scope: Scope) -> Scope:
-        """A request as it came or, if another broker has handed it on, with whom that one has let in. What is handed on
-        without a word is nobody's: the address that it comes from is a broker's, and not that of whoever asks."""
+        """A request as it came or, if another broker has sent it, with whom that one has let in, and with what it wants
+        as `of_peer`. What is handed on without a word is nobody's: the address that it comes from is a broker's, and
+        not that of whoever asks."""
         seal, told = self._owners.seal, [header for header in scope["headers"] if header[0] in _OURS]
-        if seal is None or not told:
+        if not told:
             return scope
+        if seal is None:  # a broker's word is worth what anybody's is, but no page gets a browser to say it
+            return scope if has_signs(dict(scope["headers"])) else {**scope, "of_peer": "door"}
         headers = [header for name, header in told if name == CALLER]
         if len(headers) != 1:
             raise Unauthenticated("Tallystick-Forwarded: a broker that hands a request on says who is asking, once")
         found = seal.open(headers[0], scope["method"], target_of(scope, scope["raw_path"]))
-        return {**scope, "caller": self._known.of(found.identity, found.source), "of_peer": True}
-
-    # --- a request that is to be handed on -------------------------------------------------------------------------
-
-    async def introduced(self, scope: Scope) -> Scope:
-        """With who sends it, and without what showed that: the owner of the store has our word for it."""
-        headers = [header for header in scope["headers"] if header[0] not in _SHOWN]
-        if TABLE.get(f"{scope['method']} {scope['path']}") == OPEN:
-            return {**scope, "headers": headers, "caller": nobody(source_of(scope))}
-        return {**scope, "headers": headers, "caller": await self.caller_of(evidence_of(scope))}
+        return {**scope, "caller": self._known.of(found.identity, found.source), "of_peer": found.purpose}
 
     # --- who it is -------------------------------------------------------------------------------------------------
 
@@ -76,3 +69,10 @@ class ClusterCallers:
         if door is not None:
             return await door.caller_of(evidence)
         return KnownCaller(await self._asking.identity(store, evidence), evidence.source)
+
+
+def judged(scope: Scope) -> Scope:
+    """A request that was let in here, as another broker gets it: without what showed who sends it, or that a browser
+    does, because the name by which that asked is not told."""
+    headers = [header for header in scope["headers"] if header[0] not in _SHOWN and not is_sign(header)]
+    return {**scope, "headers": headers}

@@ -44,7 +44,7 @@ LOOK_AGAIN_MS = 500  # for messages that become visible without anything being a
 class ClusterDoor(ClusterAccess):
     def __init__(self, owners: Owners, config: Config, of_the_process: Sequence[Collector] = ()) -> None:
         super().__init__(owners)
-        self.limits = config.limits()
+        self.limits, self.browser_hosts = config.limits(), config.browser_hosts
         self._metrics = ClusterMetrics(owners, of_the_process)
         self.callers = ClusterCallers(owners, self._asking)
 

@@ -19,7 +19,8 @@ class ClusterMetrics:
         self._requests: Counter[tuple[str, str]] = Counter()
 
     def answered(self, route: str, status: str) -> None:
-        """A request that named no store. Those that did are counted by the store's own broker."""
+        """A request that named no store, or was refused before its store was asked. The others are counted by the
+        store's own broker."""
         self._requests[route, status] += 1
 
     async def told(self) -> bytes:
@@ -34,7 +35,9 @@ class ClusterMetrics:
     def _own(self) -> Iterator[Metric]:
         node = self._owners.node
         requests = CounterMetricFamily(
-            "tallystick_cluster_requests", "Requests that named no store.", labels=["route", "status"]
+            "tallystick_cluster_requests",
+            "Requests that named no store, or were refused before their store was asked.",
+            labels=["route", "status"],
         )
         for labels, count in self._requests.items():
             requests.add_metric(labels, count)

@@ -179,7 +179,8 @@ class Owners:
         caller: Caller | None = scope.get("caller")
         if caller is None:
             raise Moved  # it was ours when the request came, and who sends it was to be found out there
-        return self.seal.seal(scope["method"], target_of(scope, path), Vouched(caller.identity, caller.source))
+        vouched = Vouched(caller.identity, caller.source, scope.get("of_peer", "route"))
+        return self.seal.seal(scope["method"], target_of(scope, path), vouched)
 
     def _may_answer(self, owner: str) -> bool:
         """As far as we see. Who has left looks no more, and waits as long as its end does."""

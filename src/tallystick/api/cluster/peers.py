@@ -13,6 +13,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NoBase64
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -25,11 +26,16 @@ _NONCE_BYTES = 12
 _LARGE_BYTES = 1_024  # from here on it is packed: all headers of a request together have a limit
 
 
+Purpose = Literal["route", "door"]
+
+
 class Vouched(Struct, frozen=True, array_like=True):
-    """Who it is, and the address that the first broker was asked from."""
+    """Who it is, the address that the first broker was asked from, and what that one wants: to hand on what it was
+    asked, whatever that is, or to ask for one of the ways of a store's door by itself."""
 
     identity: Identity
     source: str
+    purpose: Purpose = "route"
 
 
 class _Sealed(Struct, frozen=True, array_like=True):

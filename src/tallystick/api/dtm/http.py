@@ -15,7 +15,7 @@ from tallystick.api.access.refusal_log import tell_if_refused
 from tallystick.api.access.table import NOTHING
 from tallystick.api.dtm import views
 from tallystick.api.dtm.engine import Dtm
-from tallystick.api.dtm.errors import DtmError, refusal_of
+from tallystick.api.dtm.errors import DtmError, DtmForbidden, refusal_of
 from tallystick.api.dtm.jsonrpc import JsonRpc
 from tallystick.api.dtm.states import STATUSES
 from tallystick.api.dtm.translate import TIMEOUT_TO_FAIL, decode_trans, known_form
@@ -44,14 +44,15 @@ _decode_object = msgspec.json.Decoder(dict[str, object]).decode
 
 class DtmHttpRequest:
     """What a handler needs of a request. `rest` is what the path has after its route, `dtm` carries out what it wants
-    for whoever sent it."""
+    for whoever sent it. `refused` is the status that a refusal has where the answer has another one."""
 
-    __slots__ = ("_parameters", "body", "door", "dtm", "receive", "rest", "scope")
+    __slots__ = ("_parameters", "body", "door", "dtm", "receive", "refused", "rest", "scope")
 
     def __init__(self, scope: Scope, visit: LetIn, body: bytes, rest: str) -> None:
         self.scope, self.receive, self.body, self.rest = scope, visit.receive, body, rest
         self.door, self.dtm = visit.door, Dtm(visit.door)
         self._parameters: dict[str, str] | None = None
+        self.refused = 0
 
     def text(self, name: str) -> str:
         """A parameter of the query or, in a POST, of the JSON body; "" if there is none."""
@@ -127,8 +128,13 @@ class DtmHttp:
         else:
             with visit:
                 status = await self._answer(handler, route, rest, scope, visit)
+            tell_if_refused(status, name, scope)
         self._door.answered(route, status)
-        tell_if_refused(status, name, scope)
+
+    def named(self, scope: Scope) -> tuple[str, dict[str, str]]:
+        """The route of a request as the table of routes has it, and what its path names."""
+        route, rest = _route_of(scope["path"])
+        return self._name(scope, route), {"topic": rest}
 
     def _name(self, scope: Scope, route: str) -> str:
         """As the table of routes has it."""
@@ -150,12 +156,14 @@ class DtmHttp:
     async def _handle(self, handler: Handler, rest: str, scope: Scope, visit: LetIn) -> int:
         try:
             body = await read_raw(visit.receive, dict(scope["headers"]), self._door.limits.request_bytes)
-            answer = await handler(DtmHttpRequest(scope, visit, body, rest))
+            asked = DtmHttpRequest(scope, visit, body, rest)
+            answer = await handler(asked)
         except CallerGone:
             return await _reply(visit.send, 499, b"{}")  # nobody reads it
         except Exception as error:
             return await _refuse(visit.send, error)
-        return await _reply(visit.send, 200, _SUCCESS if answer is None else _encode(answer))
+        status = await _reply(visit.send, 200, _SUCCESS if answer is None else _encode(answer))
+        return asked.refused or status
 
     # --- transactions ----------------------------------------------------------------------------------------------
 
@@ -239,7 +247,10 @@ class DtmHttp:
     # --- the rest --------------------------------------------------------------------------------------------------
 
     async def _answer_json_rpc(self, asked: DtmHttpRequest) -> object:
-        return await JsonRpc(asked.dtm).answer(asked.body)
+        rpc = JsonRpc(asked.dtm)
+        reply = await rpc.answer(asked.body)
+        asked.refused = DtmForbidden.status if rpc.forbidden else 0
+        return reply
 
     async def _metrics(self, visit: LetIn) -> int:
         try:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.api.dtm.engine import Dtm
-from tallystick.api.dtm.errors import refusal_of
+from tallystick.api.dtm.errors import DtmForbidden, refusal_of
 from tallystick.api.dtm.translate import Trans, trans_from
 from tallystick.api.serving.problems import DECODING
 
@@ -42,8 +42,11 @@ _decode = msgspec.json.Decoder(Envelope).decode
 
 
 class JsonRpc:
+    """One request. `forbidden` tells afterwards whether it was not for whoever asked, which has no code of its own."""
+
     def __init__(self, dtm: Dtm) -> None:
         self._dtm = dtm
+        self.forbidden = False
         self._methods: dict[str, Method] = {
             "newGid": self._new_gid,
             "prepare": self._prepare,
@@ -68,6 +71,7 @@ class JsonRpc:
             return Reply("2.0", name, None, await method(trans_from(asked.params or {})))
         except Exception as error:
             refusal = refusal_of(error)
+            self.forbidden = isinstance(refusal, DtmForbidden)
             return _refused(name, refusal.jsonrpc_code, refusal.message)
 
     async def _new_gid(self, _: Trans) -> dict[str, str]:

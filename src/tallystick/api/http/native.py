@@ -20,16 +20,19 @@ class NativeApi:
         self._door, self._gate = door, Gate(door)
         self._paths = Paths(ROUTES)
 
+    def named(self, scope: Scope) -> tuple[str, dict[str, str]]:
+        """The route of a request as the table of routes has it, and what its path names."""
+        routes, given = self._paths.find(scope["path"])
+        return _name(routes.get(scope["method"])), given
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         routes, given = self._paths.find(scope["path"])
         route = routes.get(scope["method"])
-        name = NOTHING if route is None else f"{route.method} {route.path}"
+        name = _name(route)
         try:
             visit = await self._gate.visit(scope, receive, send, name, given)
         except Exception as error:
-            answer = problem_answer(error)
-            tell_if_refused(answer.status, name, scope)
-            await self._told(answer, route).send(send)
+            await self._told(problem_answer(error), route).send(send)
             return
         with visit:
             if route is None:
@@ -44,6 +47,10 @@ class NativeApi:
         if route is not None:
             self._door.answered(route.path, answer.status)
         return answer
+
+
+def _name(route: Route | None) -> str:
+    return NOTHING if route is None else f"{route.method} {route.path}"
 
 
 async def _answer(route: Route, scope: Scope, given: dict[str, str], visit: LetIn) -> HttpAnswer:

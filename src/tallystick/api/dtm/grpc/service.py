@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import msgspec
 
-from tallystick.api.access.grpc import door_of_call
+from tallystick.api.access.grpc import door_of_call, tell_call_refused
 from tallystick.api.dtm.engine import Dtm
 from tallystick.api.dtm.errors import DtmError, DtmFailure, DtmForbidden, DtmOngoing, DtmRefusal, refusal_of
 from tallystick.api.dtm.grpc.messages import SERVICE, DtmGidReply, Empty
@@ -35,6 +35,8 @@ def dtm_service(door: BrokerDoor) -> GrpcService:
 
 def _refuse(error: Exception) -> tuple[grpc.StatusCode, str]:
     refusal = refusal_of(error)
+    if isinstance(refusal, DtmForbidden):
+        tell_call_refused()
     return code_of(refusal), refusal.message
 
 
