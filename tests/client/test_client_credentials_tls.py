@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from client_support import Bank, values_in
 
 import tallystick
 from brokers import BrokerProcess
@@ -125,6 +126,78 @@ def test_a_client_certificate_that_was_renewed_is_shown_without_a_restart(tmp_pa
     assert shown.tls() is before
     ours.sign("service")
     eventually(lambda: shown.tls() is not before)
+
+
+def exchanged(path: Path, content: bytes) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(content)
+    fresh.replace(path)
+
+
+def test_files_that_are_just_being_exchanged_leave_the_last_ones_that_fitted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The certificate is there before its key."""
+    ours = TestAuthority(tmp_path, "ours")
+    one, other = ours.sign("one"), ours.sign("other")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    for file in (cert, key):
+        exchanged(file, one.read_bytes())
+    shown = find_credentials(ca=ours.file, cert=cert, key=key)
+    before = shown.tls()
+    exchanged(cert, other.read_bytes())
+    assert shown.tls() is before
+    assert shown.tls() is before
+    assert caplog.text.count("cert.pem and") == 1
+    exchanged(key, other.read_bytes())
+    assert shown.tls() is not before
+    ours.file.unlink()
+    assert shown.tls()
+
+
+def own_side_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise InvalidRequest("cert: no such thing", field="cert")
+
+    monkeypatch.setattr(Credentials, "tls", fail)
+
+
+@pytest.mark.parametrize("ask", [by_client, by_async_client])
+def test_what_is_wrong_on_our_own_side_is_not_called_a_refusal_and_no_connection_is_made(
+    ask: Ask, tmp_path: Path, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = TestAuthority(tmp_path, "ours")
+    asked: list[object] = []
+    with doorkeeper(broker.url, tls=serving(ours.sign("broker"))) as keeper:
+        shown = find_credentials(ca=ours.file)
+        own_side_fails(monkeypatch)
+        monkeypatch.setattr(Credentials, "check", lambda self: self)  # it has begun to fail after the start
+        monkeypatch.setattr("socket.create_connection", lambda *args, **more: asked.append(args))
+        with pytest.raises(BrokerUnreachable, match=r"is not asked .*no such thing"):
+            ask(keeper.url, shown)
+        assert (keeper.seen, asked) == ([], [])
+
+
+def test_a_commit_that_cannot_be_said_just_now_is_said_again(
+    tmp_path: Path, broker: BrokerProcess, topic: str, bank: Bank
+) -> None:
+    ours = TestAuthority(tmp_path, "ours")
+    with (
+        doorkeeper(broker.url, TOKEN, serving(ours.sign("broker"))) as keeper,
+        tallystick.Client(keeper.url, group="g-tls", token=TOKEN, ca=ours.file, check_after=60.0) as client,
+        pytest.MonkeyPatch.context() as monkeypatch,
+    ):
+        client.create_topic(topic)
+        with bank.connection() as connection, client.transaction(connection, prepare="early") as tx:
+            tx.send(topic, {"paid": 1})
+            tx.prepare()
+            bank.note(connection, "paid")
+            own_side_fails(monkeypatch)
+            client._producer().connection.brokers.only.threads._wire.close()  # type: ignore[union-attr]
+        assert values_in(broker.url, topic) == []
+        monkeypatch.undo()
+        eventually(lambda: len(values_in(broker.url, topic)) == 1)
+        assert client.stats.commits_left_to_check == 0
 
 
 def test_a_service_works_over_tls_with_a_token(tmp_path: Path, broker: BrokerProcess, topic: str) -> None:

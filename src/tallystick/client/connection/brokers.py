@@ -14,7 +14,7 @@ from tallystick.client.connection.cluster import Cluster
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.views import Views
 from tallystick.core.backoff import Backoff
-from tallystick.core.errors import BrokerUnavailable
+from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ids import new_gid, store_of_gid
 from tallystick.core.placing import weight
 from tallystick.core.wire import ClusterView
@@ -75,7 +75,9 @@ class Brokers:
                 await asyncio.sleep(SLOWLY.wait_ms(tries) / 1000)
             except Exception as error:  # whatever it is, giving up here would leave everybody waiting
                 tries += 1
-                (log.info if tries == 1 else log.debug)("no broker answers yet: %s", error)
+                away = isinstance(error, TallystickError) and error.retryable
+                level = logging.DEBUG if tries > 1 else logging.INFO if away else logging.WARNING
+                log.log(level, "it is not known yet whether the brokers are a cluster's: %s", error)
                 self._looked_once()
                 await asyncio.sleep(LOOK_AGAIN.wait_ms(tries) / 1000)
 

@@ -6,6 +6,8 @@ request left, any other `BrokerUnavailable` means that the broker may or may not
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import httptools
 import msgspec
 
@@ -14,6 +16,7 @@ from tallystick.core.errors import (
     BrokerUnavailable,
     BrokerUnreachable,
     Forbidden,
+    InvalidRequest,
     TallystickError,
     Unauthenticated,
     error_from_code,
@@ -22,6 +25,9 @@ from tallystick.core.wire import MSGPACK, Problem
 from tallystick.credentials import NO_CREDENTIALS, Credentials, advised
 from tallystick.credentials.tls import failure_in_words
 from tallystick.credentials.tokens import SecretToken
+
+if TYPE_CHECKING:
+    import ssl
 
 BATCH = "/v1/batch"
 CONNECT_SECONDS = 5.0
@@ -50,10 +56,15 @@ class RequestHead(bytes):
 def request_head(
     address: BrokerAddress, method: str = "POST", target: str = BATCH, credentials: Credentials = NO_CREDENTIALS
 ) -> RequestHead:
+    """BrokerUnreachable if we have nothing to show just now."""
+    try:
+        authorization = _authorization(credentials.authorization(address))
+    except InvalidRequest as failure:
+        raise unready(address, failure) from None
     return RequestHead(
         (
             f"{method} {address.path}{target} HTTP/1.1\r\nHost: {address.authority}\r\n"
-            f"{_authorization(credentials.authorization(address))}"
+            f"{authorization}"
             f"Content-Type: {MSGPACK}\r\nAccept: {MSGPACK}\r\nContent-Length: "
         ).encode()
     )
@@ -61,6 +72,14 @@ def request_head(
 
 def _authorization(value: str) -> str:
     return f"Authorization: {value}\r\n" if value else ""
+
+
+def tls_to(address: BrokerAddress, credentials: Credentials) -> ssl.SSLContext | None:
+    """What a connection to https is made with. To be asked for before there is one."""
+    try:
+        return credentials.tls() if address.scheme == "https" else None
+    except InvalidRequest as failure:
+        raise unready(address, failure) from None
 
 
 class BatchHead:
@@ -71,7 +90,10 @@ class BatchHead:
         self._written: tuple[SecretToken | None, RequestHead] | None = None
 
     def current(self) -> RequestHead:
-        token = self._credentials.token()
+        try:
+            token = self._credentials.token()
+        except InvalidRequest as failure:
+            raise unready(self._address, failure) from None
         written = self._written
         if written is None or written[0] is not token:
             written = self._written = token, request_head(self._address, credentials=self._credentials)
@@ -130,6 +152,12 @@ def unreachable(address: str, failure: BaseException) -> TallystickError:
     reason = failure_in_words(failure) or "no answer in time"
     hint = "" if reason.startswith("TLS: ") else "; is the broker running there?"
     return on_the_way(address, BrokerUnreachable(f"{address} cannot be reached ({reason}){hint}"))
+
+
+def unready(address: BrokerAddress, failure: InvalidRequest) -> TallystickError:
+    """What is wrong is our own: files that are being exchanged, a token that is gone. It may be right before long, and
+    no broker has refused anything."""
+    return on_the_way(address.text, BrokerUnreachable(f"{address.text} is not asked ({failure.detail})"))
 
 
 def broken(address: str, failure: BaseException) -> TallystickError:

@@ -9,7 +9,7 @@ import msgspec
 
 from tallystick.client.base.settings import parse_address
 from tallystick.client.connection.loop_wire import LoopWire
-from tallystick.core.errors import BrokerUnavailable, Forbidden, InvalidRequest, TallystickError, Unauthenticated
+from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound, TallystickError
 from tallystick.core.wire import ClusterView
 from tallystick.credentials import NO_CREDENTIALS, Credentials
 
@@ -90,10 +90,8 @@ class Views:
             return _view.decode(await wire.request("GET", "/v1/cluster", timeout=seconds))
         except msgspec.MsgspecError as failure:
             raise BrokerUnavailable(f"{address} is not a Tallystick broker: {failure}") from failure
-        except TallystickError as error:
-            if error.retryable or isinstance(error, Unauthenticated | Forbidden):
-                raise
-            return ClusterView([])  # one from before there were clusters
+        except NotFound:  # one from before there were clusters
+            return ClusterView([])
 
     def close(self) -> None:
         for wire in self._wires.values():
