@@ -31,6 +31,7 @@ from tallystick.core.signing import SIGNATURE_HEADER, SigningKey, sign
 
 SECRET, OTHER = "s" * 40, "o" * 40
 KEY, OTHER_KEY = SigningKey("a", SECRET), SigningKey("b", OTHER)
+HOST = "shop.internal:8080"
 ASKED = ("POST", "/trans-in?gid=g1", b"{}")
 
 
@@ -43,7 +44,7 @@ class Service:
 
     def signed(self, key: SigningKey = KEY, before_ms: int = 0) -> str:
         method, path, body = ASKED
-        return sign(key, method, path, self.clock.now_ms() - before_ms, new_nonce(), body)
+        return sign(key, method, HOST, path, self.clock.now_ms() - before_ms, new_nonce(), body)
 
     def refusal(self, signature: str | None) -> str | None:
         try:
@@ -124,9 +125,43 @@ def test_the_tolerance_can_be_chosen() -> None:
 def test_what_a_proxy_takes_away_can_be_put_back() -> None:
     behind = Service(prefix="/shop/")
     method, path, body = ASKED
-    signature = sign(KEY, method, f"/shop{path}", behind.clock.now_ms(), new_nonce(), body)
+    signature = sign(KEY, method, HOST, f"/shop{path}", behind.clock.now_ms(), new_nonce(), body)
     assert behind.refusal(signature) is None
     assert Service().refusal(signature) == "altered"
+
+
+def test_what_a_broker_signed_for_another_service_is_refused() -> None:
+    assert Service(hosts=["bank:1", HOST]).refusal(Service().signed()) is None
+    assert Service(hosts=f" bank:1, {HOST.upper()}").refusal(Service().signed()) is None
+    assert Service(hosts="bank:1").refusal(Service().signed()) == "elsewhere"
+    assert Service(hosts="shop.internal").refusal(Service().signed()) == "elsewhere"
+
+
+@pytest.mark.parametrize("port", [80, 443])
+def test_a_host_without_a_port_is_called_at_the_usual_ones(port: int) -> None:
+    service = Service(hosts="shop.internal")
+    method, path, body = ASKED
+    signature = sign(KEY, method, f"shop.internal:{port}", path, service.clock.now_ms(), new_nonce(), body)
+    assert service.refusal(signature) is None
+
+
+@pytest.mark.parametrize("hosts", [(), "", ",", "http://shop:1", ["shop:1", ""], "shop:port", "a b:1"])
+def test_what_is_no_host_is_refused(hosts: Any) -> None:
+    with pytest.raises(ConfigError, match="hosts: "):
+        Service(hosts=hosts)
+
+
+def test_the_environment_says_the_hosts_of_those_that_verify_by_themselves(
+    environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {}
+    for hosts in ("", HOST, "payments.internal:8080"):
+        monkeypatch.setenv("TALLYSTICK_SIGNING_HOSTS", hosts)
+        with httpx.Client(
+            transport=httpx.WSGITransport(handlers.wsgi(_Committed())), base_url="http://testserver"
+        ) as client:
+            answers[hosts] = client.get("/?gid=g1", headers=headers("GET", "/?gid=g1")).status_code
+    assert answers == {"": 200, HOST: 200, "payments.internal:8080": 401}
 
 
 def test_keys_rotate_without_a_restart(tmp_path: Path) -> None:
@@ -234,7 +269,7 @@ def around(request: pytest.FixtureRequest) -> Around:
 
 def headers(method: str, path: str, body: bytes = b"", key: SigningKey = KEY) -> dict[str, str]:
     now_ms = SystemClock().now_ms()
-    return {SIGNATURE_HEADER: sign(key, method, path, now_ms, new_nonce(), body)}
+    return {SIGNATURE_HEADER: sign(key, method, HOST, path, now_ms, new_nonce(), body)}
 
 
 @pytest.fixture
