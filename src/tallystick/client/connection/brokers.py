@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from tallystick.client.base.refusals import SLOWLY, TURNED_AWAY, Refusals
+from tallystick.client.base.refusals import SLOWLY, Refusals, TurnedAway
 from tallystick.client.base.settings import Settings
 from tallystick.client.base.tasks import end
 from tallystick.client.connection.cluster import Cluster
@@ -66,11 +66,10 @@ class Brokers:
         seconds = min(FIRST_LOOK_SECONDS, self.timeout)
         while not self._known.is_set():
             try:
-                self._learn(await self._views.ask(seconds))
-                refusals.over()
-            except TURNED_AWAY as refusal:
+                with refusals.told():
+                    self._learn(await self._views.ask(seconds))
+            except TurnedAway:
                 tries += 1
-                refusals.met(refusal)
                 self._looked_once()
                 await asyncio.sleep(SLOWLY.wait_ms(tries) / 1000)
             except Exception as error:  # whatever it is, giving up here would leave everybody waiting
