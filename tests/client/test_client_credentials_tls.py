@@ -15,6 +15,8 @@ from brokers import BrokerProcess
 from client_certificates import TestAuthority, serving
 from eventually import eventually
 from keeper import doorkeeper
+from tallystick.client.connection.views import Views
+from tallystick.core.wire import ClusterBroker, ClusterView
 from tallystick.credentials import Credentials, find_credentials
 from tallystick.errors import BrokerUnavailable, BrokerUnreachable, InvalidRequest
 from tallystick.link import Link
@@ -223,3 +225,52 @@ def test_an_environment_without_https_loads_no_tls_of_ours() -> None:
     with pytest.raises(BrokerUnavailable):
         by_link(f"http://127.0.0.1:{free_port()}", shown)
     assert shown._tls is None
+
+
+def test_a_link_reads_the_files_of_tls_again_for_its_next_connection(tmp_path: Path, broker: BrokerProcess) -> None:
+    ours, others = TestAuthority(tmp_path, "ours"), TestAuthority(tmp_path, "others")
+    right = ours.file.read_bytes()
+    believed = tmp_path / "believed.pem"
+    believed.write_bytes(others.file.read_bytes())
+    with (
+        doorkeeper(broker.url, tls=serving(ours.sign("broker"))) as keeper,
+        Link(keeper.url, credentials=find_credentials(ca=believed)) as link,
+    ):
+        with pytest.raises(BrokerUnreachable, match="not known here"):
+            link.get("info")
+        exchanged(believed, right)
+        link.get("info")
+
+
+def test_who_was_given_https_alone_does_not_go_on_without_it(caplog: pytest.LogCaptureFixture) -> None:
+    for given, followed in (
+        (["https://one"], ["https://two", "http://127.0.0.1:7440"]),
+        (["https://one", "http://two:7440"], ["https://two", "http://three.example:1", "http://127.0.0.1:7440"]),
+    ):
+        views = Views(given)
+        for _ in range(2):
+            named = [views.followed(url) for url in ("https://two", "http://three.example:1", "http://127.0.0.1:7440")]
+        assert [url for url in named if url] == followed
+        views.learn(ClusterView([], brokers=[ClusterBroker("b", "b", "http://three.example:1")]))
+        assert ("http://three.example:1" in views.addresses) == ("http://three.example:1" in followed)
+    assert caplog.text.count("there is one at three.example:1, without TLS") == 1
+
+
+def test_an_address_that_only_an_outbox_row_names_gets_no_token(tmp_path: Path, broker: BrokerProcess) -> None:
+    with (
+        doorkeeper(broker.url, TOKEN) as keeper,
+        doorkeeper(broker.url) as stranger,
+        tallystick.Client(keeper.url, token=TOKEN) as client,
+    ):
+        connection = client._producer().connection
+
+        def ask(address: str) -> None:
+            async def asked() -> None:
+                await (await connection.brokers.of_row("no-store", address)).info()
+
+            asyncio.run_coroutine_threadsafe(asked(), connection.loop).result()
+
+        ask(stranger.url)
+        ask(keeper.url)
+    assert {authorization for _, authorization in stranger.seen} == {""}
+    assert {authorization for _, authorization in keeper.seen} == {f"Bearer {TOKEN}"}

@@ -28,6 +28,7 @@ from tallystick.core.clock import ManualClock, SystemClock
 from tallystick.core.errors import ConfigError, Unproven
 from tallystick.core.ids import new_nonce
 from tallystick.core.signing import SIGNATURE_HEADER, SigningKey, sign
+from tallystick.dtm import web
 
 SECRET, OTHER = "s" * 40, "o" * 40
 KEY, OTHER_KEY = SigningKey("a", SECRET), SigningKey("b", OTHER)
@@ -382,12 +383,58 @@ def test_only_the_path_of_the_handler_is_for_brokers_alone() -> None:
         assert client.get("/check?gid=g1", headers=headers("GET", "/check?gid=g1")).status_code == 200
 
 
-def test_keys_that_cannot_be_read_let_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_cannot_be_read_are_an_error_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEYS_FILE_VARIABLE, str(tmp_path / "nothing"))
+    for start in (
+        lambda: handlers.wsgi(_Committed()),
+        lambda: handlers.asgi(_Committed()),
+        lambda: verified_wsgi(_wsgi_echo),
+        lambda: verified_asgi(Starlette()),
+        lambda: web.flask(lambda: None),
+    ):
+        with pytest.raises(ConfigError, match="No such file"):
+            start()
+
+
+def test_keys_that_are_named_after_the_start_and_cannot_be_read_let_nobody_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(KEYS_FILE_VARIABLE, raising=False)
     app = handlers.wsgi(_Committed())
+    monkeypatch.setenv(KEYS_FILE_VARIABLE, str(tmp_path / "nothing"))
     environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "QUERY_STRING": "gid=g1", "wsgi.input": io.BytesIO()}
     with pytest.raises(ConfigError, match="No such file"):
         app(environ, lambda *_: None)
+
+
+class _InPieces(io.BytesIO):
+    """As a server hands out chunks."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        assert size is not None
+        return super().read(min(size, 7))
+
+
+@pytest.mark.parametrize("said", [{"wsgi.input_terminated": True}, {"HTTP_TRANSFER_ENCODING": "Chunked"}], ids=str)
+def test_a_body_in_chunks_is_verified(verifier: Verifier, said: dict[str, Any]) -> None:
+    body = b"{}" * 10
+    told: list[str] = []
+
+    def ask(most_bytes: int, body: bytes = body) -> bytes:
+        environ = {
+            "REQUEST_METHOD": "POST",
+            "PATH_INFO": "/a",
+            "wsgi.input": _InPieces(body),
+            "HTTP_TALLYSTICK_SIGNATURE": headers("POST", "/a", b"{}" * 10)[SIGNATURE_HEADER],
+            **said,
+        }
+        app = verified_wsgi(_wsgi_echo, verifier, most_bytes=most_bytes)
+        return b"".join(app(environ, lambda status, _: told.append(status[:3])))
+
+    assert json.loads(ask(20))["body"] == body.decode()
+    ask(19)
+    ask(1_000, body[:-1])
+    assert told == ["200", "413", "401"]
 
 
 def test_the_path_as_a_server_received_it_counts(verifier: Verifier) -> None:

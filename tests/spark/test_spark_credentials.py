@@ -18,9 +18,10 @@ from brokers import BrokerProcess
 from keeper import Keeper, doorkeeper
 from raw_client import RawClient
 from tallystick.core.errors import InvalidRequest, Unauthenticated
-from tallystick.credentials import find_credentials
+from tallystick.credentials import SecretToken, find_credentials
 from tallystick.spark.jobs.archive.job import run_archive
 from tallystick.spark.jobs.archive.settings import ArchiveSettings
+from tallystick.spark.options import credential_options
 from tallystick.spark.schema import topic_schema
 from tallystick.spark.sink import options as sink_options
 from tallystick.spark.source.reader import BatchReader
@@ -148,3 +149,14 @@ def test_spark_shows_the_token_nowhere(keeper: Keeper, topic: str, file: Path, t
     assert TOKEN.encode() not in done.stdout + done.stderr
     # The control: an option of a statement is in the event log, and so would a token be, if it were one.
     assert any(b"mark-of-the-control" in content for content in files.values())
+
+
+def test_a_token_that_was_given_in_python_is_not_dropped_in_silence(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"token_file=.*spark\.executorEnv") as refused:
+        credential_options(find_credentials(SecretToken(TOKEN)))
+    assert TOKEN not in str(refused.value)
+    assert credential_options(find_credentials(token_file=file)) == {"tokenFile": str(file)}
+    monkeypatch.setenv("TALLYSTICK_TOKEN", TOKEN)
+    assert credential_options(find_credentials()) == {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from tallystick.changing_file import MadeOfFiles
 from tallystick.core.addresses import BrokerAddress
-from tallystick.core.errors import InvalidRequest, TallystickError, Unauthenticated
+from tallystick.core.errors import Forbidden, InvalidRequest, TallystickError, Unauthenticated
 from tallystick.credentials.tls import client_context
 from tallystick.credentials.tokens import (
     TOKEN,
@@ -39,6 +39,9 @@ SHOW_A_TOKEN = (
     "(token_file=, --token-file, option tokenFile)"
 )
 
+OF_A_PROXY: dict[int, type[TallystickError]] = {401: Unauthenticated, 403: Forbidden}
+"""What is told from an answer's number alone: who refuses to hand on a request has not let anybody act on it."""
+
 FilePath = str | os.PathLike[str]
 
 _told_of_plain: set[str] = set()
@@ -57,6 +60,14 @@ class Credentials:
     def token_file(self) -> str:
         """Where the token is, if it is in a file."""
         return repr(self._token) if isinstance(self._token, TokenFile) else ""
+
+    @property
+    def travels(self) -> bool:
+        """Whether other processes can have the token as well: one that was given as such stays in this one."""
+        return not isinstance(self._token, SecretToken)
+
+    def without_token(self) -> Credentials:
+        return Credentials(ca=self.ca, cert=self.cert, key=self.key)
 
     def check(self) -> Self:
         """Have what is wrong found here, and not at the first request."""

@@ -15,14 +15,12 @@ from tallystick.core.addresses import BrokerAddress
 from tallystick.core.errors import (
     BrokerUnavailable,
     BrokerUnreachable,
-    Forbidden,
     InvalidRequest,
     TallystickError,
-    Unauthenticated,
     error_from_code,
 )
 from tallystick.core.wire import MSGPACK, Problem
-from tallystick.credentials import NO_CREDENTIALS, Credentials, advised
+from tallystick.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
 from tallystick.credentials.tls import failure_in_words
 from tallystick.credentials.tokens import SecretToken
 
@@ -38,9 +36,6 @@ just being closed at the other end would count as sent, with its answer lost."""
 LEAVE_SECONDS = 0.1
 """What a request gets that is under way at a broker which has lost its store. It may be paused, or wait for the next
 owner itself; whatever was asked there is asked again where the wire leads now."""
-
-_OF_A_PROXY: dict[int, type[TallystickError]] = {401: Unauthenticated, 403: Forbidden}
-"""What is told from an answer's number alone: who refuses to hand on a request has not let anybody act on it."""
 
 _problem = msgspec.json.Decoder(Problem)
 
@@ -171,7 +166,7 @@ def _refusal(address: str, status: int, retry_after: str, content: bytes) -> Tal
         problem = _problem.decode(content)
     except msgspec.MsgspecError:
         text = content[:200].decode("utf-8", "replace")
-        kind = _OF_A_PROXY.get(status, BrokerUnavailable)
+        kind = OF_A_PROXY.get(status, BrokerUnavailable)
         return on_the_way(address, advised(kind(f"{address} answered {status} without a reason: {text!r}")))
     error = on_the_way(address, advised(error_from_code(problem.code, problem.detail, problem.field)))
     if retry_after.isdigit():

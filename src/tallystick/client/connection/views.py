@@ -12,6 +12,7 @@ from tallystick.client.connection.loop_wire import LoopWire
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound, TallystickError
 from tallystick.core.wire import ClusterView
 from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.following import may_follow
 
 LOOK_SECONDS = 2.0
 STAGGER_SECONDS = 0.25
@@ -49,12 +50,20 @@ class Views:
             return False
         return True
 
+    def followed(self, url: str) -> str | None:
+        """A broker's own word for where one is, in the one spelling of addresses; None if it is not asked there."""
+        try:
+            address = parse_address(url)
+        except InvalidRequest:
+            return None
+        return address if may_follow(self._given, address) else None
+
     def learn(self, view: ClusterView) -> None:
         """Remember the brokers of a view: those that live first, then what was given or seen, which may come back."""
         well = {
-            address for one in view.brokers if (address := address_or_none(one.url)) and one.alive and not one.leaving
+            address for one in view.brokers if (address := self.followed(one.url)) and one.alive and not one.leaving
         }
-        ill = {address for one in view.brokers if (address := address_or_none(one.url))} - well
+        ill = {address for one in view.brokers if (address := self.followed(one.url))} - well
         here = [address for address in self._given if address not in ill]
         known = dict.fromkeys((*here, *sorted(well), *self._given, *sorted(ill), *self._addresses))
         self._addresses = list(known)[:MOST_SEEN]
@@ -96,11 +105,3 @@ class Views:
     def close(self) -> None:
         for wire in self._wires.values():
             wire.close()
-
-
-def address_or_none(url: str) -> str | None:
-    """A broker's own word for where it is, in the one spelling of addresses."""
-    try:
-        return parse_address(url)
-    except InvalidRequest:
-        return None

@@ -31,6 +31,7 @@ from tallystick.client.connection.exchange import (
 from tallystick.core.addresses import broker_address
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.tls import hang_up
 
 RECEIVE_BYTES = 16 * 1024, 256 * 1024
 """At first, and of a large answer: memory of the second size comes from the system, and goes back to it, each time."""
@@ -217,8 +218,7 @@ class WireConnection:
             os.dup2(nowhere, self._socket.fileno(), inheritable=False)
 
     def interrupt(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        hang_up(self._socket)
 
     def close(self) -> None:
         self._socket.close()
