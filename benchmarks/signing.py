@@ -34,7 +34,7 @@ def measure(keys: Path, count: int) -> dict[str, float]:
     signatures: list[str] = []
 
     def sign() -> None:
-        signatures.extend([signer.signature("POST", PATH, BODY) for _ in range(count)])
+        signatures.extend([signer.signature("POST", "bank.internal:8080", PATH, BODY) for _ in range(count)])
 
     def verify() -> None:
         for signature in signatures[-count:]:

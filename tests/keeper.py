@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 Judge = Callable[[str, bytes], int]
 """By the path and the body of a request: 0 lets it pass, 401 and 403 refuse it."""
 
-_CODES = {401: "unauthenticated", 403: "forbidden", 500: "error"}
+_CODES = {400: "invalid_request", 404: "not_found", 401: "unauthenticated", 403: "forbidden", 500: "error"}
 _HOP = {"connection", "keep-alive", "transfer-encoding", "host", "authorization"}
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlencode
@@ -25,22 +24,17 @@ from tallystick.core.backoff import Backoff
 from tallystick.core.errors import (
     BrokerUnavailable,
     BrokerUnreachable,
-    Forbidden,
     InvalidRequest,
     TallystickError,
-    Unauthenticated,
     error_from_code,
 )
-from tallystick.credentials import NO_CREDENTIALS, Credentials, advised
-from tallystick.credentials.tls import failure_in_words
+from tallystick.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
+from tallystick.credentials.tls import failure_in_words, hang_up
 
 TIMEOUT_SECONDS = 15.0
 ARROW = "application/vnd.apache.arrow.stream"
 _BACKOFF = Backoff(first_ms=50, cap_ms=2_000)
 T = TypeVar("T")
-
-_OF_A_PROXY: dict[int, type[TallystickError]] = {401: Unauthenticated, 403: Forbidden}
-"""What is told from an answer's number alone, by somebody before the broker."""
 
 
 def checked_address(url: str, named: str) -> BrokerAddress:
@@ -87,13 +81,14 @@ class Link:
         address = checked_address(url, self._named)
         self.url = url
         self._address = address
-        self._connection = (
-            http.client.HTTPSConnection(
-                address.host, address.port, timeout=self._timeout, context=self._credentials.tls()
-            )
-            if address.scheme == "https"
-            else http.client.HTTPConnection(address.host, address.port, timeout=self._timeout)
-        )
+        self._connection = self._unconnected()
+
+    def _unconnected(self) -> http.client.HTTPConnection:
+        """With the files of TLS as they are now."""
+        host, port = self._address.host, self._address.port
+        if self._address.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=self._timeout)
+        return http.client.HTTPSConnection(host, port, timeout=self._timeout, context=self._credentials.tls())
 
     def __enter__(self) -> Self:
         return self
@@ -111,8 +106,7 @@ class Link:
         self._abandoned.set()
         under_way = self._connection.sock
         if under_way is not None:
-            with suppress(OSError):  # it may have ended by itself
-                under_way.shutdown(socket.SHUT_RDWR)
+            hang_up(under_way)
 
     def rest(self, seconds: float) -> bool:
         """Wait before another try; False, and at once, if there is to be none."""
@@ -200,6 +194,7 @@ class Link:
     ) -> http.client.HTTPResponse:
         try:
             if self._connection.sock is None:
+                self._connection = self._unconnected()
                 self._connection.connect()
             # Looked at only now: whoever abandons from here on finds the connection.
             if self._abandoned.is_set():
@@ -235,8 +230,8 @@ class Link:
         try:
             return json.loads(content)
         except ValueError as error:
-            if response.status in _OF_A_PROXY:
-                raise advised(_OF_A_PROXY[response.status](f"{self.url} answered {response.status}")) from None
+            if response.status in OF_A_PROXY:
+                raise advised(OF_A_PROXY[response.status](f"{self.url} answered {response.status}")) from None
             raise BrokerUnavailable(
                 f"what answers at {self.url} is no Tallystick broker (status {response.status}, no JSON); "
                 f"check {self._named}"

@@ -10,6 +10,7 @@ from tallystick.changing_file import LOOK_SECONDS, ChangingFile
 from tallystick.core.signing import Keys, SigningKey, parse_keys
 
 KEYS_FILE_VARIABLE = "TALLYSTICK_SIGNING_KEYS_FILE"
+HOSTS_VARIABLE = "TALLYSTICK_SIGNING_HOSTS"
 
 
 def key_file(path: str | Path, *, look_seconds: float = LOOK_SECONDS) -> ChangingFile[Keys]:

@@ -112,6 +112,26 @@ async def test_a_repetition_is_signed_anew(keys_file: Path) -> None:
     assert len({signature for _, _, signature, _ in there.seen}) == 3
 
 
+async def test_what_one_service_was_sent_cannot_be_played_to_another(keys_file: Path) -> None:
+    """Somebody whose own service the broker calls plays the very request to a service of others."""
+    async with site(keys_file) as evil, _outbound(keys_file) as out:
+        await out.request("POST", f"{evil.url}/trans-in?gid=g1", {}, b"{}", 5)
+        await out.request("POST", f"{evil.url.replace('127.0.0.1', 'localhost')}/trans-in?gid=g1", {}, b"{}", 5)
+    host = evil.url.removeprefix("http://")
+    for (method, path, signature, body), called_as in zip(
+        evil.seen, (host, host.replace("127.0.0.1", "localhost")), strict=True
+    ):
+        assert signature is not None
+        Verifier(keys_file=keys_file, hosts=called_as).verify(signature, method, path, body)
+        with pytest.raises(Unproven) as refused:
+            Verifier(keys_file=keys_file, hosts="payments.internal:8080").verify(signature, method, path, body)
+        assert refused.value.reason == "elsewhere"
+        forged = signature.replace(f"h={called_as}", "h=payments.internal:8080")
+        with pytest.raises(Unproven) as refused:
+            Verifier(keys_file=keys_file, hosts="payments.internal:8080").verify(forged, method, path, body)
+        assert refused.value.reason == "altered"
+
+
 async def test_without_keys_nothing_is_added(keys_file: Path) -> None:
     async with site(keys_file) as there, inside() as broker:
         await send(broker, "g1", f"{there.url}/trans-in")
@@ -294,7 +314,7 @@ async def test_over_grpc_nothing_can_be_changed_or_repeated(served: Served, keys
             return (await out.grpc(there.url(path), metadata, body, 5)).code
 
         path = "/busi.Busi/TransIn"
-        signature = signer.signature("POST", f"{path}?dtm-branch_id=01&dtm-gid=g1", b"x")
+        signature = signer.signature("POST", "bank:1", f"{path}?dtm-branch_id=01&dtm-gid=g1", b"x")
         for changed in (
             (path, marks, b"y"),
             ("/busi.Busi/TransOut", marks, b"x"),
@@ -321,3 +341,11 @@ async def test_a_service_that_refuses_a_check_back_gives_no_outcome(keys_file: P
     async with aio_site(Verifier(keys_file=keys_file)) as there, _outbound(None) as out:
         with pytest.raises(Exception, match="UNAUTHENTICATED is no clear answer"):
             await ask_url(out, there.url(), "g1", 5)
+
+
+@served
+async def test_over_grpc_the_target_is_signed_too(served: Served, keys_file: Path) -> None:
+    elsewhere = Verifier(keys_file=keys_file, hosts="payments.internal:8080")
+    async with served(elsewhere) as there, _outbound(keys_file) as out:
+        assert (await out.grpc(there.url(), [], b"x", 5)).code == "UNAUTHENTICATED"
+    assert there.methods.called == []

@@ -148,3 +148,11 @@ def test_the_doctor_tells_of_tls(url: str, tmp_path: Path) -> None:
         status, _, advice = doctor(keeper.url)["TLS"]
     assert status == "problem"
     assert "--ca-file" in advice
+
+
+def test_the_doctor_tells_of_a_certificate_with_which_several_things_are_wrong(url: str, tmp_path: Path) -> None:
+    ours = TestAuthority(tmp_path, "ours")
+    with doorkeeper(url, tls=serving(ours.sign("old", "elsewhere.example", expired=True))) as keeper:
+        status, text, _ = doctor(keeper.url, "--ca-file", str(ours.file))["TLS"]
+    assert status == "problem"
+    assert "not for 127.0.0.1" in text

@@ -16,11 +16,13 @@ from broker_clusters import BrokerCluster, running_cluster
 from brokers import BrokerProcess
 from cutting_proxy import CuttingProxy
 from eventually import eventually, eventually_equal
+from keeper import doorkeeper
 from servers import Server
 from shared_stores import url_of
 from tallystick.client.connection.brokers import Brokers
 from tallystick.client.connection.following import StorePeer
 from tallystick.client.connection.views import Views
+from tallystick.core.errors import Forbidden, InvalidRequest, Unauthenticated
 from tallystick.core.ids import store_of_gid
 from tallystick.core.placing import store_for
 
@@ -256,3 +258,41 @@ async def test_a_broker_that_knows_no_clusters_is_one_of_its_own() -> None:
             older.shutdown()
             thread.join()
     assert (view.stores, view.brokers) == ([], [])
+
+
+async def test_a_refusal_does_not_say_that_there_is_no_cluster() -> None:
+    with doorkeeper() as keeper:
+        views = Views([keeper.url])
+        keeper.judge = lambda path, body: 404
+        assert not (await views.ask()).brokers  # one from before there were clusters
+        for status, kind in ((400, InvalidRequest), (401, Unauthenticated), (403, Forbidden)):
+            keeper.judge = lambda path, body, status=status: status  # type: ignore[misc]
+            with pytest.raises(kind):
+                await views.ask()
+        views.close()
+
+
+def test_offsets_are_those_of_the_stores_although_the_first_look_was_refused(
+    cluster: BrokerCluster, made: str, bank: Bank
+) -> None:
+    """A client that took the cluster for a broker of its own would number the queues of all stores as one's."""
+    got: list[bytes] = []
+    with (
+        doorkeeper(cluster.brokers[0].url) as keeper,
+        tallystick.Client(cluster.urls) as writing,
+    ):
+        keeper.judge = lambda path, body: 400 if path == "/v1/cluster" else 0
+        with tallystick.Client(keeper.url) as client:
+            client.subscribe(made, group="offsets", exactly_once=bank.open, by="offset")(
+                lambda message, connection: got.append(message.value)
+            )
+            client.start()
+            eventually(lambda: keeper.refused.count("/v1/cluster") >= 2)
+            keeper.judge = lambda path, body: 0
+            for number in range(32):
+                writing.send(made, str(number).encode(), key=str(number))
+            eventually(lambda: len(got) >= 32)
+            assert sorted(got) == sorted(str(number).encode() for number in range(32))
+            assert brokers_of(client).cluster is not None
+    stores = {row[0] for row in bank.rows("select distinct store from tallystick_offset")}
+    assert stores == set(store_ids(cluster))

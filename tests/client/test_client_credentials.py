@@ -165,21 +165,41 @@ def test_a_token_is_read_again_when_its_file_has_changed(keeper: Keeper, topic: 
 
 
 def test_a_file_that_cannot_be_read_for_a_while_leaves_the_token_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tallystick.credentials.tokens.LOOK_SECONDS", 0.0)
     file = tmp_path / "token"
     file.write_text("first")
-    source = TokenFile(str(file))
+    source = TokenFile(str(file), look_seconds=0.0)
     first = source.current()
     file.unlink()
     assert source.current() is first
     assert source.current() is first
     file.write_text("")
     assert source.current() is first
+    file.write_text("second two-words")
+    assert source.current() is first
+    assert len(caplog.records) == 3  # one for each reason
+    assert "two-words" not in caplog.text
     file.write_text("second")
     assert source.current().reveal() == "second"
-    assert len(caplog.records) == 1
+    assert len(caplog.records) == 3
+
+
+def test_a_token_that_is_taken_out_of_the_environment_after_the_start_is_kept(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TALLYSTICK_TOKEN", TOKEN)
+    with tallystick.Client(keeper.url) as client:
+        monkeypatch.delenv("TALLYSTICK_TOKEN")
+        client.create_topic(topic)
+        client.send(topic, b"x")
+        monkeypatch.setenv("TALLYSTICK_TOKEN", "two words")
+        client.send(topic, b"y")
+        client.topics()
+        assert caplog.text.count("the token before it is used") == 1
+        monkeypatch.setenv("TALLYSTICK_TOKEN", "tally_another")
+        keeper.token = "tally_another"
+        client.send(topic, b"z")
 
 
 def test_what_is_given_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

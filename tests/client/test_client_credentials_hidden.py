@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from brokers import BrokerProcess
 from client_certificates import TestAuthority, serving
 from keeper import doorkeeper
 from tallystick.client.base.settings import checked_settings
+from tallystick.client.connection.wire import Wire, WireConnection
 from tallystick.credentials import Credentials, SecretToken, find_credentials
 from tallystick.link import Link
 from tallystick.local import free_port
@@ -156,3 +158,45 @@ def test_a_variable_with_the_token_in_it_would_be_seen() -> None:
     with pytest.raises(ValueError, match="no") as raised:
         scope["careless"](TOKEN)
     assert TOKEN in everything_shown(raised.value)
+
+
+@contextlib.contextmanager
+def tls_pair(directory: Path) -> Iterator[tuple[ssl.SSLSocket, ssl.SSLSocket]]:
+    ours = TestAuthority(directory, "ours")
+    server_side = serving(ours.sign("broker"))
+    plain, other = socket.socketpair()
+    greeting: list[ssl.SSLSocket] = []
+    thread = threading.Thread(target=lambda: greeting.append(server_side.wrap_socket(other, server_side=True)))
+    thread.start()
+    with find_credentials(ca=ours.file).tls().wrap_socket(plain, server_hostname="127.0.0.1") as made:
+        thread.join()
+        with greeting[0] as there:
+            there.settimeout(60)
+            yield made, there
+
+
+def interrupt(made: ssl.SSLSocket) -> None:
+    WireConnection(made, Wire("https://127.0.0.1:1")._target).interrupt()
+
+
+def abandon(made: ssl.SSLSocket) -> None:
+    link = Link("https://127.0.0.1:1")
+    link._connection.sock = made
+    link.abandon()
+
+
+@pytest.mark.parametrize("cut", [interrupt, abandon])
+def test_what_is_sent_while_another_thread_hangs_up_is_encrypted(
+    cut: Callable[[ssl.SSLSocket], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tls_pair(tmp_path) as (made, there):
+        really = socket.socket.shutdown
+
+        def in_between(self: socket.socket, how: int) -> None:
+            made.send(TOKEN.encode())  # by the thread whose request is cut off
+            really(self, how)
+
+        monkeypatch.setattr(socket.socket, "shutdown", in_between)
+        cut(made)
+        monkeypatch.undo()
+        assert there.recv(1_000) == TOKEN.encode()

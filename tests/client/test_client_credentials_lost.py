@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
@@ -137,3 +138,122 @@ def test_a_client_that_nobody_knows_waits_to_be_let_in(
         client.create_topic(topic)
         client.send(topic, b"one")
         eventually(lambda: got == [b"one"])
+
+
+def test_the_outbox_slows_down_and_tells_it_once_while_some_rows_are_refused_and_others_taken(
+    keeper: Keeper, broker: BrokerProcess, topic: str, bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed = f"closed-{topic}"
+    refused_at: list[float] = []
+
+    def no_closed_topic(path: str, body: bytes) -> int:
+        if path != "/v1/batch" or closed.encode() not in body:
+            return 0
+        refused_at.append(time.monotonic())
+        return 403
+
+    with tallystick.Client(keeper.url, group="g-some-rows", token=TOKEN, timeout=1.0) as client:
+        client.create_topic(topic)
+        client.create_topic(closed)
+        keeper.judge = lambda path, body: 403 if path == "/v1/batch" else 0
+        for number in range(3):
+            send_a_row(client, bank, closed, number)
+            send_a_row(client, bank, topic, number)
+        time.sleep(3.0)  # the blocks' own tries are over: they last for the client's timeout
+        keeper.judge = no_closed_topic
+        client.redrive(bank.open, every=0.02)
+        eventually(lambda: len(refused_at) >= 12)  # three rows a pass
+        passes, seconds = len(refused_at) / 3, refused_at[-1] - refused_at[0]
+        assert passes <= 2 + seconds  # with pauses of a second, then two, then four
+        assert values_in(broker.url, topic) == [0, 1, 2]
+        assert len(told(caplog, "what the outbox sends")) == 1
+        assert told(caplog, "re-driving the outbox") == []
+        keeper.judge = lambda path, body: 0
+        eventually(lambda: values_in(broker.url, closed) == [0, 1, 2])
+
+
+def send_a_row(client: tallystick.Client, bank: Bank, topic: str, number: int) -> None:
+    with bank.connection() as connection, client.transaction(connection, mode="outbox") as tx:
+        tx.send(topic, number)
+
+
+def test_a_reader_that_is_let_in_again_says_so_and_tells_of_the_next_refusal(
+    keeper: Keeper, topic: str, bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[bytes] = []
+    caplog.set_level(logging.INFO)
+    with tallystick.Client(keeper.url, group="g-twice", token=TOKEN) as client:
+        client.create_topic(topic, queues=1)
+        client.subscribe(topic, group="by-offset", exactly_once=bank.open, by="offset")(
+            lambda message, connection: got.append(message.value)
+        )
+        client.start()
+        for number in (b"one", b"two"):
+            client.send(topic, number)
+            eventually(lambda number=number: got[-1:] == [number])  # type: ignore[misc]
+            keeper.judge = lambda path, body: 401 if "/queues/" in path else 0
+            client.send(topic, b"wakes who waits for messages")
+            seen = len(keeper.refused)
+            eventually(lambda seen=seen: len(keeper.refused) > seen + 1)  # type: ignore[misc]
+            keeper.judge = lambda path, body: 0
+            client.send(topic, b"x")
+            eventually(lambda: got[-1:] == [b"x"])
+            eventually(lambda number=number: said(caplog, "not refused any more") == (1 if number == b"one" else 2))  # type: ignore[misc]
+    assert len(told(caplog, "is refused, and tried again now and then")) == 2
+
+
+def said(caplog: pytest.LogCaptureFixture, words: str) -> int:
+    return sum(words in record.getMessage() for record in caplog.records)
+
+
+def test_what_a_handler_raises_is_not_called_a_refusal_of_the_brokers(
+    keeper: Keeper, topic: str, bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[bytes] = []
+
+    def handler(message: tallystick.Message, connection: object) -> None:
+        if not caplog.records:
+            raise Forbidden("another service forbids it")
+        got.append(message.value)
+
+    with tallystick.Client(keeper.url, group="g-handler", token=TOKEN) as client:
+        client.create_topic(topic)
+        client.subscribe(topic, group="by-offset", exactly_once=bank.open, by="offset")(handler)
+        client.start()
+        client.send(topic, b"one")
+        eventually(lambda: got == [b"one"])
+    assert told(caplog, "is refused") == []
+    (record,) = [record for record in caplog.records if "another service forbids it" in record.getMessage()]
+    assert record.exc_info  # with the place where it was raised
+
+
+def test_rollbacks_that_are_heard_again_end_their_refusal(
+    keeper: Keeper, topic: str, bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with tallystick.Client(keeper.url, group="g-undone", token=TOKEN, timeout=1.0) as client:
+        client.create_topic(topic)
+        for times in (1, 2):
+            keeper.judge = lambda path, body: 401 if b"\xa2op\xa8rollback" in body else 0
+            roll_back(client, bank, topic)
+            eventually(
+                lambda times=times: (
+                    said(caplog, "rollback of transactions (left to the check-back) is refused") == times
+                )
+            )  # type: ignore[misc]
+            keeper.judge = lambda path, body: 0
+            roll_back(client, bank, topic)
+            eventually(
+                lambda times=times: said(caplog, "rollback of transactions (left to the check-back) is not") == times
+            )  # type: ignore[misc]
+
+
+def roll_back(client: tallystick.Client, bank: Bank, topic: str) -> None:
+    with (
+        contextlib.suppress(ZeroDivisionError),
+        bank.connection() as connection,
+        client.transaction(connection, prepare="early") as tx,
+    ):
+        tx.send(topic, {"undone": 1})
+        tx.prepare()
+        raise ZeroDivisionError

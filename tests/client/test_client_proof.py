@@ -28,9 +28,11 @@ from tallystick.core.clock import ManualClock, SystemClock
 from tallystick.core.errors import ConfigError, Unproven
 from tallystick.core.ids import new_nonce
 from tallystick.core.signing import SIGNATURE_HEADER, SigningKey, sign
+from tallystick.dtm import web
 
 SECRET, OTHER = "s" * 40, "o" * 40
 KEY, OTHER_KEY = SigningKey("a", SECRET), SigningKey("b", OTHER)
+HOST = "shop.internal:8080"
 ASKED = ("POST", "/trans-in?gid=g1", b"{}")
 
 
@@ -43,7 +45,7 @@ class Service:
 
     def signed(self, key: SigningKey = KEY, before_ms: int = 0) -> str:
         method, path, body = ASKED
-        return sign(key, method, path, self.clock.now_ms() - before_ms, new_nonce(), body)
+        return sign(key, method, HOST, path, self.clock.now_ms() - before_ms, new_nonce(), body)
 
     def refusal(self, signature: str | None) -> str | None:
         try:
@@ -124,9 +126,43 @@ def test_the_tolerance_can_be_chosen() -> None:
 def test_what_a_proxy_takes_away_can_be_put_back() -> None:
     behind = Service(prefix="/shop/")
     method, path, body = ASKED
-    signature = sign(KEY, method, f"/shop{path}", behind.clock.now_ms(), new_nonce(), body)
+    signature = sign(KEY, method, HOST, f"/shop{path}", behind.clock.now_ms(), new_nonce(), body)
     assert behind.refusal(signature) is None
     assert Service().refusal(signature) == "altered"
+
+
+def test_what_a_broker_signed_for_another_service_is_refused() -> None:
+    assert Service(hosts=["bank:1", HOST]).refusal(Service().signed()) is None
+    assert Service(hosts=f" bank:1, {HOST.upper()}").refusal(Service().signed()) is None
+    assert Service(hosts="bank:1").refusal(Service().signed()) == "elsewhere"
+    assert Service(hosts="shop.internal").refusal(Service().signed()) == "elsewhere"
+
+
+@pytest.mark.parametrize("port", [80, 443])
+def test_a_host_without_a_port_is_called_at_the_usual_ones(port: int) -> None:
+    service = Service(hosts="shop.internal")
+    method, path, body = ASKED
+    signature = sign(KEY, method, f"shop.internal:{port}", path, service.clock.now_ms(), new_nonce(), body)
+    assert service.refusal(signature) is None
+
+
+@pytest.mark.parametrize("hosts", [(), "", ",", "http://shop:1", ["shop:1", ""], "shop:port", "a b:1"])
+def test_what_is_no_host_is_refused(hosts: Any) -> None:
+    with pytest.raises(ConfigError, match="hosts: "):
+        Service(hosts=hosts)
+
+
+def test_the_environment_says_the_hosts_of_those_that_verify_by_themselves(
+    environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {}
+    for hosts in ("", HOST, "payments.internal:8080"):
+        monkeypatch.setenv("TALLYSTICK_SIGNING_HOSTS", hosts)
+        with httpx.Client(
+            transport=httpx.WSGITransport(handlers.wsgi(_Committed())), base_url="http://testserver"
+        ) as client:
+            answers[hosts] = client.get("/?gid=g1", headers=headers("GET", "/?gid=g1")).status_code
+    assert answers == {"": 200, HOST: 200, "payments.internal:8080": 401}
 
 
 def test_keys_rotate_without_a_restart(tmp_path: Path) -> None:
@@ -234,7 +270,7 @@ def around(request: pytest.FixtureRequest) -> Around:
 
 def headers(method: str, path: str, body: bytes = b"", key: SigningKey = KEY) -> dict[str, str]:
     now_ms = SystemClock().now_ms()
-    return {SIGNATURE_HEADER: sign(key, method, path, now_ms, new_nonce(), body)}
+    return {SIGNATURE_HEADER: sign(key, method, HOST, path, now_ms, new_nonce(), body)}
 
 
 @pytest.fixture
@@ -347,12 +383,58 @@ def test_only_the_path_of_the_handler_is_for_brokers_alone() -> None:
         assert client.get("/check?gid=g1", headers=headers("GET", "/check?gid=g1")).status_code == 200
 
 
-def test_keys_that_cannot_be_read_let_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_cannot_be_read_are_an_error_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEYS_FILE_VARIABLE, str(tmp_path / "nothing"))
+    for start in (
+        lambda: handlers.wsgi(_Committed()),
+        lambda: handlers.asgi(_Committed()),
+        lambda: verified_wsgi(_wsgi_echo),
+        lambda: verified_asgi(Starlette()),
+        lambda: web.flask(lambda: None),
+    ):
+        with pytest.raises(ConfigError, match="No such file"):
+            start()
+
+
+def test_keys_that_are_named_after_the_start_and_cannot_be_read_let_nobody_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(KEYS_FILE_VARIABLE, raising=False)
     app = handlers.wsgi(_Committed())
+    monkeypatch.setenv(KEYS_FILE_VARIABLE, str(tmp_path / "nothing"))
     environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "QUERY_STRING": "gid=g1", "wsgi.input": io.BytesIO()}
     with pytest.raises(ConfigError, match="No such file"):
         app(environ, lambda *_: None)
+
+
+class _InPieces(io.BytesIO):
+    """As a server hands out chunks."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        assert size is not None
+        return super().read(min(size, 7))
+
+
+@pytest.mark.parametrize("said", [{"wsgi.input_terminated": True}, {"HTTP_TRANSFER_ENCODING": "Chunked"}], ids=str)
+def test_a_body_in_chunks_is_verified(verifier: Verifier, said: dict[str, Any]) -> None:
+    body = b"{}" * 10
+    told: list[str] = []
+
+    def ask(most_bytes: int, body: bytes = body) -> bytes:
+        environ = {
+            "REQUEST_METHOD": "POST",
+            "PATH_INFO": "/a",
+            "wsgi.input": _InPieces(body),
+            "HTTP_TALLYSTICK_SIGNATURE": headers("POST", "/a", b"{}" * 10)[SIGNATURE_HEADER],
+            **said,
+        }
+        app = verified_wsgi(_wsgi_echo, verifier, most_bytes=most_bytes)
+        return b"".join(app(environ, lambda status, _: told.append(status[:3])))
+
+    assert json.loads(ask(20))["body"] == body.decode()
+    ask(19)
+    ask(1_000, body[:-1])
+    assert told == ["200", "413", "401"]
 
 
 def test_the_path_as_a_server_received_it_counts(verifier: Verifier) -> None:

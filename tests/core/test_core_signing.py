@@ -17,6 +17,7 @@ from tallystick.core.signing import SigningKey, grpc_path, parse_keys, sign, ver
 SECRET, OTHER = "s" * 32, "o" * 43
 KEYS = parse_keys(f"new {SECRET}\nold {OTHER}")
 NOW = 1_790_000_000_000
+HOST = "bank.internal:8080"
 METHOD, PATH, BODY = "POST", "/trans-in?gid=g1&branch_id=01", b'{"amount":30}'
 NONCE = "0123456789abcdef0123"
 
@@ -24,7 +25,7 @@ Verify = Callable[..., Any]
 
 
 def signed(key: SigningKey = KEYS["new"], at: int = NOW, method: str = METHOD, path: str = PATH) -> str:
-    return sign(key, method, path, at, NONCE, BODY)
+    return sign(key, method, HOST, path, at, NONCE, BODY)
 
 
 def refusal(check: Verify = verify, **changed: Any) -> str | None:
@@ -42,9 +43,9 @@ def test_a_refusal_is_told_as_401() -> None:
 
 
 def test_the_form_of_the_header_is_as_documented() -> None:
-    text = f"{METHOD}\n{PATH}\n{NOW}\n{NONCE}\n{hashlib.sha256(BODY).hexdigest()}"
+    text = f"{METHOD}\n{HOST}\n{PATH}\n{NOW}\n{NONCE}\n{hashlib.sha256(BODY).hexdigest()}"
     wanted = hmac.new(SECRET.encode(), text.encode(), "sha256").hexdigest()
-    assert signed() == f"t={NOW},n={NONCE},k=new,v1={wanted}"
+    assert signed() == f"t={NOW},n={NONCE},h={HOST},k=new,v1={wanted}"
     assert refusal() is None
 
 
@@ -60,6 +61,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "time": {"header": signed().replace(str(NOW), str(NOW + 1))},
     "nonce": {"header": signed().replace(NONCE, NONCE[::-1])},
     "key of the same name": {"keys": parse_keys(f"new {'x' * 32}")},
+    "host": {"header": signed().replace(HOST, "payments.internal:8080")},
     "id of another key": {"header": signed().replace("k=new", "k=old")},
 }
 
@@ -111,6 +113,9 @@ def test_no_header_is_refused(header: str | None) -> None:
         signed().replace(str(NOW), "\uff11\uff17\uff19"),
         signed().replace(NONCE, ""),
         signed().replace(NONCE, "short"),
+        signed().replace(f"h={HOST},", ""),
+        signed().replace(HOST, ""),
+        signed().replace(HOST, "a/b"),
         signed().replace("k=new", "k="),
         signed().replace("v1=", "v2="),
         signed()[:-1],
@@ -123,9 +128,14 @@ def test_another_form_is_refused(header: str) -> None:
 TEXT = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=60)
 
 
+def test_what_was_signed_for_another_host_is_refused_where_hosts_are_known() -> None:
+    assert refusal(hosts=frozenset({HOST, "bank:80"})) is None
+    assert refusal(hosts=frozenset({"payments.internal:8080"})) == "elsewhere"
+
+
 @given(method=TEXT, path=TEXT, body=st.binary(max_size=200), at=st.integers(0, 10**14), other=st.binary(max_size=200))
 def test_every_request_can_be_signed_and_verified(method: str, path: str, body: bytes, at: int, other: bytes) -> None:
-    header = sign(KEYS["new"], method, path, at, NONCE, body)
+    header = sign(KEYS["new"], method, HOST, path, at, NONCE, body)
     verify(KEYS, header, method, path, at, body)
     if other != body:
         with pytest.raises(Unproven):
@@ -158,8 +168,10 @@ def test_keys_are_lines_and_the_first_signs() -> None:
         ("# nothing\n", "there is no signing key"),
         (f"a {SECRET}\nb {SECRET} more", "line 2: a signing key is a line of two words"),
         (SECRET, "line 1: a signing key is a line of two words"),
-        (f"a {SECRET}\na {OTHER}", "line 2: there is a signing key a already"),
-        (f"a {SECRET[:-1]}", "at least 32 characters"),
+        (f"a {SECRET}\na {OTHER}", "line 2: another line has this id already"),
+        (f"a {SECRET[:-1]}", "line 1: .* at least 32 characters"),
+        (f"ok {SECRET}\n{SECRET} b", "line 2: .* the second word, must have at least 32 characters"),
+        (f"{SECRET} {OTHER}\n{SECRET} {OTHER}", "line 2: another line has this id"),
         (f"a {'é' * 40}", "printable ASCII"),
         (f"a,b {SECRET}", "a signing key's id is of letters"),
         (f"{'a' * 65} {SECRET}", "a signing key's id is of letters"),

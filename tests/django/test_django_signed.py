@@ -20,11 +20,12 @@ from tallystick.django import conf
 from tallystick.django.models import BarrierEntry
 
 KEY = SigningKey("a", "s" * 40)
+HOST = "shop.internal:8080"
 VERIFIER = Verifier({"a": "s" * 40})
 
 
 def signed(method: str, path: str, body: bytes = b"") -> dict[str, str]:
-    return {SIGNATURE_HEADER: sign(KEY, method, path, SystemClock().now_ms(), new_nonce(), body)}
+    return {SIGNATURE_HEADER: sign(KEY, method, HOST, path, SystemClock().now_ms(), new_nonce(), body)}
 
 
 @pytest.fixture

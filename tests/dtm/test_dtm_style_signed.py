@@ -75,7 +75,7 @@ def test_a_stranger_is_refused_and_nothing_is_done_or_decided(bank: Bank, servic
     rows = bank.rows("select gid from tallystick_barrier")
     query = {"gid": "gid-1", "trans_type": "msg", "branch_id": "01", "op": "action"}
     asked = {"gid": "gid-1", "trans_type": "msg", "branch_id": "00", "op": "msg"}
-    forged = {"Tallystick-Signature": f"t=1790000000000,n=0123456789abcdef,k=k1,v1={'0' * 64}"}
+    forged = {"Tallystick-Signature": f"t=1790000000000,n=0123456789abcdef,h=bank:80,k=k1,v1={'0' * 64}"}
     for headers in ({}, forged, {"Tallystick-Signature": "x"}):
         answers = [
             httpx.post(f"{service}/trans-in", params=query, json={"amount": 30}, headers=headers),

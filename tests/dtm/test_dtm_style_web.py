@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import httpx
 import pytest
+from fastapi import FastAPI, Request
 from style_bank import Bank
 from style_services import CHECK, FRAMEWORKS
 
 import tallystick
+from asgi import asgi_server
 from brokers import BrokerProcess
 from eventually import eventually
-from tallystick.dtm import BranchBarrier, Msg
+from tallystick import Verifier
+from tallystick.dtm import BranchBarrier, Msg, web
 
 
 @pytest.fixture
@@ -89,3 +93,26 @@ def test_a_check_back_waits_for_what_is_running(bank: Bank, service: str) -> Non
         assert (answer.status_code, answer.json()["dtm_result"]) == (425, "ONGOING")
         connection.commit()
     assert httpx.get(f"{service}/query-prepared", params=query).json() == {"dtm_result": "SUCCESS"}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["known", "of a name that is known later"])
+def test_a_view_of_fastapi_may_have_its_request_annotated(late: bool) -> None:
+    def view(request: Annotated[Request, "what was asked"], name: str) -> dict[str, str]:
+        return {"hello": name, "path": request.url.path}
+
+    if late:
+        view.__annotations__["return"] = "NotYetKnown"
+    app = FastAPI()
+    app.get("/own", response_model=None)(web.fastapi(view))
+    with asgi_server(app) as url:
+        answer = httpx.get(f"{url}/own", params={"name": "Ann"})
+    assert (answer.status_code, answer.json()) == (200, {"hello": "Ann", "path": "/own"})
+
+
+async def test_a_view_of_fastapi_that_is_called_by_a_program_needs_no_request_unless_it_is_verified() -> None:
+    async def view(name: str) -> dict[str, str]:
+        return {"hello": name}
+
+    assert await web.fastapi(view)(name="Ann") == {"hello": "Ann"}
+    refused = await web.fastapi(verifier=Verifier({"a": "s" * 40}))(view)(name="Ann")
+    assert refused.status_code == 401

@@ -24,7 +24,7 @@ PATH = "/tallystick/check"
 
 def signed(path: str) -> dict[str, str]:
     now_ms = SystemClock().now_ms()
-    return {SIGNATURE_HEADER: sign(SigningKey("a", SECRET), "GET", path, now_ms, new_nonce(), b"")}
+    return {SIGNATURE_HEADER: sign(SigningKey("a", SECRET), "GET", "shop:8080", path, now_ms, new_nonce(), b"")}
 
 
 @pytest.fixture

@@ -6,21 +6,28 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from source_support import new_topic, produce
 
 from brokers import BrokerProcess
+from client_certificates import TestAuthority, serving
 from keeper import Keeper, doorkeeper
 from raw_client import RawClient
 from tallystick.core.errors import InvalidRequest, Unauthenticated
-from tallystick.credentials import find_credentials
+from tallystick.core.wire import ClusterBroker, ClusterView
+from tallystick.credentials import Credentials, SecretToken, find_credentials
+from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.jobs.archive.job import run_archive
 from tallystick.spark.jobs.archive.settings import ArchiveSettings
+from tallystick.spark.options import credential_options
 from tallystick.spark.schema import topic_schema
 from tallystick.spark.sink import options as sink_options
 from tallystick.spark.source.reader import BatchReader
@@ -148,3 +155,55 @@ def test_spark_shows_the_token_nowhere(keeper: Keeper, topic: str, file: Path, t
     assert TOKEN.encode() not in done.stdout + done.stderr
     # The control: an option of a statement is in the event log, and so would a token be, if it were one.
     assert any(b"mark-of-the-control" in content for content in files.values())
+
+
+def test_a_token_that_was_given_in_python_is_not_dropped_in_silence(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"token_file=.*spark\.executorEnv") as refused:
+        credential_options(find_credentials(SecretToken(TOKEN)))
+    assert TOKEN not in str(refused.value)
+    assert credential_options(find_credentials(token_file=file)) == {"tokenFile": str(file)}
+    monkeypatch.setenv("TALLYSTICK_TOKEN", TOKEN)
+    assert credential_options(find_credentials()) == {}
+
+
+class _NamesPlainHttp(BaseHTTPRequestHandler):
+    """A cluster whose brokers name each other without TLS."""
+
+    def do_GET(self) -> None:
+        view = ClusterView([], [ClusterBroker("b", "b", "http://two.example:7440")], "b")
+        body = msgspec.json.encode(view)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_task_that_was_given_https_alone_does_not_go_on_without_it(tmp_path: Path) -> None:
+    ours = TestAuthority(tmp_path, "ours")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _NamesPlainHttp) as plain:
+        thread = threading.Thread(target=plain.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{plain.server_port}"
+            with doorkeeper(url, tls=serving(ours.sign("broker"))) as keeper:
+                known = {
+                    given: _known(given, find_credentials(ca=ours.file))
+                    for given in (keeper.url, f"{keeper.url},{url}")
+                }
+        finally:
+            plain.shutdown()
+            thread.join()
+    secure, mixed = known.values()
+    assert secure == [keeper.url]
+    assert mixed == [keeper.url, url, "http://two.example:7440"]
+
+
+def _known(given: str, credentials: Credentials) -> list[str]:
+    with BrokersLink(given, credentials=credentials) as link:
+        assert link.stores == []
+        return link._known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tallystick.core.errors import ConfigError, StorageFailed
 from tallystick.local import free_port
 from tallystick.store.protocol import StoreSettings
 from tallystick.store.shared.opening import open_shared, server_at
+from tallystick.store.shared.redis_link import RedisLink
 
 HOST = "127.0.0.1"
 MYSQL_FILES = ("ssl_ca", "ssl_cert", "ssl_key")
@@ -120,8 +122,12 @@ class TestRedis:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("ssl_mode=REQUIRED", "there are the options ssl_ca"),
-        ("ssl=true", "there are the options ssl_ca"),
+        ("ssl_mode=REQUIRED", "no option 'ssl_mode'.* ssl_ca"),
+        ("ssl=true", "no option 'ssl'.* ssl_ca"),
+        ("SSL_CA=/etc/ca.pem", "no option 'SSL_CA'.* ssl_ca"),
+        ("tls=true", "no option 'tls'"),
+        ("useSSL=true", "no option 'useSSL'"),
+        ("unix_socket=/run/my.sock&sslca=a", "no option 'sslca'"),
         ("ssl_verify_identity=true", "TLS needs ssl_ca"),
         ("ssl_ca=", "TLS needs ssl_ca"),
         ("ssl_cert=a&ssl_key=b", "TLS needs ssl_ca"),
@@ -132,3 +138,26 @@ def test_an_option_of_tls_that_would_do_nothing_is_refused(options: str, told: s
     with pytest.raises(ConfigError, match=told) as refused:
         server_at(f"mysql://user:hush@{HOST}/db?{options}", 1)
     assert "hush" not in str(refused.value)
+
+
+def test_a_part_of_a_password_is_not_taken_for_an_option_and_shown() -> None:
+    with pytest.raises(ConfigError) as refused:
+        server_at("mysql://user:hu?sh=secret@127.0.0.1/db", 1)
+    assert not {"hu", "sh", "secret"} & set(re.findall(r"[a-z]+", str(refused.value)))
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("rediss://one:1/0", True),
+        ("rediss://one:1/0?ssl_ca_certs=a&ssl_cert_reqs=required", True),
+        ("rediss://one:1/0?ssl_check_hostname=false", False),
+        ("rediss://one:1/0?ssl_cert_reqs=none", None),
+        ("redis://one:1/0", None),
+    ],
+)
+def test_the_name_in_a_certificate_is_checked_whatever_the_driver_of_redis_would_do(
+    url: str, told: bool | None
+) -> None:
+    (home,) = RedisLink(url)._homes
+    assert home.connection_pool.connection_kwargs.get("ssl_check_hostname") is told

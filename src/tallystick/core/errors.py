@@ -58,7 +58,7 @@ class Unproven(Unauthenticated):
 
     @property
     def reason(self) -> str:
-        """One of missing, malformed, unknown_key, skewed, altered, replayed, full."""
+        """One of missing, malformed, unknown_key, skewed, elsewhere, altered, replayed, full."""
         return str(self.extra.get("reason", ""))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _FILES = ("ssl_ca", "ssl_cert", "ssl_key")
+_KNOWN = ("unix_socket", *_FILES, "ssl_verify_identity")
 _SWITCHES = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -15,7 +16,8 @@ class WrongOption(ValueError):
 
 
 def mysql_parameters(url: str) -> dict[str, Any]:
-    """What PyMySQL's connect() is told. ValueError if this is no address, WrongOption if its TLS cannot be meant so."""
+    """What PyMySQL's connect() is told. ValueError if this is no address, WrongOption if its options cannot be meant
+    so."""
     parts = urlsplit(url)
     known: dict[str, Any] = {
         "host": parts.hostname or "127.0.0.1",
@@ -24,9 +26,20 @@ def mysql_parameters(url: str) -> dict[str, Any]:
         "password": unquote(parts.password or ""),
         "database": parts.path.lstrip("/"),
     }
-    options = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in parts.query.split("&"))}
+    options = _options(parts.query)
     socket = options.get("unix_socket")
     return {**known, **_tls(options), **({"unix_socket": socket} if socket else {})}
+
+
+def _options(query: str) -> dict[str, str]:
+    """One that nobody knows is refused: what was meant with it (TLS, perhaps) would not be done, and nobody told."""
+    if "@" in query:
+        raise ValueError("a ? in the password")  # of which nothing may be shown
+    options = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in query.split("&") if pair)}
+    for name in options:
+        if name not in _KNOWN:
+            raise WrongOption(f"there is no option {name[:40]!r}; those of MySQL are {', '.join(_KNOWN)}")
+    return options
 
 
 def _tls(options: dict[str, str]) -> dict[str, Any]:
@@ -35,9 +48,6 @@ def _tls(options: dict[str, str]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if name.startswith("ssl")}
     if not given:
         return {}
-    for name in given:
-        if name not in (*_FILES, "ssl_verify_identity"):
-            raise WrongOption("of TLS there are the options ssl_ca, ssl_cert, ssl_key and ssl_verify_identity")
     if not given.get("ssl_ca"):
         raise WrongOption("TLS needs ssl_ca, the file with the certificates that are trusted")
     verify = _SWITCHES.get(given.pop("ssl_verify_identity", "true"))

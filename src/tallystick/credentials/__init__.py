@@ -12,8 +12,9 @@ import logging
 import os
 from typing import TYPE_CHECKING, Self
 
+from tallystick.changing_file import MadeOfFiles
 from tallystick.core.addresses import BrokerAddress
-from tallystick.core.errors import InvalidRequest, TallystickError, Unauthenticated
+from tallystick.core.errors import Forbidden, InvalidRequest, TallystickError, Unauthenticated
 from tallystick.credentials.tls import client_context
 from tallystick.credentials.tokens import (
     TOKEN,
@@ -23,7 +24,6 @@ from tallystick.credentials.tokens import (
     TokenSource,
     TokenVariable,
     hidden,
-    stamp_of,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ SHOW_A_TOKEN = (
     "(token_file=, --token-file, option tokenFile)"
 )
 
+OF_A_PROXY: dict[int, type[TallystickError]] = {401: Unauthenticated, 403: Forbidden}
+"""What is told from an answer's number alone: who refuses to hand on a request has not let anybody act on it."""
+
 FilePath = str | os.PathLike[str]
 
 _told_of_plain: set[str] = set()
@@ -51,12 +54,20 @@ class Credentials:
     def __init__(self, token: TokenSource | None = None, *, ca: str = "", cert: str = "", key: str = "") -> None:
         self._token = token
         self.ca, self.cert, self.key = ca, cert, key
-        self._tls: tuple[object, ssl.SSLContext] | None = None
+        self._tls: MadeOfFiles[ssl.SSLContext] | None = None
 
     @property
     def token_file(self) -> str:
         """Where the token is, if it is in a file."""
         return repr(self._token) if isinstance(self._token, TokenFile) else ""
+
+    @property
+    def travels(self) -> bool:
+        """Whether other processes can have the token as well: one that was given as such stays in this one."""
+        return not isinstance(self._token, SecretToken)
+
+    def without_token(self) -> Credentials:
+        return Credentials(ca=self.ca, cert=self.cert, key=self.key)
 
     def check(self) -> Self:
         """Have what is wrong found here, and not at the first request."""
@@ -83,13 +94,15 @@ class Credentials:
 
     def tls(self) -> ssl.SSLContext:
         """Made when it is first needed, since it reads every certificate of the system, and again when one of our own
-        files has changed."""
-        files = self.ca, self.cert, self.key, os.environ.get("SSL_CERT_FILE", "")  # the last one is OpenSSL's own
-        stamps = tuple((path, _stamp_or_none(path)) for path in files if path)
-        made = self._tls
-        if made is None or made[0] != stamps:
-            made = self._tls = stamps, client_context(self.ca, self.cert, self.key)
-        return made[1]
+        files has changed. While these do not fit each other, since they are just being exchanged, it is the last one
+        that did."""
+        if self._tls is None:
+            files = self.ca, self.cert, self.key, os.environ.get("SSL_CERT_FILE", "")  # the last one is OpenSSL's own
+            self._tls = MadeOfFiles("the files of TLS", filter(None, files), self._context, look_seconds=0.0)
+        return self._tls.value
+
+    def _context(self) -> ssl.SSLContext:
+        return client_context(self.ca, self.cert, self.key)
 
     def _told(self) -> tuple[TokenSource | None, str, str, str]:
         return self._token, self.ca, self.cert, self.key
@@ -151,13 +164,6 @@ def _pair(cert: str, key: str) -> dict[str, str]:
 
 def _path(given: FilePath | None) -> str:
     return "" if given is None else os.fspath(given)
-
-
-def _stamp_or_none(path: str) -> tuple[int, ...] | None:
-    try:
-        return stamp_of(path)
-    except OSError:
-        return None
 
 
 def _tell_of_plain(address: BrokerAddress) -> None:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tallystick.core.errors import InvalidRequest
@@ -17,8 +19,8 @@ WHICH_CA = "name the CA's file with ca= (--ca-file, option caFile) or TALLYSTICK
 WHICH_CERTIFICATE = "name its file with cert= and key= (--cert-file, --key-file) or TALLYSTICK_CERT_FILE"
 
 # OpenSSL's numbers of what is wrong with a certificate.
-_EXPIRED, _NOT_YET = 10, 9
-_OTHER_NAMES = (62, 64)
+EXPIRED, NOT_YET = 10, 9
+OTHER_NAMES = (62, 64)
 _UNKNOWN_CAS = (2, 18, 19, 20, 21, 24, 27)
 
 _BY_REASON = {
@@ -61,6 +63,13 @@ def _show_certificate(context: ssl.SSLContext, cert: str, key: str) -> None:
         ) from None
 
 
+def hang_up(connection: socket.socket) -> None:
+    """End what another thread sends or waits for. With TLS, the socket's own `shutdown` would first forget that there
+    is any: what that thread sends in this moment would go out in plain text, with the token in it."""
+    with suppress(OSError):  # it may have ended by itself
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+
 def failure_in_words(failure: BaseException) -> str:
     """Why a connection failed. If TLS is the reason: what that means, and what to do about it."""
     ssl = sys.modules.get("ssl")
@@ -73,11 +82,11 @@ def failure_in_words(failure: BaseException) -> str:
 
 
 def _distrust(code: int, message: str) -> str:
-    if code == _EXPIRED:
+    if code == EXPIRED:
         return "TLS: its certificate has expired; the broker needs a new one"
-    if code == _NOT_YET:
+    if code == NOT_YET:
         return "TLS: its certificate is not valid yet; is the clock of this machine right?"
-    if code in _OTHER_NAMES:
+    if code in OTHER_NAMES:
         return f"TLS: its certificate is for another name ({message}); use an address that the certificate names"
     if code in _UNKNOWN_CAS:
         return f"TLS: its certificate is from a CA that is not known here ({message}); {WHICH_CA}"

@@ -6,16 +6,14 @@ from __future__ import annotations
 import logging
 import os
 import re
-import time
 from typing import Any, NoReturn, Protocol, Self
 
-from tallystick.core.errors import InvalidRequest
+from tallystick.changing_file import LOOK_SECONDS, ChangingFile
+from tallystick.core.errors import ConfigError, InvalidRequest
 
 log = logging.getLogger("tallystick.client")
 
 TOKEN, TOKEN_FILE = "TALLYSTICK_TOKEN", "TALLYSTICK_TOKEN_FILE"
-LOOK_SECONDS = 1.0
-"""How often it is looked whether a token's file has changed."""
 LONGEST_TOKEN = 16 * 1024
 _FORM = re.compile(r"[\x21-\x7e]+\Z")  # one word of a header's value
 
@@ -39,15 +37,20 @@ class SecretToken:
         """InvalidRequest, in words that do not show it, if it cannot be sent."""
         if not isinstance(self._text, str):
             raise InvalidRequest(f"{named}: a token is text, not {type(self._text).__name__}", field="token")
-        if not self._text:
-            raise InvalidRequest(f"{named}: there is no token in it", field="token")
-        if len(self._text) > LONGEST_TOKEN or not _FORM.match(self._text):
-            raise InvalidRequest(
-                f"{named}: this is no token: it has spaces, control characters or ends of lines in it, or letters that "
-                f"are not ASCII, or more than {LONGEST_TOKEN} of them",
-                field="token",
-            )
+        if trouble := self.trouble():
+            raise InvalidRequest(f"{named}: {trouble}", field="token")
         return self
+
+    def trouble(self) -> str:
+        """Why it cannot be sent, in words that do not show it."""
+        if not self._text:
+            return "there is no token in it"
+        if len(self._text) > LONGEST_TOKEN or not _FORM.match(self._text):
+            return (
+                "this is no token: it has spaces, control characters or ends of lines in it, or letters that "
+                f"are not ASCII, or more than {LONGEST_TOKEN} of them"
+            )
+        return ""
 
     def __repr__(self) -> str:
         return "SecretToken(***)"
@@ -74,22 +77,34 @@ class TokenSource(Protocol):
 
 
 class TokenVariable:
-    """In the environment of whichever process asks."""
+    """In the environment of whichever process asks. A process that has found it keeps it: programs take secrets out of
+    their environment once they have started."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._token = SecretToken("")
+        self._told = False
 
     def current(self) -> SecretToken:
-        if os.environ.get(self._name, "") != self._token.reveal():
-            self._token = SecretToken(os.environ.get(self._name, ""))
-        if not self._token.reveal():
+        found = os.environ.get(self._name, "")
+        if found and found != self._token.reveal():
+            self._take(SecretToken(found))
+        elif not found and not self._token.reveal():
             raise InvalidRequest(
                 f"{self._name} is not set in this process, as it was where the work began; for Spark's executors set "
                 f"spark.executorEnv.{self._name}, or use option tokenFile",
                 field="token",
             )
-        return self._token.checked(self._name)
+        return self._token
+
+    def _take(self, token: SecretToken) -> None:
+        if not self._token.reveal():
+            self._token = token.checked(self._name)
+        elif not token.trouble():
+            self._token, self._told = token, False
+        elif not self._told:
+            self._told = True
+            log.error("%s: %s; the token before it is used", self._name, token.trouble())
 
     def __repr__(self) -> str:
         return f"${self._name}"
@@ -101,40 +116,20 @@ class TokenVariable:
 class TokenFile:
     """In a file, which is read again when it has changed: a new token needs no restart."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._token: SecretToken | None = None
-        self._stamp: tuple[int, ...] = ()
-        self._look_at = 0.0
+    def __init__(self, path: str, look_seconds: float = LOOK_SECONDS) -> None:
+        self._path, self._look_seconds = path, look_seconds
+        self._file: ChangingFile[SecretToken] | None = None
 
     def current(self) -> SecretToken:
-        now = time.monotonic()
-        if self._token is None or now >= self._look_at:
-            self._token = self._read() if self._token is None else self._read_again(self._token)
-            self._look_at = now + LOOK_SECONDS
-        return self._token
+        if self._file is None:
+            self._file = self._opened()
+        return self._file.value
 
-    def _read(self) -> SecretToken:
+    def _opened(self) -> ChangingFile[SecretToken]:
         try:
-            stamp = stamp_of(self._path)
-            with open(self._path, encoding="ascii", errors="replace") as file:
-                token = SecretToken(file.read(LONGEST_TOKEN + 2).strip())
-        except OSError as failure:
-            raise InvalidRequest(
-                f"token_file: {self._path} cannot be read ({failure.strerror})", field="token_file"
-            ) from None
-        token.checked(f"token_file {self._path}")
-        self._stamp = stamp
-        return token
-
-    def _read_again(self, known: SecretToken) -> SecretToken:
-        try:
-            return known if stamp_of(self._path) == self._stamp else self._read()
-        except (OSError, InvalidRequest) as failure:  # it may be just being replaced
-            if self._stamp:
-                log.warning("the token is used as it was before: %s", failure)
-            self._stamp = ()
-            return known
+            return ChangingFile(self._path, _in_a_file, "token_file", look_seconds=self._look_seconds)
+        except ConfigError as wrong:
+            raise InvalidRequest(wrong.detail, field="token_file") from None
 
     def __repr__(self) -> str:
         return self._path
@@ -143,7 +138,8 @@ class TokenFile:
         return TokenFile, (self._path,)
 
 
-def stamp_of(path: str) -> tuple[int, ...]:
-    """Changes when the file is written, or another one is put in its place."""
-    seen = os.stat(path)
-    return seen.st_mtime_ns, seen.st_ino, seen.st_size
+def _in_a_file(text: str) -> SecretToken:
+    token = SecretToken(text.strip())
+    if trouble := token.trouble():
+        raise ValueError(trouble)
+    return token

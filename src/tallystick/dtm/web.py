@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 from tallystick.client.proof.requests import PROVEN, Choose, chosen, prove_django, prove_environ, prove_scope
 from tallystick.client.proof.verifier import Verifier
@@ -28,6 +29,7 @@ Respond = Callable[[int, dict[str, str]], Any]
 
 _SUCCESS = {"dtm_result": "SUCCESS"}
 _TOLD = (Failure, Ongoing, InvalidRequest, Unproven)
+_ANNOTATED = re.compile(r"(?:[\w.]+\.)?Annotated\[\s*([\w.]+)\s*,")
 _REQUEST = "tallystick_request"  # what a view of FastAPI's gets beside what it wants
 
 
@@ -119,7 +121,7 @@ def _for_fastapi(choose: Choose, view: View) -> View:
         added = kwargs.pop(_REQUEST, None)
         asked = (one for one in (added, *args, *kwargs.values()) if isinstance(one, Request))
         try:
-            await _prove_starlette(choose, next(asked))
+            await _prove_starlette(choose, next(asked, None))
             if inspect.iscoroutinefunction(view):
                 result = await view(*args, **kwargs)
             else:
@@ -141,14 +143,20 @@ def _for_fastapi(choose: Choose, view: View) -> View:
 
 
 async def _prove_starlette(choose: Choose, request: Any) -> None:
-    verifier = None if PROVEN in request.scope else choose()
-    if verifier is not None:
-        await prove_scope(verifier, request.scope, request.body)
+    verifier = None if request is not None and PROVEN in request.scope else choose()
+    if verifier is None:
+        return
+    if request is None:  # the view was called by something else than FastAPI
+        raise Unproven("there is no request here that could be verified", reason="missing")
+    await prove_scope(verifier, request.scope, request.body)
 
 
 def _is_a(annotation: Any, kind: type) -> bool:
     if isinstance(annotation, str):  # of a name that is not known where the view was defined
-        return annotation.rpartition(".")[2] == kind.__name__
+        inner = _ANNOTATED.match(annotation)
+        return (inner[1] if inner else annotation).rpartition(".")[2] == kind.__name__
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
     return isinstance(annotation, type) and issubclass(annotation, kind)
 
 

@@ -15,6 +15,7 @@ from tallystick.core.errors import BrokerUnavailable, Draining, InvalidRequest, 
 from tallystick.core.placing import store_for
 from tallystick.core.wire import ClusterView
 from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.following import may_follow
 from tallystick.link import TIMEOUT_SECONDS, Link, addresses_of
 
 _STORES = "/stores/"
@@ -87,6 +88,7 @@ class BrokersLink(Link):
         self._require_same(view)
         suffix = self.url.removeprefix(_root(self.url))
         alive = [broker.url.rstrip("/") + suffix for broker in view.brokers if broker.alive]
+        alive = [url for url in alive if may_follow(self._given, url)]
         self._known = list(dict.fromkeys([*self._given, *alive]))
         return view
 

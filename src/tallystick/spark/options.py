@@ -107,6 +107,13 @@ class Given:
 
 def credential_options(credentials: Credentials) -> dict[str, str]:
     """The options by which a job hands on what it was given. What is in the environment is found there."""
+    if not credentials.travels:
+        raise InvalidRequest(
+            "credentials: a token that is given in Python stays in this process, and Spark's executors would ask "
+            f"without one: put it into a file (token_file=), or set {TOKEN} or {TOKEN_FILE} in the environment of the "
+            f"driver and of the executors (spark.executorEnv.{TOKEN})",
+            field="credentials",
+        )
     files = credentials.token_file, credentials.ca, credentials.cert, credentials.key
     return {option: file for option, file in zip(CREDENTIALS, files, strict=True) if file}
 

@@ -37,6 +37,11 @@ class Target(NamedTuple):
     path: str
     query: str
 
+    @property
+    def place(self) -> str:
+        """Host and port, whether or not it is the port that the scheme has anyway."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 class AllowedUrls:
     """Patterns `scheme://host:port`; `*` stands for any port, or for a part of a host name."""

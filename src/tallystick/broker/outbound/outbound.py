@@ -55,7 +55,7 @@ class Outbound:
             query = f"{target.query}&{query}" if query else target.query
         asked = f"{target.path}?{query}" if query else target.path
         if self._signer is not None:
-            headers = {**headers, SIGNATURE_HEADER: self._signer.signature(method, asked, body)}
+            headers = {**headers, SIGNATURE_HEADER: self._signer.signature(method, target.place, asked, body)}
         try:
             head = _head(method, target, asked, headers, body)
         except ValueError as error:
@@ -66,7 +66,7 @@ class Outbound:
         """One unary call to grpc://host:port/package.Service/Method, and the status it ended with."""
         target = self._target(url, ("grpc",))
         if self._signer is not None:
-            signature = self._signer.signature(GRPC_METHOD, grpc_path(target.path, metadata), body)
+            signature = self._signer.signature(GRPC_METHOD, target.place, grpc_path(target.path, metadata), body)
             metadata = [*metadata, (SIGNATURE_HEADER.lower(), signature)]
         if self._grpc is None:
             # Large, and many brokers never need it. On a thread, so that nobody waits for it who does not want it.

@@ -17,7 +17,8 @@ class Signer:
         self._keys = key_file(path)
         self._clock = clock or SystemClock()
 
-    def signature(self, method: str, path: str, body: bytes) -> str:
-        """For one request, and no other: it is never the same twice. `path` with its query, as it is sent."""
+    def signature(self, method: str, host: str, path: str, body: bytes) -> str:
+        """For one request to one host and port, and no other: it is never the same twice. `path` with its query, as it
+        is sent."""
         key = next(iter(self._keys.value.values()))
-        return sign(key, method, path, self._clock.now_ms(), new_nonce(), body)
+        return sign(key, method, host, path, self._clock.now_ms(), new_nonce(), body)

@@ -10,11 +10,10 @@ from typing import Any
 
 from tallystick.cli.doctor.finding import Finding
 from tallystick.core.addresses import BrokerAddress
+from tallystick.credentials.tls import EXPIRED, NOT_YET, OTHER_NAMES
 
 ANSWER_SECONDS = 5.0
 FEW_DAYS = 14
-_EXPIRED, _NOT_YET = 10, 9  # of OpenSSL's verify(1)
-_OTHER_NAME = (62, 64)
 _GET = b"GET /healthz HTTP/1.1\r\nHost: doctor\r\nConnection: close\r\n\r\n"
 
 
@@ -22,6 +21,8 @@ def look_at_tls(place: BrokerAddress, trusting: ssl.SSLContext) -> Iterator[Find
     """Nothing if nobody answers there: that is told elsewhere. `trusting` is what the broker is to be reached with."""
     try:
         yield from _encrypted(place, trusting) if place.scheme == "https" else _plain(place)
+    except ssl.SSLError as error:
+        yield Finding("TLS", "problem", f"no TLS with {place.authority}: {error}", "see the broker's log")
     except OSError:
         return
 
@@ -71,15 +72,12 @@ def _no_tls(place: BrokerAddress, error: OSError) -> Finding:
 
 def _not_verified(place: BrokerAddress, trusting: ssl.SSLContext, error: ssl.SSLCertVerificationError) -> Finding:
     code, why = error.verify_code, error.verify_message
-    if code in _OTHER_NAME:
-        trusting.check_hostname = False
-        names = ", ".join(_names(_certificate(place, trusting))) or "nobody"
-        trusting.check_hostname = True
-        text = f"the certificate is for {names}, not for {place.host}"
+    if code in OTHER_NAMES:
+        text = f"the certificate is for {_whom_for(place, trusting)}, not for {place.host}"
         return Finding(
             "TLS", "problem", text, "name the broker as its certificate does, or have one made for this name"
         )
-    if code in (_EXPIRED, _NOT_YET):
+    if code in (EXPIRED, NOT_YET):
         text = f"the certificate is not valid now: {why}"
         return Finding("TLS", "problem", text, "put a new one in the place of tls_cert and tls_key: the broker sees it")
     text = f"the certificate is of a CA that is not trusted here: {why}"
@@ -89,6 +87,16 @@ def _not_verified(place: BrokerAddress, trusting: ssl.SSLContext, error: ssl.SSL
         text,
         "trust the CA of the broker's certificate: --ca-file or TALLYSTICK_CA_FILE names its file",
     )
+
+
+def _whom_for(place: BrokerAddress, trusting: ssl.SSLContext) -> str:
+    trusting.check_hostname = False
+    try:
+        return ", ".join(_names(_certificate(place, trusting))) or "nobody"
+    except OSError:  # its name is not all that is wrong with it
+        return "somebody else"
+    finally:
+        trusting.check_hostname = True
 
 
 def _validity(shown: dict[str, Any]) -> Finding:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from tallystick.client.base.refusals import SLOWLY, TURNED_AWAY, Refusals
+from tallystick.client.base.refusals import SLOWLY, Refusals, TurnedAway
 from tallystick.core.backoff import Backoff
 
 log = logging.getLogger("tallystick.client")
@@ -52,20 +52,19 @@ async def end(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def repeat(what: str, once: Callable[[], Awaitable[float]]) -> None:
+async def repeat(what: str, once: Callable[[], Awaitable[float]], refusals: Refusals | None = None) -> None:
     """Do something for ever. `once` returns the seconds until the next time; a failure is logged and retried; slowly,
     and logged once, if the broker turns us away."""
     failures = 0
-    refusals = Refusals(what)
+    refusals = refusals or Refusals(what)
     while True:
         try:
-            pause = await once()
+            with refusals.told():
+                pause = await once()
             failures = 0
-            refusals.over()
-        except TURNED_AWAY as refusal:
+        except TurnedAway:
             failures += 1
             pause = SLOWLY.wait_ms(failures) / 1000
-            refusals.met(refusal)
         except Exception as failure:
             # Whatever it is, giving up here would leave somebody waiting for ever.
             failures += 1

@@ -7,14 +7,16 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from tallystick.client.base.refusals import SLOWLY, TURNED_AWAY, Refusals
+import msgspec
+
+from tallystick.client.base.refusals import SLOWLY, Refusals, TurnedAway
 from tallystick.client.base.settings import Settings
 from tallystick.client.base.tasks import end
 from tallystick.client.connection.cluster import Cluster
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.views import Views
 from tallystick.core.backoff import Backoff
-from tallystick.core.errors import BrokerUnavailable
+from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ids import new_gid, store_of_gid
 from tallystick.core.placing import weight
 from tallystick.core.wire import ClusterView
@@ -37,6 +39,7 @@ class Brokers:
         self._settings = settings
         self._member = member
         self._by_address = {address: BrokerPeer(address, settings) for address in settings.addresses}
+        self._strangers: dict[str, BrokerPeer] = {}
         # Each member has its own order of preference, so a fleet spreads over the brokers, and each process
         # stays with one while that is healthy: its batches are larger and the order of its keys is kept.
         self._order = sorted(self._by_address.values(), key=lambda broker: weight(broker.address, member), reverse=True)
@@ -66,16 +69,17 @@ class Brokers:
         seconds = min(FIRST_LOOK_SECONDS, self.timeout)
         while not self._known.is_set():
             try:
-                self._learn(await self._views.ask(seconds))
-                refusals.over()
-            except TURNED_AWAY as refusal:
+                with refusals.told():
+                    self._learn(await self._views.ask(seconds))
+            except TurnedAway:
                 tries += 1
-                refusals.met(refusal)
                 self._looked_once()
                 await asyncio.sleep(SLOWLY.wait_ms(tries) / 1000)
             except Exception as error:  # whatever it is, giving up here would leave everybody waiting
                 tries += 1
-                (log.info if tries == 1 else log.debug)("no broker answers yet: %s", error)
+                away = isinstance(error, TallystickError) and error.retryable
+                level = logging.DEBUG if tries > 1 else logging.INFO if away else logging.WARNING
+                log.log(level, "it is not known yet whether the brokers are a cluster's: %s", error)
                 self._looked_once()
                 await asyncio.sleep(LOOK_AGAIN.wait_ms(tries) / 1000)
 
@@ -134,11 +138,24 @@ class Brokers:
         await self.look()
         store = store_of_gid(gid.partition(":")[0])
         if self.cluster is not None:
-            by_any = self.cluster.front if address in self._views.addresses else self.at(address)
+            by_any = self.cluster.front if address in self._views.addresses else self._named_in_a_row(address)
             return self.cluster.of_store(store) or by_any
         if store and self._holding(store) is None:
             await self._ask_stores()
-        return (self._holding(store) if store else None) or self.at(address)
+        return (self._holding(store) if store else None) or self._named_in_a_row(address)
+
+    def _named_in_a_row(self, address: str) -> BrokerPeer:
+        """What stands in a database was written by whoever may write there: an address that was neither given to this
+        client nor is in its map is asked without a token."""
+        ours = {*self._by_address, *self._views.addresses}
+        of_a_store = self.cluster is not None and self.cluster.at(address) is not None
+        if of_a_store or address in ours or address.partition("/stores/")[0] in ours:
+            return self.at(address)
+        if address not in self._strangers:
+            log.warning("outbox rows are for %s, which is none of our brokers: it is asked without a token", address)
+            bare = msgspec.structs.replace(self._settings, credentials=self._settings.credentials.without_token())
+            self._strangers[address] = BrokerPeer(address, bare)
+        return self._strangers[address]
 
     def new_gid(self, key: str | None = None) -> str:
         """A gid for the broker that a new transaction would go to now."""
@@ -185,7 +202,7 @@ class Brokers:
         """Flush what waits; how much of it was given up."""
         await self._look_at_last(timeout)
         await end(self._looking)  # or what it learns now would be closed by nobody
-        closing = [broker.close(timeout) for broker in self._by_address.values()]
+        closing = [broker.close(timeout) for broker in (*self._by_address.values(), *self._strangers.values())]
         if self.cluster is not None:
             closing.append(self.cluster.close(timeout))
         given_up = await asyncio.gather(*closing)
@@ -201,7 +218,7 @@ class Brokers:
             await asyncio.sleep(0)
 
     def let_go(self) -> None:
-        for broker in self._by_address.values():
+        for broker in (*self._by_address.values(), *self._strangers.values()):
             broker.wire.close()
         if self.cluster is not None:
             self.cluster.let_go()

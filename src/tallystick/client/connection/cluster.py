@@ -13,7 +13,7 @@ from tallystick.client.base.settings import Settings
 from tallystick.client.base.tasks import end
 from tallystick.client.connection.following import FollowingPeer, FrontPeer, StorePeer, store_address
 from tallystick.client.connection.peer import BrokerPeer
-from tallystick.client.connection.views import Views, address_or_none
+from tallystick.client.connection.views import Views
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import TallystickError
 from tallystick.core.ids import store_of_gid
@@ -123,7 +123,7 @@ class Cluster:
 
     def _lead(self, peer: StorePeer, seen: ClusterStore) -> None:
         around = [store_address(address, seen.id) for address in self._views.addresses]
-        url = address_or_none(seen.url)
+        url = self._views.followed(seen.url)
         if url is None:  # nobody owns it: any broker waits for the next owner, and hands on what it was given
             peer.lead([peer.way, *around], anew=False)
             return

@@ -6,6 +6,8 @@ request left, any other `BrokerUnavailable` means that the broker may or may not
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import httptools
 import msgspec
 
@@ -13,15 +15,17 @@ from tallystick.core.addresses import BrokerAddress
 from tallystick.core.errors import (
     BrokerUnavailable,
     BrokerUnreachable,
-    Forbidden,
+    InvalidRequest,
     TallystickError,
-    Unauthenticated,
     error_from_code,
 )
 from tallystick.core.wire import MSGPACK, Problem
-from tallystick.credentials import NO_CREDENTIALS, Credentials, advised
+from tallystick.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
 from tallystick.credentials.tls import failure_in_words
 from tallystick.credentials.tokens import SecretToken
+
+if TYPE_CHECKING:
+    import ssl
 
 BATCH = "/v1/batch"
 CONNECT_SECONDS = 5.0
@@ -32,9 +36,6 @@ just being closed at the other end would count as sent, with its answer lost."""
 LEAVE_SECONDS = 0.1
 """What a request gets that is under way at a broker which has lost its store. It may be paused, or wait for the next
 owner itself; whatever was asked there is asked again where the wire leads now."""
-
-_OF_A_PROXY: dict[int, type[TallystickError]] = {401: Unauthenticated, 403: Forbidden}
-"""What is told from an answer's number alone: who refuses to hand on a request has not let anybody act on it."""
 
 _problem = msgspec.json.Decoder(Problem)
 
@@ -50,10 +51,15 @@ class RequestHead(bytes):
 def request_head(
     address: BrokerAddress, method: str = "POST", target: str = BATCH, credentials: Credentials = NO_CREDENTIALS
 ) -> RequestHead:
+    """BrokerUnreachable if we have nothing to show just now."""
+    try:
+        authorization = _authorization(credentials.authorization(address))
+    except InvalidRequest as failure:
+        raise unready(address, failure) from None
     return RequestHead(
         (
             f"{method} {address.path}{target} HTTP/1.1\r\nHost: {address.authority}\r\n"
-            f"{_authorization(credentials.authorization(address))}"
+            f"{authorization}"
             f"Content-Type: {MSGPACK}\r\nAccept: {MSGPACK}\r\nContent-Length: "
         ).encode()
     )
@@ -61,6 +67,14 @@ def request_head(
 
 def _authorization(value: str) -> str:
     return f"Authorization: {value}\r\n" if value else ""
+
+
+def tls_to(address: BrokerAddress, credentials: Credentials) -> ssl.SSLContext | None:
+    """What a connection to https is made with. To be asked for before there is one."""
+    try:
+        return credentials.tls() if address.scheme == "https" else None
+    except InvalidRequest as failure:
+        raise unready(address, failure) from None
 
 
 class BatchHead:
@@ -71,7 +85,10 @@ class BatchHead:
         self._written: tuple[SecretToken | None, RequestHead] | None = None
 
     def current(self) -> RequestHead:
-        token = self._credentials.token()
+        try:
+            token = self._credentials.token()
+        except InvalidRequest as failure:
+            raise unready(self._address, failure) from None
         written = self._written
         if written is None or written[0] is not token:
             written = self._written = token, request_head(self._address, credentials=self._credentials)
@@ -132,6 +149,12 @@ def unreachable(address: str, failure: BaseException) -> TallystickError:
     return on_the_way(address, BrokerUnreachable(f"{address} cannot be reached ({reason}){hint}"))
 
 
+def unready(address: BrokerAddress, failure: InvalidRequest) -> TallystickError:
+    """What is wrong is our own: files that are being exchanged, a token that is gone. It may be right before long, and
+    no broker has refused anything."""
+    return on_the_way(address.text, BrokerUnreachable(f"{address.text} is not asked ({failure.detail})"))
+
+
 def broken(address: str, failure: BaseException) -> TallystickError:
     """The connection was lost after the request, or some of it, had left."""
     return on_the_way(address, BrokerUnavailable(f"the connection to {address} broke: {failure_in_words(failure)}"))
@@ -143,7 +166,7 @@ def _refusal(address: str, status: int, retry_after: str, content: bytes) -> Tal
         problem = _problem.decode(content)
     except msgspec.MsgspecError:
         text = content[:200].decode("utf-8", "replace")
-        kind = _OF_A_PROXY.get(status, BrokerUnavailable)
+        kind = OF_A_PROXY.get(status, BrokerUnavailable)
         return on_the_way(address, advised(kind(f"{address} answered {status} without a reason: {text!r}")))
     error = on_the_way(address, advised(error_from_code(problem.code, problem.detail, problem.field)))
     if retry_after.isdigit():

@@ -22,6 +22,7 @@ from tallystick.client.connection.exchange import (
     broken,
     on_the_way,
     request_head,
+    tls_to,
     unreachable,
 )
 from tallystick.core.addresses import BrokerAddress, broker_address
@@ -138,7 +139,7 @@ class LoopWire:
             raise BrokerUnreachable(f"the client was closed before {self.address} was asked")
         loop = asyncio.get_running_loop()
         address, place = self.address, self._place
-        tls = self._credentials.tls() if place.scheme == "https" else None
+        tls = tls_to(place, self._credentials)
         try:
             # Not wait_for: in Python 3.11 it loses a cancellation that comes as the connection is made, and a long poll
             # that was to end at the client's close would go on for ever.

@@ -9,9 +9,10 @@ import msgspec
 
 from tallystick.client.base.settings import parse_address
 from tallystick.client.connection.loop_wire import LoopWire
-from tallystick.core.errors import BrokerUnavailable, Forbidden, InvalidRequest, TallystickError, Unauthenticated
+from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound, TallystickError
 from tallystick.core.wire import ClusterView
 from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.following import may_follow
 
 LOOK_SECONDS = 2.0
 STAGGER_SECONDS = 0.25
@@ -49,12 +50,20 @@ class Views:
             return False
         return True
 
+    def followed(self, url: str) -> str | None:
+        """A broker's own word for where one is, in the one spelling of addresses; None if it is not asked there."""
+        try:
+            address = parse_address(url)
+        except InvalidRequest:
+            return None
+        return address if may_follow(self._given, address) else None
+
     def learn(self, view: ClusterView) -> None:
         """Remember the brokers of a view: those that live first, then what was given or seen, which may come back."""
         well = {
-            address for one in view.brokers if (address := address_or_none(one.url)) and one.alive and not one.leaving
+            address for one in view.brokers if (address := self.followed(one.url)) and one.alive and not one.leaving
         }
-        ill = {address for one in view.brokers if (address := address_or_none(one.url))} - well
+        ill = {address for one in view.brokers if (address := self.followed(one.url))} - well
         here = [address for address in self._given if address not in ill]
         known = dict.fromkeys((*here, *sorted(well), *self._given, *sorted(ill), *self._addresses))
         self._addresses = list(known)[:MOST_SEEN]
@@ -90,19 +99,9 @@ class Views:
             return _view.decode(await wire.request("GET", "/v1/cluster", timeout=seconds))
         except msgspec.MsgspecError as failure:
             raise BrokerUnavailable(f"{address} is not a Tallystick broker: {failure}") from failure
-        except TallystickError as error:
-            if error.retryable or isinstance(error, Unauthenticated | Forbidden):
-                raise
-            return ClusterView([])  # one from before there were clusters
+        except NotFound:  # one from before there were clusters
+            return ClusterView([])
 
     def close(self) -> None:
         for wire in self._wires.values():
             wire.close()
-
-
-def address_or_none(url: str) -> str | None:
-    """A broker's own word for where it is, in the one spelling of addresses."""
-    try:
-        return parse_address(url)
-    except InvalidRequest:
-        return None

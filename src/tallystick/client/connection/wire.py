@@ -25,11 +25,13 @@ from tallystick.client.connection.exchange import (
     WireAnswer,
     broken,
     on_the_way,
+    tls_to,
     unreachable,
 )
 from tallystick.core.addresses import broker_address
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.tls import hang_up
 
 RECEIVE_BYTES = 16 * 1024, 256 * 1024
 """At first, and of a large answer: memory of the second size comes from the system, and goes back to it, each time."""
@@ -46,8 +48,7 @@ class _Target:
     def __init__(self, address: str, credentials: Credentials) -> None:
         place = broker_address(address)
         self.address = address
-        self.place = (place.host, place.port)
-        self.is_secure = place.scheme == "https"
+        self.place = place
         self.head = BatchHead(place, credentials)
 
 
@@ -144,11 +145,12 @@ class Wire:
     def _connect(self, seconds: float) -> WireConnection:
         target = self._target
         try:
-            plain = socket.create_connection(target.place, seconds)
+            tls = tls_to(target.place, self._credentials)
+            plain = socket.create_connection((target.place.host, target.place.port), seconds)
             self.connections += 1
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if target.is_secure:
-                plain = self._credentials.tls().wrap_socket(plain, server_hostname=target.place[0])
+            if tls is not None:
+                plain = tls.wrap_socket(plain, server_hostname=target.place.host)
             return WireConnection(plain, target)
         except OSError as failure:
             raise unreachable(target.address, failure) from failure
@@ -216,8 +218,7 @@ class WireConnection:
             os.dup2(nowhere, self._socket.fileno(), inheritable=False)
 
     def interrupt(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        hang_up(self._socket)
 
     def close(self) -> None:
         self._socket.close()

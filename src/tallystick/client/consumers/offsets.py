@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from tallystick.client.base.message import Message
-from tallystick.client.base.refusals import SLOWLY, TURNED_AWAY, Refusals
+from tallystick.client.base.refusals import SLOWLY, Refusals, TurnedAway
 from tallystick.client.base.tasks import RETRY, Tasks, repeat
 from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.peer import BrokerPeer
@@ -93,7 +93,7 @@ class OffsetConsumer:
         failures = 0
         refusals = Refusals(f"{self._subscription.name}: queue {queue} of {broker.address}")
         while not self._stopping.is_set():
-            reader = _Reader(self, broker, queue, failures + 1)
+            reader = _Reader(self, broker, queue, failures + 1, refusals)
             try:
                 await reader.read()
             except _OtherStore as other:
@@ -101,9 +101,8 @@ class OffsetConsumer:
             except OffsetMoved as moved:
                 log.debug("%s: %s", self._subscription.name, moved)
                 await self.pause(STEP_BACK_SECONDS * random.random())  # noqa: S311 - spreads load only
-            except TURNED_AWAY as refusal:
+            except TurnedAway:
                 failures = 1 if reader.progress else failures + 1
-                refusals.met(refusal)
                 await self.pause(SLOWLY.wait_ms(failures) / 1000)
             except Exception as failure:
                 failures = 1 if reader.progress else failures + 1
@@ -132,7 +131,10 @@ class OffsetConsumer:
 class _Reader:
     """One reading of one queue, from the stored offset to the first failure."""
 
-    def __init__(self, consumer: OffsetConsumer, broker: BrokerPeer, queue: int, attempt: int) -> None:
+    def __init__(
+        self, consumer: OffsetConsumer, broker: BrokerPeer, queue: int, attempt: int, refusals: Refusals
+    ) -> None:
+        self._refusals = refusals
         self._consumer = consumer
         self._subscription = consumer._subscription
         self._producer = consumer._producer
@@ -148,14 +150,10 @@ class _Reader:
         self.progress = False
 
     async def read(self) -> None:
-        store = await self._broker.known_store()
-        place = GroupQueue(self._subscription.group, store, self._subscription.topic, self._queue)
-        self._stored = await self._lane.play(lambda desk: stored_offset(desk, place))
-        offset = await self._begin(place) if self._stored is None else self._stored
-        while True:
+        with self._refusals.told():  # what handlers raise is theirs, though it may look the same
+            place, offset = await self._place()
             fetched = await self._consumer.unless_stopped(self._fetch(place, offset))
-            if fetched is None:
-                return
+        while fetched is not None:
             _check_store(place, fetched.store)
             for batch in self._batches(fetched.messages):
                 if self._consumer._stopping.is_set():
@@ -166,6 +164,15 @@ class _Reader:
             if self._stored not in (None, self._shown):
                 self._show_progress(place, self._stored)
             offset = fetched.next
+            with self._refusals.told():
+                fetched = await self._consumer.unless_stopped(self._fetch(place, offset))
+
+    async def _place(self) -> tuple[GroupQueue, int]:
+        """The group's place in this queue, and the offset to begin at."""
+        store = await self._broker.known_store()
+        place = GroupQueue(self._subscription.group, store, self._subscription.topic, self._queue)
+        self._stored = await self._lane.play(lambda desk: stored_offset(desk, place))
+        return place, await self._begin(place) if self._stored is None else self._stored
 
     async def _begin(self, place: GroupQueue) -> int:
         """The offset of a group that has none in this queue."""

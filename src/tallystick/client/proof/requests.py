@@ -35,7 +35,10 @@ class Gone(Exception):
 
 
 def chosen(verifier: Verifier | None) -> Choose:
-    """The one that was given; else, when a request comes, that of the environment if it has one."""
+    """The one that was given; else, when a request comes, that of the environment if it has one. A file of keys that
+    cannot be read is found out now."""
+    if verifier is None:
+        default_verifier()
     return default_verifier if verifier is None else lambda: verifier
 
 
@@ -119,13 +122,29 @@ def wsgi_path(environ: Environ) -> str:
 
 def read_input(environ: Environ, most: int) -> bytes:
     """The body, which may be read again; and it is all that there is to read for whoever comes next."""
-    said = environ.get("CONTENT_LENGTH") or "0"
-    length = int(said) if said.isascii() and said.isdigit() else 0
-    if length > most:
-        raise _too_large(most)
-    body: bytes = environ["wsgi.input"].read(length) if length else b""
+    said = environ.get("CONTENT_LENGTH") or ""
+    chunked = "chunked" in environ.pop("HTTP_TRANSFER_ENCODING", "").lower()
+    if chunked or (not said and environ.get("wsgi.input_terminated")):
+        body = _read_to_the_end(environ["wsgi.input"], most)
+    else:
+        length = int(said) if said.isascii() and said.isdigit() else 0
+        if length > most:
+            raise _too_large(most)
+        body = environ["wsgi.input"].read(length) if length else b""
     environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
     return body
+
+
+def _read_to_the_end(given: Any, most: int) -> bytes:
+    """Of a body that does not say how long it is. The server takes its chunks apart, and ends it."""
+    pieces: list[bytes] = []
+    left = most + 1
+    while left and (piece := given.read(left)):
+        pieces.append(piece)
+        left -= len(piece)
+    if not left:
+        raise _too_large(most)
+    return b"".join(pieces)
 
 
 def _several(given: list[bytes]) -> str | None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from tallystick.client.base import forks
+from tallystick.client.proof.hosts import parse_hosts
 from tallystick.core.clock import Clock, SystemClock
 from tallystick.core.errors import ConfigError, Unproven
 from tallystick.core.signing import TOLERANCE_MS, Keys, SignatureClaim, claim, prove
-from tallystick.signing_keys import KEYS_FILE_VARIABLE, key_file, keys_of
+from tallystick.signing_keys import HOSTS_VARIABLE, KEYS_FILE_VARIABLE, key_file, keys_of
 
 log = logging.getLogger("tallystick.client")
 
@@ -31,6 +32,10 @@ class Verifier:
     A request that came before is refused: within the tolerance each is remembered, up to `most_nonces` (about 100
     bytes each). More than that are refused and not forgotten, and a broker calls again. Each process remembers for
     itself. `prefix` is what a proxy takes away from the beginning of the path. Safe to use from several threads.
+
+    `hosts` are those as which brokers call this service, such as `payments.internal:8080`, also as one text with commas
+    (or the environment's TALLYSTICK_SIGNING_HOSTS). What was signed for another host is refused, and has not come from
+    a broker, but from somebody whom a broker has called. Without `hosts` that is not compared.
     """
 
     def __init__(
@@ -38,6 +43,7 @@ class Verifier:
         keys: str | Mapping[str, str] | None = None,
         *,
         keys_file: str | Path | None = None,
+        hosts: str | Iterable[str] | None = None,
         tolerance: float = TOLERANCE_MS / 1000,
         prefix: str = "",
         most_nonces: int = MOST_NONCES,
@@ -52,6 +58,8 @@ class Verifier:
             raise ConfigError(f"a Verifier needs keys, a keys_file, or {KEYS_FILE_VARIABLE}", field="keys")
         self._given = None if keys is None else keys_of(keys)
         self._file = key_file(path) if keys is None and path else None
+        hosts = os.environ.get(HOSTS_VARIABLE) or None if hosts is None else hosts
+        self._hosts = None if hosts is None else parse_hosts(hosts)
         self._tolerance_ms = round(tolerance * 1000)
         self._prefix = prefix.rstrip("/")
         self._clock = clock or SystemClock()
@@ -64,7 +72,7 @@ class Verifier:
 
     def claim(self, signature: str | None) -> SignatureClaim:
         """What is to be said of the header alone, before a body is read that may be large."""
-        return claim(self._keys(), signature, self._clock.now_ms(), self._tolerance_ms)
+        return claim(self._keys(), signature, self._clock.now_ms(), self._tolerance_ms, self._hosts)
 
     def prove(self, claimed: SignatureClaim, method: str, path: str, body: bytes) -> None:
         """The rest of `verify`."""
@@ -116,7 +124,7 @@ class _Nonces:
 def default_verifier() -> Verifier | None:
     """That of the environment; one for the whole process, because what one has seen the others must know."""
     path = os.environ.get(KEYS_FILE_VARIABLE)
-    return _of_file(path) if path else None
+    return _of_file(path, os.environ.get(HOSTS_VARIABLE)) if path else None
 
 
 def needed(verifier: Verifier | None) -> Verifier:
@@ -125,5 +133,5 @@ def needed(verifier: Verifier | None) -> Verifier:
 
 
 @lru_cache(maxsize=8)
-def _of_file(path: str) -> Verifier:
-    return Verifier(keys_file=path)
+def _of_file(path: str, hosts: str | None) -> Verifier:
+    return Verifier(keys_file=path, hosts=hosts or None)

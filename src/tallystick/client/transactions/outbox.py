@@ -41,6 +41,8 @@ NO_TABLE_SECONDS = 60.0
 AROUND_A_ROW = 256
 """More than a request has beside what its one row holds: the names of the fields, and the gid."""
 REDRIVE_SECONDS = 2.0
+REFUSAL_SECONDS = 30.0
+"""By then whatever is refused has been refused again, in whichever database its row is."""
 
 
 class Outbox:
@@ -56,7 +58,7 @@ class Outbox:
         self._deleting = False
         self._delete_after = DELETE_SOON_SECONDS
         self._warned: set[str] = set()
-        self._refused = Refusals("what the outbox sends (its rows stay there)")
+        self._refusals = Refusals("what the outbox sends (its rows stay there)", lasting=REFUSAL_SECONDS)
 
     # After a block of this process
 
@@ -66,7 +68,7 @@ class Outbox:
 
         def done(error: BaseException | None) -> None:
             if isinstance(error, TURNED_AWAY):
-                self._refused.met(error)
+                self._refusals.met(error)
                 return
             if error is not None:
                 log.warning("outbox row %s is left to the re-driver: %s", gid, error)
@@ -134,7 +136,7 @@ class Outbox:
                 return NO_TABLE_SECONDS
             return 0.0 if sent == CLAIM_ROWS else pause
 
-        self._tasks.start(repeat("re-driving the outbox", once))
+        self._tasks.start(repeat("re-driving the outbox", once, self._refusals))
 
     async def drive_now(self) -> None:
         """Send every row of those databases at once, however new it is: its process is known to be gone."""
@@ -146,20 +148,21 @@ class Outbox:
                 log.info("no outbox to re-drive: %s", missing)
 
     async def _drive_once(self, door: Door, older_than: float = LEFT_BEHIND_SECONDS) -> int:
+        """How many rows were sent. If the broker turned one away, that is raised when the others are sent."""
+        refused: list[TallystickError] = []
         claim = outbox_claim(older_than=older_than, limit=CLAIM_ROWS)
         async with self._claiming[door]:  # a second one at the same time would pass over what the first has only read
             rows = await run_on_new(self._connection.workers, door, claim)
-        sent = await self._send_rows(rows)
+        taken = await asyncio.gather(*(self._send_row(row, refused) for row in rows))
+        sent = [row.gid for row, ok in zip(rows, taken, strict=True) if ok]
         if sent:
             self._stats.count("outbox_sent", len(sent))
             await run_on_new(self._connection.workers, door, outbox_delete(sent))
+        if refused:
+            raise refused[0]
         return len(sent)
 
-    async def _send_rows(self, rows: list[OutboxRow]) -> list[str]:
-        sent = await asyncio.gather(*(self._send_row(row) for row in rows))
-        return [row.gid for row, ok in zip(rows, sent, strict=True) if ok]
-
-    async def _send_row(self, row: OutboxRow) -> bool:
+    async def _send_row(self, row: OutboxRow, refused: list[TallystickError]) -> bool:
         broker = await self._connection.brokers.of_row(row.gid, row.broker)
         try:
             op, born_at = decode_row(row.payload, row.gid)
@@ -170,7 +173,7 @@ class Outbox:
         except (TallystickError, msgspec.MsgspecError) as error:
             # One row that nobody takes holds up no other.
             if isinstance(error, TURNED_AWAY):
-                self._refused.met(error)
+                refused.append(error)
             elif isinstance(error, TallystickError) and error.retryable:
                 log.warning("outbox row %s could not be sent to %s: %s", row.gid, broker.address, error)
             else:
@@ -179,7 +182,6 @@ class Outbox:
                     "%s refuses outbox row %s, whose transaction is committed: %s", broker.address, row.gid, error
                 )
             return False
-        self._refused.over()
         return True
 
     async def _too_old(self, broker: BrokerPeer, born_at: int) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from tallystick.client.base.refusals import TURNED_AWAY, Refusals
+from tallystick.client.base.refusals import Refusals
 from tallystick.client.connection import LoopConnection
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.transactions.outbox import Outbox
@@ -169,13 +169,13 @@ class Producer:
         """Tell the broker of a local commit that is durable. From here on the outcome is certain."""
 
         def done(error: BaseException | None) -> None:
+            refused = self._refused_commits.heard(error)
             if error is None:
-                self._refused_commits.over()
                 return
             self.connection.stats.count("commits_left_to_check")
-            if isinstance(error, TURNED_AWAY):
-                self._refused_commits.met(error)
-            elif isinstance(error, TallystickError) and error.retryable:
+            if refused:
+                return
+            if isinstance(error, TallystickError) and error.retryable:
                 log.warning("commit of %s is left to the check-back: %s", pinned.gid, error)
             else:
                 log.error("the broker refused the commit of %s, which is committed locally: %s", pinned.gid, error)
@@ -196,9 +196,7 @@ class Producer:
         """Tell the broker that nothing was committed locally; if it does not hear this, it will ask."""
 
         def done(error: BaseException | None) -> None:
-            if isinstance(error, TURNED_AWAY):
-                self._refused_rollbacks.met(error)
-            elif error is not None:
+            if not self._refused_rollbacks.heard(error) and error is not None:
                 log.warning("rollback of %s is left to the check-back: %s", pinned.gid, error)
 
         return self._told(pinned, Rollback(pinned.gid), done)

@@ -145,6 +145,7 @@ def _client(url: str, host: str = "", port: int = 0) -> Redis:
     """At the host and port of the URL, or at others."""
     client = Redis.from_url(
         url,
+        **_names_are_checked(url),
         protocol=2,
         retry=_ONCE,
         socket_timeout=_SECONDS,
@@ -156,6 +157,13 @@ def _client(url: str, host: str = "", port: int = 0) -> Redis:
         pool.connection_kwargs.update(host=host, port=port)
     pool.connection_class(**pool.connection_kwargs)  # connects to nobody, but knows which options there are
     return client
+
+
+def _names_are_checked(url: str) -> dict[str, bool]:
+    """Older versions of redis-py believe a certificate for any name. What the URL says wins."""
+    parts = urlsplit(url)
+    unchecked = dict(parse_qsl(parts.query)).get("ssl_cert_reqs", "").lower() == "none"
+    return {"ssl_check_hostname": True} if parts.scheme == "rediss" and not unchecked else {}
 
 
 def _reason(error: Exception) -> str:
