@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 
 
@@ -10,3 +11,8 @@ def table_statements(server: str) -> tuple[str, ...]:
     text = files("tallystick.store.shared").joinpath("sql", f"{server}.sql").read_text(encoding="utf-8")
     code = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
     return tuple(part.strip() for part in code.split(";") if part.strip())
+
+
+def table_names(server: str) -> tuple[str, ...]:
+    """What those statements make."""
+    return tuple(re.findall(r"create table if not exists (\w+)", ";".join(table_statements(server))))

@@ -58,8 +58,8 @@ _MAKE_FENCE = b"insert ignore into tallystick_store_fence (store, epoch, unit, o
 
 class MysqlRegistry(MysqlLink):
     def make(self, count: int) -> None:
-        self._make_tables("mysql", "tallystick\\_store\\_%")
-        self._make_tables("mysql_cluster", "tallystick\\_cluster\\_%")
+        self._make_tables("mysql")
+        self._make_tables("mysql_cluster")
         with self._connected() as session:  # which ends with an error, and then with all that was begun
             *_, made = session.send(b";".join((b"begin", _FIRST, _MADE)))
             self._make_stores(session, made[0][0], count)

@@ -9,7 +9,6 @@ from psycopg.types.numeric import Int4, Int8
 
 from tallystick.core.ids import new_store_id
 from tallystick.store.kv import keys
-from tallystick.store.shared.definitions import table_statements
 from tallystick.store.shared.postgresql import Connection, PostgresqlLink
 from tallystick.store.shared.registry import Holding, Member, Seen, new_peer_key, wrong_count
 
@@ -67,9 +66,9 @@ class PostgresqlRegistry(PostgresqlLink):
         self._looking = _Looking(url)
 
     def make(self, count: int) -> None:
+        self._make_tables("postgresql")
+        self._make_tables("postgresql_cluster")
         with self._making() as connection:
-            for statement in (*table_statements("postgresql"), *table_statements("postgresql_cluster")):
-                connection.execute(statement, prepare=False)
             found = connection.execute("select count(*) from tallystick_cluster_store").fetchone()
             made = found[0] if found else 0
             if made and made != count:
