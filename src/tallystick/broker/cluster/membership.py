@@ -24,8 +24,8 @@ class Todo(Struct, frozen=True):
 
 
 class Membership:
-    """Whoever runs it looks and does what follows, in turns: no look may be under way while a store is taken or
-    released, or it would show what is no longer so."""
+    """Of a store that was taken or released while a look was under way, that look may show what is no longer so:
+    whoever runs this must put in what is known."""
 
     def __init__(self, me: Member, lease_ms: int = LEASE_MS) -> None:
         self.me, self.lease_ms = me, lease_ms
