@@ -8,7 +8,6 @@ it claims anything, so it is among the members that are read after the fence tha
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection
 from typing import Any
 
@@ -20,10 +19,9 @@ from tallystick.core.ids import new_store_id
 from tallystick.core.limits import MOST_STORES
 from tallystick.store.kv import keys
 from tallystick.store.shared.redis_link import RedisLink, store_tag
-from tallystick.store.shared.registry import Holding, Member, Seen, new_peer_key, wrong_count
+from tallystick.store.shared.registry import Holding, Member, Seen, epoch_after, new_peer_key, wrong_count
 
 _TAG = "{ts:cluster}"
-_JUMP = 1 << 20  # the most that a claim raises an epoch by
 _MEMBERS, _STORES, _PEER_KEY = f"{_TAG}:members", f"{_TAG}:stores", f"{_TAG}:peer-key"
 
 Owned = tuple[int, str]  # an epoch, and its owner
@@ -73,18 +71,16 @@ class RedisRegistry(RedisLink):
         return Seen(tuple(known), tuple(holdings), int(clock[0]) * 1000 + int(clock[1]) // 1000)
 
     def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
-        """A failover to a replica may take a claim back, whose owner still believes. So the next one must not be given
-        the same epoch: it is raised by any number."""
-        return self._set_owner(number, expected_epoch, 1 + secrets.randbelow(_JUMP), owner)
+        return self._set_owner(number, expected_epoch, epoch_after(expected_epoch), owner)
 
     def release(self, number: int, epoch: int) -> None:
-        self._set_owner(number, epoch, 0, "")
+        self._set_owner(number, epoch, epoch, "")
 
-    def _set_owner(self, number: int, expected_epoch: int, raise_by: int, owner: str) -> int | None:
-        tag, arguments = store_tag(number), (expected_epoch, raise_by, owner)
-        epoch: int | None = self._ask_for(tag, lambda client: self._claiming([f"{tag}:fence"], arguments, client))
-        if epoch is not None:
-            self._known[number] = epoch, owner
+    def _set_owner(self, number: int, expected_epoch: int, epoch: int, owner: str) -> int | None:
+        tag, arguments = store_tag(number), (expected_epoch, epoch - expected_epoch, owner)
+        if self._ask_for(tag, lambda client: self._claiming([f"{tag}:fence"], arguments, client)) is None:
+            return None
+        self._known[number] = epoch, owner
         return epoch
 
     def rename(self, number: int, epoch: int, store_id: str) -> bool:
