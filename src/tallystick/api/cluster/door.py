@@ -17,16 +17,16 @@ from tallystick.api.cluster.dividing import MARK, joined, numbered, refused
 from tallystick.api.cluster.metrics import ClusterMetrics
 from tallystick.api.cluster.owners import Owners
 from tallystick.api.cluster.present import SOON_SECONDS, is_away
-from tallystick.api.cluster.queues import merged_group, merged_topic
+from tallystick.api.cluster.queues import check_empty, merged_group, merged_topic
 from tallystick.broker.caller import Caller
 from tallystick.broker.config import Config
 from tallystick.broker.door import WEIGHT, BrokerDoor
 from tallystick.core.access import Evidence
 from tallystick.core.calls import CallsView
-from tallystick.core.errors import Draining, TallystickError
+from tallystick.core.errors import Draining, NotFound, TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.ops import ClientOp, Commit, OpResult, Outcome, Prepare, PrepareColumns, Rollback
+from tallystick.core.ops import ClientOp, Commit, CommitOffsets, OpResult, Outcome, Prepare, PrepareColumns, Rollback
 from tallystick.core.wire import (
     CheckPoll,
     CheckRequest,
@@ -63,16 +63,35 @@ class ClusterDoor(ClusterAccess):
         for index, pieces in enumerate(divided):
             for store, piece in pieces:
                 by_store[store].append((index, piece))
-        if len(by_store) == 1:
-            ((store, whole),) = by_store.items()
-            found = await self._batch(store, whole, weight)
-            return [joined(op, [(pieces[0][0], one)]) for op, pieces, one in zip(ops, divided, found, strict=True)]
-        parts = await asyncio.gather(*(self._part(store, some, weight) for store, some in by_store.items()))
+        parts = (
+            [await self._batch(store, some, weight) for store, some in by_store.items()]
+            if len(by_store) == 1
+            else await asyncio.gather(*(self._part(store, some, weight) for store, some in by_store.items()))
+        )
         answers: dict[int, list[tuple[str, OpResult | None]]] = defaultdict(list)
         for store, part in zip(by_store, parts, strict=True):
             for (index, _), result in zip(by_store[store], part, strict=True):
                 answers[index].append((store, result))
+        for index, op in enumerate(ops):
+            if isinstance(op, CommitOffsets) and any(one and one.error == NotFound.code for _, one in answers[index]):
+                answers[index] = [
+                    await self._in_empty(piece, one) for piece, one in zip(divided[index], answers[index], strict=True)
+                ]
         return [joined(op, answers[index]) for index, op in enumerate(ops)]
+
+    async def _in_empty(
+        self, asked: tuple[str, ClientOp], told: tuple[str, OpResult | None]
+    ) -> tuple[str, OpResult | None]:
+        """Whoever has read all queues of a topic stores a place in those that are empty, too."""
+        (store, piece), (_, result) = asked, told
+        if result is None or result.error != NotFound.code or not isinstance(piece, CommitOffsets):
+            return told
+        try:
+            for offsets in (piece.offsets, piece.expected or {}):
+                await self._check_empty(store, piece.topic, offsets)
+        except TallystickError as error:
+            return store, refused(error)
+        return store, None
 
     def _divided_op(self, op: ClientOp | PrepareColumns) -> list[tuple[str, ClientOp]]:
         if isinstance(op, PrepareColumns):
@@ -141,14 +160,33 @@ class ClusterDoor(ClusterAccess):
 
     async def trim(self, topic: str, offsets: dict[int, int]) -> None:
         for store, some in self._divided(offsets):
-            await self._ask(store, BrokerDoor.trim, topic, some)
+            try:
+                await self._ask(store, BrokerDoor.trim, topic, some)
+            except NotFound:
+                await self._check_empty(store, topic, some)
 
     async def reset_group(self, group: str, to: ResetRequest) -> GroupView:
         if to.offsets is None:
             return merged_group(await self._where_known(BrokerDoor.reset_group, group, to))
-        for store, some in self._divided(to.offsets):
-            await self._ask(store, BrokerDoor.reset_group, group, ResetRequest(to.topic, offsets=some))
+        found = await self._where_known(BrokerDoor.stored_offsets, group, to.topic)
+        places = dict(zip(self._owners.stores(), found, strict=True))
+        divided = self._divided(to.offsets)
+        for store, some in divided:  # before anything is moved
+            if places[store] is None:
+                await self._check_empty(store, to.topic, some)
+        for store, some in divided:
+            if places[store] is not None:
+                await self._ask(store, BrokerDoor.reset_group, group, ResetRequest(to.topic, offsets=some))
         return await self.stored_offsets(group, to.topic)
+
+    async def _check_empty(self, store: str, topic: str, offsets: dict[int, int]) -> None:
+        """A store that nobody has sent this topic's messages to does not have it: its queues are empty then."""
+        stores = self._owners.stores()
+        views = await self._where_known(BrokerDoor.topic, topic)
+        number = stores.index(store)
+        if views[number] is not None:
+            raise NotFound(f"the group has no place in the queues that store {store} has of {topic!r}", field="group")
+        check_empty(merged_topic(views), number, len(stores), offsets)
 
     async def forget_app(self, app: str) -> None:
         await self._where_known(BrokerDoor.forget_app, app)
