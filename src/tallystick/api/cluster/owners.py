@@ -69,15 +69,31 @@ class Owners:
                 holding.epoch,
                 holding.owner,
                 f"{urls[holding.owner]}{PREFIX}{holding.id}" if holding.owner in urls else "",
+                *self._times(holding.number, holding.owner, holding.owner in urls),
             )
             for holding in seen.holdings
         ]
         shown = [
-            ClusterBroker(member.id, member.name, member.url, member.grpc_url, member.id in urls, member.leaving)
+            ClusterBroker(
+                member.id,
+                member.name,
+                member.url,
+                member.grpc_url,
+                member.id in urls,
+                member.leaving,
+                self.node.silent_ms(member.id),
+            )
             for member in brokers
         ]
         in_order = sorted(shown, key=lambda broker: (broker.url, broker.id))
         return ClusterView(stores, in_order, me.id, self.node.away, self.node.blind_ms)
+
+    def _times(self, number: int, owner: str, alive: bool) -> tuple[int | None, int | None]:
+        """For how long it has been owned, and for how long it was not before, or is not."""
+        node = self.node
+        if alive:
+            return node.owned_ms(number), node.membership.vacant_ms(number)
+        return None, node.silent_ms(owner) if owner else node.owned_ms(number)
 
     def api(self, store: str) -> StoreApi | None:
         """What answers for the store here."""

@@ -73,6 +73,12 @@ class Node:
     def alive(self, member_id: str) -> bool:
         return self.membership.alive(member_id)
 
+    def silent_ms(self, member_id: str) -> int | None:
+        return self.membership.silent_ms(member_id, self.clock.elapsed_ms())
+
+    def owned_ms(self, number: int) -> int:
+        return self.membership.owned_ms(number, self.clock.elapsed_ms())
+
     @property
     def away(self) -> bool:
         """Whether the shared engine did not answer when it was last asked who owns what, or lets us wait for it."""
@@ -250,6 +256,7 @@ class Node:
                 Holding(number, each.id, epoch, owner) if each.number == number else each for each in self.seen.holdings
             )
             self.seen = msgspec.structs.replace(self.seen, holdings=holdings)
+            self.membership.owned(holdings, self.clock.elapsed_ms())
 
     async def _forget(self, member_ids: Iterable[str]) -> None:
         for member_id in member_ids:
