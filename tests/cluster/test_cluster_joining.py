@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
 from broker_clusters import BrokerCluster, running_cluster
 from brokers import running_broker
 from raw_client import RawClient
-from servers import Server
+from servers import Server, redis_server
 from shared_stores import url_of
 from tallystick.store.shared.definitions import table_names
 
@@ -76,3 +78,16 @@ def test_so_does_one_of_mariadb(mariadb: Server) -> None:
         mariadb.execute(f"grant select, insert, update, delete on {database}.* to joiner@'127.0.0.1'")
         with joining(cluster, f"mysql://joiner:word@{mariadb.host}:{mariadb.port}/{database}"):
             send(cluster)
+
+
+def test_what_the_pages_say_that_a_user_of_redis_needs_is_enough() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/shared-engines.md").read_text()
+    (rights,) = re.findall(r"`(~\{ts:\* [^`]*)`", page)
+    unescaped = rights.replace("\\|", "|")  # as a cell of a table has it
+    with redis_server() as server, closing(server.connect()) as admin:
+        admin.execute_command(f"ACL SETUSER joiner on >word {unescaped}")
+        url = f"redis://joiner:word@{server.host}:{server.port}/0"
+        with running_cluster(url, brokers=2, stores=STORES) as cluster:
+            send(cluster)
+        refused = [entry for entry in admin.acl_log() if entry["username"] == "joiner"]
+        assert refused == []
