@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -55,11 +56,25 @@ def test_brokers_and_stores_are_shown_also_after_a_death(cluster: BrokerCluster)
     found = doctor(first.url)
     for subject, status in (("cluster", "ok"), ("addresses", "ok"), ("durability", "problem")):
         assert {one[0] for one in findings(found, subject)} == {status}
+    taken = list(cluster.owners().values()).count(second.url)
     second.kill()
     eventually(lambda: len([url for url in cluster.owners().values() if url == first.url]) == 3, "a takeover")
     view = json.loads(tallystick("cluster", "--json", url=first.url).out)
     assert {one["url"].partition("/stores")[0] for one in view["stores"]} == {first.url}
     assert [one["alive"] for one in view["brokers"] if one["url"] == second.url] == [False]
+    lease_ms = 3_000
+    (silent_ms,) = (one["silent_ms"] for one in view["brokers"] if one["url"] == second.url)
+    assert silent_ms >= lease_ms
+    assert sum(one["vacant_ms"] is not None and one["vacant_ms"] >= lease_ms for one in view["stores"]) == taken
+    assert all(one["owned_ms"] >= 0 for one in view["stores"])
+    table = tallystick("cluster", url=first.url).out
+    assert "last beat" in table
+    assert sum(f"{one['vacant_ms'] / 1000:.1f}s" in table for one in view["stores"] if one["vacant_ms"]) >= taken
+    with urllib.request.urlopen(f"{first.url}/metrics", timeout=10) as answer:
+        told = answer.read().decode()
+    for one in view["stores"]:
+        if one["vacant_ms"] is not None:
+            assert f'tallystick_cluster_vacant_seconds{{store="{one["id"]}"}} {one["vacant_ms"] / 1000}' in told
 
 
 def test_a_broker_of_its_own_says_so() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 
+from eventually import SECONDS as PATIENCE_SECONDS
 from eventually import eventually_async
 from tallystick.broker.broker import Broker
 from tallystick.broker.cluster.membership import Membership
@@ -28,6 +30,8 @@ class Switch:
     def __init__(self, registry: Registry) -> None:
         self.registry, self.cut = registry, False
         self.loses_answers = False
+        self.hanging: dict[int, threading.Event] = {}  # claims of these stores wait until it is set
+        self.waiting: set[int] = set()  # stores whose claims do
 
     def _through(self) -> Registry:
         if self.cut:
@@ -41,6 +45,10 @@ class Switch:
         return self._through().look(me)
 
     def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
+        if number in self.hanging:
+            self.waiting.add(number)
+            self.hanging[number].wait(PATIENCE_SECONDS)
+            self.waiting.discard(number)
         claimed = self._through().claim(number, expected_epoch, owner)
         if self.loses_answers:
             raise ServerAway("no answer")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
-from cluster_support import TICK_MS, Cluster, Site, cluster_of
+from cluster_support import LEASE_MS, TICK_MS, Cluster, Site, cluster_of
 
 from eventually import eventually_async
 from tallystick.broker.cluster import node
@@ -178,6 +179,40 @@ async def test_a_claim_without_an_answer_is_made_good() -> None:
         await eventually_async(lambda: _claimed(cluster, "b"), "a claim by b")
         newcomer.way.loses_answers = False
         await cluster.until_spread("a", "b")
+
+
+async def test_one_whose_claim_hangs_lives_on_and_takes_the_other_stores_of_the_dead(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with cluster_of(4, "a", "b") as cluster:
+        dead, living = cluster.sites["b"], cluster.sites["a"]
+        hung, free = sorted(dead.node.tenures)
+        freed = next(holding.id for holding in cluster.seen().holdings if holding.number == free)
+        let_go = living.way.hanging[hung] = threading.Event()
+        dead.die()
+        await eventually_async(lambda: _waits(living, hung), "a claim that hangs")
+        await eventually_async(lambda: _owns(living, freed), "the other store of the dead")
+        (newcomer,) = cluster.start("c")  # who would take its stores
+        newcomer.way.hanging = living.way.hanging
+        before = living.node.membership.me.beat
+        await eventually_async(lambda: _has_beaten(living, before + 2 * LEASE_MS // TICK_MS), "beats for two leases")
+        assert newcomer.node.alive("a")
+        assert "was taken by another broker" not in caplog.text
+        assert living.node.trouble == ""
+        let_go.set()
+        await cluster.until_spread("a", "c")
+
+
+async def _waits(site: Site, number: int) -> bool:
+    return number in site.way.waiting
+
+
+async def _owns(site: Site, store_id: str) -> bool:
+    return store_id in site.stores()
+
+
+async def _has_beaten(site: Site, times: int) -> bool:
+    return site.node.membership.me.beat >= times
 
 
 async def _claimed(cluster: Cluster, name: str) -> bool:

@@ -138,6 +138,13 @@ def test_a_claim_succeeds_for_one_who_knows_the_epoch(ground: Ground) -> None:
     assert owners(registry.look(member("a"))) == [(0, ""), (second, "b"), (0, "")]
 
 
+def test_an_epoch_that_a_failover_took_back_is_not_given_again(url: str) -> None:
+    """Each of these is the first claim of its store."""
+    with closing(registry_at(url)) as registry:
+        registry.make(STORES)
+        assert len({won(registry, number, 0, "a") for number in range(STORES)}) == STORES
+
+
 def test_of_many_who_claim_at_once_one_wins_each_epoch(ground: Ground) -> None:
     """Each claims again and again what it sees. Who wins an epoch is alone with it, and all epochs have a winner."""
     names = [f"m{number}" for number in range(6)]

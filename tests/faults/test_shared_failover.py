@@ -264,6 +264,43 @@ def test_a_unit_that_no_replica_confirms_is_not_told(nodes: RedisCluster, monkey
         Stream(store).unit("after")
 
 
+def test_a_look_goes_on_with_the_stores_whose_master_is_there() -> None:
+    with (
+        redis_cluster(
+            appendonly="yes", appendfsync="always", cluster_node_timeout="600000", cluster_require_full_coverage="no"
+        ) as nodes,
+        cluster_at(nodes.url) as cluster,
+        closing(registry_at(nodes.url)) as late,
+    ):
+        registrar, _ = nodes.holder_of("{ts:cluster}")
+        masters = {number: nodes.holder_of(store_tag(number))[0] for number in range(STORES)}
+        dead = next(master for master in masters.values() if master is not registrar)
+        gone = {number for number, master in masters.items() if master is dead}
+        assert gone != set(masters)
+        claims = {number: cluster.registry.claim(number, 0, "owner") for number in masters}
+        before = cluster.registry.look(LOOKER).holdings
+        assert {each.number: (each.epoch, each.owner) for each in before} == {
+            number: (epoch, "owner") for number, epoch in claims.items()
+        }
+        dead.kill()
+        assert cluster.registry.look(LOOKER).holdings == before, "what was known of the stores that are gone"
+        for holding in before:
+            if holding.number in gone:
+                with pytest.raises(ServerAway):
+                    cluster.registry.claim(holding.number, holding.epoch, "next")
+            else:
+                assert cluster.registry.claim(holding.number, holding.epoch, "next") is not None
+        # Of somebody who has never seen them nothing is known of these; of the others all is.
+        seen = {holding.number: holding.owner for holding in late.look(LOOKER).holdings}
+        assert seen == {number: "" if number in gone else "next" for number in masters}
+        dead.start()
+        for number in gone:
+            again = eventually(
+                lambda number=number: cluster.registry.claim(number, claims[number], "next"), ignoring=(ServerAway,)
+            )
+            assert cluster.registry.look(LOOKER).holdings[number].epoch == again
+
+
 def _drop_replicas(node: RedisServer) -> None:
     """What is sent to them later is not on its way already."""
     with closing(node.connect()) as client:

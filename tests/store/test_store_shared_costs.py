@@ -10,7 +10,23 @@ from fenced_memory import FencedMemory
 from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, OutgoingCall
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.ops import Ack, Check, Commit, Prepare, PreparePart, Rollback, Send
+from tallystick.core.ops import (
+    Ack,
+    AnswerChecks,
+    Check,
+    Commit,
+    CommitBatch,
+    CommitOffsets,
+    Nack,
+    OpResult,
+    Piece,
+    Prepare,
+    PrepareColumns,
+    PreparePart,
+    Renew,
+    Rollback,
+    Send,
+)
 from tallystick.core.token_records import TokenRecord
 from tallystick.store.kv.batch import FORESEEN_AT_ONCE
 from tallystick.store.protocol import (
@@ -79,6 +95,79 @@ class Trips:
 @pytest.fixture
 def trips() -> Trips:
     return Trips()
+
+
+Making = Callable[[Trips], list[StoreOp]]
+BODY = [OutgoingMessage("orders", b"x")]
+
+
+def _numbers(name: str) -> list[str]:
+    return [f"{name}{number}" for number in range(COUNT)]
+
+
+def _prepared(trips: Trips) -> list[str]:
+    trips.of(*(Prepare(gid, "shop", BODY, Check(after_ms=10)) for gid in _numbers("t")))
+    return _numbers("t")
+
+
+def _asked(trips: Trips) -> list[str]:
+    """Of which each has been claimed for a check."""
+    gids = _prepared(trips)
+    trips.now += 60_000
+    trips.of(ClaimChecks([trips.channel("group")], COUNT, 10_000))
+    return gids
+
+
+def _lent(trips: Trips) -> list[str]:
+    trips.of(*(Send([OutgoingMessage("orders", b"x", key=str(number))]) for number in range(COUNT)))
+    _, received = trips.of(Receive("g", "orders", COUNT, 10**6))
+    assert isinstance(received, Received)
+    assert len(received.deliveries) == COUNT
+    return [one.receipt for one in received.deliveries]
+
+
+def _offsets(trips: Trips, expected: dict[int, int] | None) -> list[StoreOp]:
+    trips.of(Send(BODY))
+    trips.of(*(CommitOffsets(group, "orders", {0: 0}) for group in _numbers("g")[1:]))
+    return [CommitOffsets(group, "orders", {0: 0, 1: 0}, expected) for group in _numbers("g")]
+
+
+def _columns(trips: Trips) -> list[StoreOp]:
+    trips.of(Send(BODY))
+    piece = Piece("orders", 4, 0, 1, b"columns", b"values")
+    return [PrepareColumns(part, 0, None, 1, 0, [piece], []) for part in _numbers("p")]
+
+
+KINDS: dict[str, Making] = {
+    "prepare": lambda _: [Prepare(gid, "shop", BODY) for gid in _numbers("t")],
+    "commit": lambda trips: [Commit(gid) for gid in _prepared(trips)],
+    "commit once asked": lambda trips: [Commit(gid) for gid in _asked(trips)],
+    "rollback": lambda trips: [Rollback(gid) for gid in _prepared(trips)],
+    "rollback of what is unknown": lambda _: [Rollback(gid) for gid in _numbers("t")],
+    "send": lambda _: [Send([OutgoingMessage(gid, b"x")], gid) for gid in _numbers("t")],
+    "part": lambda _: [PreparePart(part, BODY) for part in _numbers("p")],
+    "columns": _columns,
+    "batch": lambda _: [CommitBatch(app, 1, f"gid-{app}") for app in _numbers("a")],
+    "ack": lambda trips: [Ack("g", [receipt]) for receipt in _lent(trips)],
+    "nack": lambda trips: [Nack("g", [receipt]) for receipt in _lent(trips)],
+    "renew": lambda trips: [Renew("g", [receipt], 1_000) for receipt in _lent(trips)],
+    "offsets": lambda trips: _offsets(trips, None),
+    "offsets that are expected": lambda trips: _offsets(trips, {0: 0, 1: 0}),
+    "answer committed": lambda trips: [AnswerChecks({gid: "committed"}) for gid in _prepared(trips)],
+    "answer rolled back": lambda trips: [AnswerChecks({gid: "rolled_back"}) for gid in _asked(trips)],
+    "answer unknown": lambda trips: [AnswerChecks({gid: "unknown"}) for gid in _asked(trips)],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_unit_of_many_operations_of_one_kind(trips: Trips, kind: str) -> None:
+    ops = KINDS[kind](trips)
+    assert len(ops) == COUNT
+    trips.take_over()
+    before = trips.server.trips
+    results = trips.store.write(ops, trips.now).results
+    assert trips.server.trips - before <= 3
+    assert not [result for result in results if isinstance(result, OpResult) and result.error]
 
 
 def test_a_round_of_checks(trips: Trips) -> None:

@@ -35,13 +35,26 @@ def cluster(url: Url = "", as_json: Json = False) -> None:
 def _show(view: dict[str, Any]) -> None:
     stores = view["stores"]
     print_table(
-        ["broker", "address", "gRPC", "stores#", "state"],
-        [[one["id"], one["url"], one["grpc_url"], _owned(one["id"], stores), _state(one)] for one in view["brokers"]],
+        ["broker", "address", "gRPC", "stores#", "state", "last beat"],
+        [
+            [one["id"], one["url"], one["grpc_url"], _owned(one["id"], stores), _state(one), _past(one, "silent_ms")]
+            for one in view["brokers"]
+        ],
         nothing="no brokers",
     )
     print_table(
-        ["store", "number#", "epoch#", "owner"],
-        [[one["id"], one["number"], one["epoch"], _owner(one)] for one in stores],
+        ["store", "number#", "epoch#", "owner", "since", "without owner"],
+        [
+            [
+                one["id"],
+                one["number"],
+                one["epoch"],
+                _owner(one),
+                _past(one, "owned_ms"),
+                _seconds(one.get("vacant_ms")),
+            ]
+            for one in stores
+        ],
         nothing="no stores",
     )
 
@@ -62,6 +75,18 @@ def _owner(store: dict[str, Any]) -> str:
     if store["url"]:
         return str(store["owner"])
     return f"nobody (last {store['owner']})" if store["owner"] else "nobody"
+
+
+def _past(one: dict[str, Any], name: str) -> str:
+    """What an older broker does not tell is left out."""
+    return "" if one.get(name) is None else f"{span(one[name] / 1000)} ago"
+
+
+def _seconds(milliseconds: int | None) -> str:
+    """A takeover takes seconds: tenths of them matter."""
+    if milliseconds is None:
+        return ""
+    return f"{milliseconds / 1000:.1f}s" if milliseconds < 100_000 else span(milliseconds / 1000)
 
 
 def _state(broker: dict[str, Any]) -> str:

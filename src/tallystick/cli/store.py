@@ -11,15 +11,22 @@ import msgspec
 import typer
 
 from tallystick.cli.options import Json
-from tallystick.cli.output import note, print_json, print_table
+from tallystick.cli.output import note, number_of, print_json, print_table
 from tallystick.extras import need
 
-store = typer.Typer(help="Stores, while no broker works on them: copy.", rich_markup_mode=None, no_args_is_help=True)
+store = typer.Typer(
+    help="Stores: make those of a cluster; copy one while no broker works on it.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
 
-_EPILOG = (
-    "FROM and TO are a data directory or the address of a shared engine: postgresql://, mysql:// or redis://. "
+_SECRETS = (
     "Others on this machine can read a process's arguments: keep passwords in a file that the driver knows, such as "
     "~/.pgpass."
+)
+_EPILOG = (
+    "FROM and TO are a data directory or the address of a shared engine: postgresql://, mysql:// or redis://. "
+    + _SECRETS
 )
 _ADDRESS = "Data directory, or the address of a shared engine."
 
@@ -28,9 +35,33 @@ def add(app: typer.Typer) -> None:
     app.add_typer(store, name="store")
 
 
-@store.callback()
-def _no_default() -> None:
-    """So that `copy` is said even while it is the only one."""
+@store.command(
+    "create", help="Make the tables and the stores of a cluster. What is there already stays.", epilog=_SECRETS
+)
+def create_command(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Address of a shared engine.")],
+    stores: Annotated[
+        int, typer.Option("--stores", min=0, help="How many, said once and for all; 0: as it was made, or 8.")
+    ] = 0,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print the statements that make the tables, and ask nobody.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    need("server")
+    from tallystick.broker.cluster.joining import created  # late: the engines are large
+    from tallystick.store.shared.opening import sql_at
+
+    if sql:
+        sys.stdout.write(sql_at(address) or "-- This engine has no tables.\n")
+        return
+    count, new = created(address, stores)
+    if as_json:
+        print_json({"stores": count, "created": new})
+    elif new:
+        note(f"made a cluster with {number_of(count, 'store')}; brokers need no right to make tables now")
+    else:
+        note(f"the cluster is there already, with {number_of(count, 'store')}; nothing in it was changed")
 
 
 @store.command("copy", help="Copy a store to another engine, and read the copy back.", epilog=_EPILOG)

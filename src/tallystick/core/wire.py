@@ -69,17 +69,21 @@ class CallerView(Struct):
 
 class ClusterStore(Struct):
     """A store and where it is worked on: `url` is a whole broker's address, which ends in /stores/<id>; empty while
-    nobody owns the store, and for a broker of its own, whose address is the one that was asked."""
+    nobody owns the store, and for a broker of its own, whose address is the one that was asked. As that broker has seen
+    it: for how long the owner has had it (`owned_ms`, at least), and for how long nobody had it before, or has it so
+    far (`vacant_ms`, from the last beat of a dead owner on)."""
 
     id: str
     number: int = 0
     epoch: int = 0
     owner: str = ""  # the id of a broker
     url: str = ""
+    owned_ms: int | None = None
+    vacant_ms: int | None = None
 
 
 class ClusterBroker(Struct):
-    """`alive` as the one who was asked sees it."""
+    """`alive` as the one who was asked sees it, who heard of it `silent_ms` ago."""
 
     id: str
     name: str
@@ -87,6 +91,7 @@ class ClusterBroker(Struct):
     grpc_url: str = ""
     alive: bool = True
     leaving: bool = False
+    silent_ms: int | None = None
 
 
 class ClusterView(Struct):

@@ -116,6 +116,41 @@ def test_a_topic_that_is_not_on_every_store_yet_is_read_and_reset_all_the_same(a
     assert api.json("POST", "/v1/groups/few/reset", {"topic": "sparse", "to": "earliest"})["lag"] == 1
 
 
+def test_places_in_queues_that_no_message_has_made_yet_are_at_their_start(api: RoundRobin) -> None:
+    api.json("POST", "/v1/messages", {"messages": [{"topic": "young", "key": "k", "value": "only"}]})
+    ends = api.json("GET", "/v1/topics/young")["ends"]
+    assert sum(ends) == 1
+    offsets = {str(queue): end for queue, end in enumerate(ends)}
+    content = {"topic": "young", "offsets": offsets, "expected": dict.fromkeys(offsets, 0)}
+    for _ in range(2):  # asked at either broker
+        assert api.answer("PUT", "/v1/groups/early/offsets", {"topic": "young", "offsets": offsets}).status < 300
+    empty = {queue: 0 for queue, end in offsets.items() if not end}
+    assert api.answer("PUT", "/v1/groups/early/offsets", {"topic": "young", "offsets": empty}).status < 300
+    view = api.json("GET", "/v1/groups/early/offsets?topic=young")
+    assert {str(one["queue"]): one["offset"] for one in view["queues"]}.items() <= offsets.items()
+    assert (
+        api.json("POST", "/v1/groups/early/reset", {"topic": "young", "offsets": dict.fromkeys(offsets, 0)})["lag"] == 1
+    )
+    assert api.answer("PUT", "/v1/groups/early/offsets", content).status < 300
+    assert api.answer("POST", "/v1/topics/young/trim", {"offsets": offsets}).status < 300
+
+
+def test_queues_that_no_message_has_made_yet_have_no_other_place(api: RoundRobin) -> None:
+    api.json("POST", "/v1/messages", {"messages": [{"topic": "younger", "key": "k", "value": "only"}]})
+    ends = api.json("GET", "/v1/topics/younger")["ends"]
+    store = next(queue for queue, end in enumerate(ends) if end) % 3
+    beyond = {str(queue): 1 for queue in range(len(ends)) if queue % 3 != store}
+    for offsets, code in ((beyond, "offset_out_of_range"), ({str(len(ends) + store + 1): 0}, "invalid_request")):
+        for method, path in (("PUT", "/v1/groups/early/offsets"), ("POST", "/v1/groups/early/reset")):
+            api.answer("PUT", "/v1/groups/early/offsets", {"topic": "younger", "offsets": {str(ends.index(1)): 0}})
+            body = json.dumps({"topic": "younger", "offsets": offsets}).encode()
+            assert api.raw(method, path, body, {"Content-Type": JSON}).json()["code"] == code
+    unread = json.dumps({"topic": "younger", "offsets": beyond, "expected": dict.fromkeys(beyond, 0)}).encode()
+    assert api.raw("PUT", "/v1/groups/early/offsets", unread, {"Content-Type": JSON}).status == 416
+    nowhere = json.dumps({"topic": "never-made", "offsets": {"0": 0}}).encode()
+    assert api.raw("PUT", "/v1/groups/early/offsets", nowhere, {"Content-Type": JSON}).status == 404
+
+
 def test_one_wrong_operation_is_no_harm_to_those_beside_it(api: RoundRobin) -> None:
     assert api.json("POST", "/v1/batch", {"ops": []}) == {"results": []}
     good = [{"op": "send", "messages": [{"topic": "beside", "key": key, "value": "MQ=="}]} for key in KEYS]

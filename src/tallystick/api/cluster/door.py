@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import msgspec
 from prometheus_client.registry import Collector
 
 from tallystick.api.cluster.access import ClusterAccess
@@ -15,16 +16,17 @@ from tallystick.api.cluster.callers import ClusterCallers
 from tallystick.api.cluster.dividing import MARK, joined, numbered, refused
 from tallystick.api.cluster.metrics import ClusterMetrics
 from tallystick.api.cluster.owners import Owners
-from tallystick.api.cluster.queues import merged_group, merged_topic
+from tallystick.api.cluster.present import SOON_SECONDS, is_away
+from tallystick.api.cluster.queues import check_empty, merged_group, merged_topic
 from tallystick.broker.caller import Caller
 from tallystick.broker.config import Config
 from tallystick.broker.door import WEIGHT, BrokerDoor
 from tallystick.core.access import Evidence
 from tallystick.core.calls import CallsView
-from tallystick.core.errors import Draining, TallystickError
+from tallystick.core.errors import Draining, NotFound, TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.ops import ClientOp, Commit, OpResult, Outcome, Prepare, PrepareColumns, Rollback
+from tallystick.core.ops import ClientOp, Commit, CommitOffsets, OpResult, Outcome, Prepare, PrepareColumns, Rollback
 from tallystick.core.wire import (
     CheckPoll,
     CheckRequest,
@@ -61,16 +63,35 @@ class ClusterDoor(ClusterAccess):
         for index, pieces in enumerate(divided):
             for store, piece in pieces:
                 by_store[store].append((index, piece))
-        if len(by_store) == 1:
-            ((store, whole),) = by_store.items()
-            found = await self._batch(store, whole, weight)
-            return [joined(op, [(pieces[0][0], one)]) for op, pieces, one in zip(ops, divided, found, strict=True)]
-        parts = await asyncio.gather(*(self._part(store, some, weight) for store, some in by_store.items()))
+        parts = (
+            [await self._batch(store, some, weight) for store, some in by_store.items()]
+            if len(by_store) == 1
+            else await asyncio.gather(*(self._part(store, some, weight) for store, some in by_store.items()))
+        )
         answers: dict[int, list[tuple[str, OpResult | None]]] = defaultdict(list)
         for store, part in zip(by_store, parts, strict=True):
             for (index, _), result in zip(by_store[store], part, strict=True):
                 answers[index].append((store, result))
+        for index, op in enumerate(ops):
+            if isinstance(op, CommitOffsets) and any(one and one.error == NotFound.code for _, one in answers[index]):
+                answers[index] = [
+                    await self._in_empty(piece, one) for piece, one in zip(divided[index], answers[index], strict=True)
+                ]
         return [joined(op, answers[index]) for index, op in enumerate(ops)]
+
+    async def _in_empty(
+        self, asked: tuple[str, ClientOp], told: tuple[str, OpResult | None]
+    ) -> tuple[str, OpResult | None]:
+        """Whoever has read all queues of a topic stores a place in those that are empty, too."""
+        (store, piece), (_, result) = asked, told
+        if result is None or result.error != NotFound.code or not isinstance(piece, CommitOffsets):
+            return told
+        try:
+            for offsets in (piece.offsets, piece.expected or {}):
+                await self._check_empty(store, piece.topic, offsets)
+        except TallystickError as error:
+            return store, refused(error)
+        return store, None
 
     def _divided_op(self, op: ClientOp | PrepareColumns) -> list[tuple[str, ClientOp]]:
         if isinstance(op, PrepareColumns):
@@ -139,14 +160,33 @@ class ClusterDoor(ClusterAccess):
 
     async def trim(self, topic: str, offsets: dict[int, int]) -> None:
         for store, some in self._divided(offsets):
-            await self._ask(store, BrokerDoor.trim, topic, some)
+            try:
+                await self._ask(store, BrokerDoor.trim, topic, some)
+            except NotFound:
+                await self._check_empty(store, topic, some)
 
     async def reset_group(self, group: str, to: ResetRequest) -> GroupView:
         if to.offsets is None:
             return merged_group(await self._where_known(BrokerDoor.reset_group, group, to))
-        for store, some in self._divided(to.offsets):
-            await self._ask(store, BrokerDoor.reset_group, group, ResetRequest(to.topic, offsets=some))
+        found = await self._where_known(BrokerDoor.stored_offsets, group, to.topic)
+        places = dict(zip(self._owners.stores(), found, strict=True))
+        divided = self._divided(to.offsets)
+        for store, some in divided:  # before anything is moved
+            if places[store] is None:
+                await self._check_empty(store, to.topic, some)
+        for store, some in divided:
+            if places[store] is not None:
+                await self._ask(store, BrokerDoor.reset_group, group, ResetRequest(to.topic, offsets=some))
         return await self.stored_offsets(group, to.topic)
+
+    async def _check_empty(self, store: str, topic: str, offsets: dict[int, int]) -> None:
+        """A store that nobody has sent this topic's messages to does not have it: its queues are empty then."""
+        stores = self._owners.stores()
+        views = await self._where_known(BrokerDoor.topic, topic)
+        number = stores.index(store)
+        if views[number] is not None:
+            raise NotFound(f"the group has no place in the queues that store {store} has of {topic!r}", field="group")
+        check_empty(merged_topic(views), number, len(stores), offsets)
 
     async def forget_app(self, app: str) -> None:
         await self._where_known(BrokerDoor.forget_app, app)
@@ -158,48 +198,75 @@ class ClusterDoor(ClusterAccess):
     ) -> tuple[list[TopicView], int]:
         found = await self._each(BrokerDoor.ends, names, None, 0)
         if position == _position(found) and wait_ms:
-            await self._until_appended(names, [at for _, at in found], wait_ms)
+            positions = dict(zip(self._owners.stores(), (at for _, at in found), strict=True))
+            await self._until_appended(names, positions, wait_ms)
             found = await self._each(BrokerDoor.ends, names, None, 0)
         by_name = [{view.name: view for view in views} for views, _ in found]
         known = sorted(set().union(*by_name))
         return [merged_topic([views.get(name) for views in by_name]) for name in known], _position(found)
 
-    async def _until_appended(self, names: Sequence[str] | None, positions: list[int], wait_ms: int) -> None:
-        """Until one of the stores has more in these topics than it had."""
-        asked = zip(self._owners.stores(), positions, strict=True)
-        await self._unless_leaving(_first(self._ask(store, BrokerDoor.ends, names, at, wait_ms) for store, at in asked))
+    async def _until_appended(self, names: Sequence[str] | None, positions: dict[str, int], wait_ms: int) -> None:
+        """Until one of these stores has more in these topics than it had."""
+        asked = (self._ask(store, BrokerDoor.ends, names, at, wait_ms) for store, at in positions.items())
+        await self._unless_leaving(_first(asked))
 
     async def receive(self, group: str, request: ReceiveRequest) -> list[Delivery]:
-        """From one store after another, each time from another one first; receipts name their store."""
+        """From one store after another, each time from another one first; receipts name their store. What lies in a
+        store that does not answer comes when it does."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_ms / 1000
         while True:
-            positions = [at for _, at in await self._each(BrokerDoor.ends, [request.topic], None, 0)]
-            found = await self._receive_now(group, request)
+            positions = await self._positions(request.topic)
+            found = await self._receive_now(list(positions), group, request)
             left_ms = int((deadline - loop.time()) * 1000)
             if found or left_ms <= 0:
                 return found
             await self._until_appended([request.topic], positions, min(left_ms, LOOK_AGAIN_MS))
 
-    async def _receive_now(self, group: str, request: ReceiveRequest) -> list[Delivery]:
-        stores, first = self._owners.stores(), next(self._turns)
-        now = ReceiveRequest(
-            request.topic, request.max, 0, request.invisible_ms, request.ordered, request.start, request.tags
-        )
+    async def _positions(self, topic: str) -> dict[str, int]:
+        """Of the stores that answer soon. If none does, one that answers late, or why none does."""
+
+        async def position(store: str) -> tuple[str, int]:
+            _, at = await self._ask(store, BrokerDoor.ends, [topic], None, 0)
+            return store, at
+
+        stores = self._present.stores()
+        found = dict(await _first(map(position, stores), until=lambda _: False, seconds=SOON_SECONDS))
+        for store in stores:
+            if store not in found:
+                self._present.miss(store)
+        return found
+
+    async def _receive_now(self, stores: Sequence[str], group: str, request: ReceiveRequest) -> list[Delivery]:
+        first, failures = next(self._turns), []
+        now = msgspec.structs.replace(request, wait_ms=0)
         for at in range(len(stores)):
             store = stores[(first + at) % len(stores)]
-            found: list[Delivery] = await self._ask(store, BrokerDoor.receive, group, now)
+            try:
+                found: list[Delivery] = await self._ask(store, BrokerDoor.receive, group, now)
+            except TallystickError as error:
+                if not is_away(error):
+                    raise
+                failures.append(error)
+                continue
             if found:
-                number = stores.index(store)
-                for one in found:
-                    one.receipt = f"{store}{MARK}{one.receipt}"
-                    one.message.queue = one.message.queue * len(stores) + number
-                return found
+                return self._named(store, found)
+        if len(failures) == len(stores):
+            raise failures[0]
         return []
+
+    def _named(self, store: str, found: list[Delivery]) -> list[Delivery]:
+        """With receipts that name the store, and the queues as the cluster numbers them."""
+        stores = self._owners.stores()
+        for one in found:
+            one.receipt = f"{store}{MARK}{one.receipt}"
+            one.message.queue = one.message.queue * len(stores) + stores.index(store)
+        return found
 
     async def poll_checks(self, poll: CheckPoll) -> list[CheckRequest]:
         polls = (self._ask(store, BrokerDoor.poll_checks, poll) for store in self._owners.stores())
-        told: list[list[CheckRequest]] = await self._unless_leaving(_first(polls, until=bool))
+        seconds = poll.wait_ms / 1000 + SOON_SECONDS
+        told: list[list[CheckRequest]] = await self._unless_leaving(_first(polls, until=bool, seconds=seconds))
         return [check for checks in told for check in checks]
 
     async def wait_for_calls(self, gid: str, seconds: float) -> CallsView:
@@ -253,18 +320,24 @@ def _position(found: Sequence[tuple[list[TopicView], int]]) -> int:
     return int.from_bytes(hashlib.blake2b(told, digest_size=6).digest())
 
 
-async def _first(works: Any, until: Any = None) -> list[Any]:
+async def _first(works: Any, until: Any = None, seconds: float | None = None) -> list[Any]:
     """What those have brought that were ready first; the others are given up. With `until`, those are waited for that
-    have brought something, or all. That one has failed is told only if no other has brought anything."""
-    tasks = {asyncio.ensure_future(work) for work in works}
-    done: set[asyncio.Future[Any]] = set()
+    have brought something, or all, or after so many seconds one. That one has failed is told only if no other has
+    brought anything."""
+    loop = asyncio.get_running_loop()
+    deadline = None if seconds is None else loop.time() + seconds
+    tasks = [asyncio.ensure_future(work) for work in works]
+    waiting: set[asyncio.Future[Any]] = set(tasks)
+    good: list[asyncio.Future[Any]] = []
     try:
-        while tasks - done:
-            more, _ = await asyncio.wait(tasks - done, return_when=asyncio.FIRST_COMPLETED)
-            done |= more
-            if any(task.exception() is None and (until is None or until(task.result())) for task in more):
+        while waiting:
+            left = max(0.0, deadline - loop.time()) if deadline is not None and good else None
+            done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            more = [task for task in done if task.exception() is None]
+            good += more
+            if any(until is None or until(task.result()) for task in more) or not done:
                 break
-        return [task.result() for task in done if task.exception() is None] or [task.result() for task in done]
+        return [task.result() for task in good] or [task.result() for task in tasks]
     finally:
         for task in tasks:
             task.cancel()

@@ -42,13 +42,13 @@ class ClusterMetrics:
         for labels, count in self._requests.items():
             requests.add_metric(labels, count)
         yield requests
-        alive = sum(one.alive for one in self._owners.view().brokers)
+        view = self._owners.view()
         for name, text, value in (
             ("stores", "Stores that this broker owns.", len(self._owners.own())),
             (
                 "brokers",
                 "Brokers that are alive, as this one sees it.",
-                alive,
+                sum(one.alive for one in view.brokers),
             ),
             ("away", "1 while the shared engine cannot be asked who owns what.", int(node.away)),
         ):
@@ -56,6 +56,15 @@ class ClusterMetrics:
         yield CounterMetricFamily(
             "tallystick_cluster_takeovers", "Stores that this broker took from one that was gone.", value=node.takeovers
         )
+        vacancies = GaugeMetricFamily(
+            "tallystick_cluster_vacant_seconds",
+            "How long nobody owned a store before this broker took it, or for how long nobody has owned it so far.",
+            labels=["store"],
+        )
+        for store in view.stores:
+            if store.vacant_ms is not None and (store.owner == view.broker or not store.url):
+                vacancies.add_metric([store.id], store.vacant_ms / 1000)
+        yield vacancies
 
 
 class _Fixed(CollectorRegistry):

@@ -15,7 +15,7 @@ from tallystick.broker.caller import Caller
 from tallystick.broker.cluster.node import Node
 from tallystick.broker.door import BrokerDoor
 from tallystick.core.addresses import BrokerAddress, broker_address
-from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, Busy, Moved, NotFound
+from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, Busy, Moved, NotFound, StorageFailed
 from tallystick.core.wire import ClusterBroker, ClusterStore, ClusterView
 
 PREFIX = "/stores/"
@@ -69,15 +69,31 @@ class Owners:
                 holding.epoch,
                 holding.owner,
                 f"{urls[holding.owner]}{PREFIX}{holding.id}" if holding.owner in urls else "",
+                *self._times(holding.number, holding.owner, holding.owner in urls),
             )
             for holding in seen.holdings
         ]
         shown = [
-            ClusterBroker(member.id, member.name, member.url, member.grpc_url, member.id in urls, member.leaving)
+            ClusterBroker(
+                member.id,
+                member.name,
+                member.url,
+                member.grpc_url,
+                member.id in urls,
+                member.leaving,
+                self.node.silent_ms(member.id),
+            )
             for member in brokers
         ]
         in_order = sorted(shown, key=lambda broker: (broker.url, broker.id))
         return ClusterView(stores, in_order, me.id, self.node.away, self.node.blind_ms)
+
+    def _times(self, number: int, owner: str, alive: bool) -> tuple[int | None, int | None]:
+        """For how long it has been owned, and for how long it was not before, or is not."""
+        node = self.node
+        if alive:
+            return node.owned_ms(number), node.membership.vacant_ms(number)
+        return None, node.silent_ms(owner) if owner else node.owned_ms(number)
 
     def api(self, store: str) -> StoreApi | None:
         """What answers for the store here."""
@@ -124,12 +140,12 @@ class Owners:
             failure: Exception = Moved("nobody owns this store just now; ask again")
             if owner is not None:
                 try:
-                    await self._forward(store, owner, scope, receive, send)
+                    await self._forward(store, owner, deadline, scope, receive, send)
                     return
                 except BrokerUnreachable as unreachable:  # nothing was sent: it may have another owner soon
                     failure = unreachable
             if asyncio.get_running_loop().time() >= deadline or self._no_owner_will_come():
-                raise failure
+                raise StorageFailed(self.node.trouble) if self.node.away else failure
             await self._pause()
             forwarded = False  # it was to be answered here when it came, and has moved since: one more hop
 
@@ -146,8 +162,11 @@ class Owners:
         finally:
             self._waiting -= 1
 
-    async def _forward(self, store: str, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """For as long as the owner is alive: of a machine that is gone, or asleep, no answer would ever come."""
+    async def _forward(
+        self, store: str, owner: str, deadline: float, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """For as long as the owner is alive: of a machine that is gone, or asleep, no answer would ever come. While
+        nobody can see who is, the owner may be as blind, and tell so: then until the deadline."""
         place = self._address(owner)
         if place is None:
             raise BrokerUnreachable("the owner of this store has just left")
@@ -162,12 +181,12 @@ class Owners:
         caller = self._sealed(scope, path)
         task = asyncio.create_task(self._forwarder.forward(scope, receive, noted, place, path, caller))
         try:
-            while not task.done() and self._may_answer(owner):
+            while not task.done() and self._may_answer(owner, deadline):
                 if self.node.leaving.is_set() and not begun and _is_poll(scope):
                     raise Moved("this broker leaves the cluster; ask another one")
                 await asyncio.wait((task,), timeout=ALIVE_SECONDS)
             if not task.done():
-                raise BrokerUnavailable("the owner of this store is silent, and is taken for dead; it may have acted")
+                raise self._silence(owner)
             await task
         finally:
             task.cancel()
@@ -182,10 +201,17 @@ class Owners:
         vouched = Vouched(caller.identity, caller.source, scope.get("of_peer", "route"))
         return self.seal.seal(scope["method"], target_of(scope, path), vouched)
 
-    def _may_answer(self, owner: str) -> bool:
+    def _may_answer(self, owner: str, deadline: float) -> bool:
         """As far as we see. Who has left looks no more, and waits as long as its end does."""
-        seen = self.node.alive(owner) and self.node.blind_ms < LEASES * self._lease_ms
-        return seen or self.node.left.is_set()
+        if self.node.left.is_set():
+            return True
+        sees = self.node.blind_ms < LEASES * self._lease_ms
+        return self.node.alive(owner) and (sees or asyncio.get_running_loop().time() < deadline)
+
+    def _silence(self, owner: str) -> Exception:
+        if self.node.alive(owner):  # when we could last see
+            return StorageFailed(f"{self.node.trouble}; the owner of this store is silent, too; it may have acted")
+        return BrokerUnavailable("the owner of this store is silent, and is taken for dead; it may have acted")
 
     def _address(self, member_id: str) -> BrokerAddress | None:
         """None for a guest, who holds a store for a while and answers nobody (store/shared/visit.py)."""

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from tallystick.core.errors import InvalidRequest, OffsetOutOfRange
 from tallystick.core.wire import GroupView, QueueOffset, TopicView
 
 T = TypeVar("T")
@@ -27,6 +28,18 @@ def by_store(offsets: Mapping[int, T], stores: int) -> dict[int, dict[int, T]]:
         number, inside = local(queue, stores)
         divided[number][inside] = value
     return divided
+
+
+def check_empty(topic: TopicView, store: int, stores: int, offsets: Mapping[int, int]) -> None:
+    """Places in queues of a store that does not have the topic yet. They are empty: there is one place, the start."""
+    for inside, offset in offsets.items():
+        queue = inside * stores + store
+        if queue >= topic.queues:
+            raise InvalidRequest(f"offsets: topic {topic.name!r} has no queue {queue}", field="offsets")
+        if offset:
+            raise OffsetOutOfRange(
+                f"offsets: {offset} is outside of {topic.name}/{queue}, which holds 0 to 0", field="offsets"
+            )
 
 
 def merged_topic(views: Sequence[TopicView | None]) -> TopicView:

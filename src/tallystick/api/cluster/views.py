@@ -13,11 +13,12 @@ import msgspec
 from tallystick.api.cluster.asking import Asking, Method
 from tallystick.api.cluster.dividing import StorePlaces
 from tallystick.api.cluster.owners import Owners
+from tallystick.api.cluster.present import Present, is_away
 from tallystick.api.cluster.queues import by_store, local, merged_group, merged_topic, woven
 from tallystick.broker.caller import ANYBODY, nobody
 from tallystick.broker.door import BrokerDoor, Whole
 from tallystick.core.calls import CallPage, CallsView, CallTopicView, CallView, HostView
-from tallystick.core.errors import InvalidRequest, Moved, NotFound
+from tallystick.core.errors import InvalidRequest, Moved, NotFound, TallystickError
 from tallystick.core.ids import store_of_gid
 from tallystick.core.message import Slice
 from tallystick.core.wire import (
@@ -42,6 +43,7 @@ class ClusterViews(BrokerDoor):
         # Where somebody is to be known, nobody is known before a door is made for them: then it is shut.
         self._caller = ANYBODY if owners.seal is None else nobody("")
         self._asking = Asking(owners)
+        self._present = Present(owners)
         self._turns = itertools.count()
 
     @property
@@ -55,12 +57,17 @@ class ClusterViews(BrokerDoor):
         return StorePlaces(self._owners.stores(), self._spare)
 
     def _spare(self) -> str:
-        """For what may go anywhere: stores of our own, which cost no hop, in turns."""
-        stores = self._owners.own() or self._owners.stores()
+        """For what may go anywhere: stores that answer, in turns."""
+        stores = self._present.nearest()
         return stores[next(self._turns) % len(stores)]
 
     async def _ask(self, store: str, method: Method[T], *args: Any) -> T:
-        return await self._asking.ask(store, self._caller, method, *args)
+        try:
+            return await self._asking.ask(store, self._caller, method, *args)
+        except TallystickError as error:
+            if is_away(error):
+                self._present.miss(store)
+            raise
 
     async def _of_gid(self, method: Method[T], gid: str, *args: Any) -> T:
         """A gid that names no store may lie elsewhere than its hash says: a batch of an application does."""

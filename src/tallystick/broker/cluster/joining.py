@@ -85,6 +85,17 @@ def entered(config: Config) -> tuple[Registry, tuple[str, ...]]:
     return registry, weaknesses
 
 
+def created(url: str, stores: int) -> tuple[int, bool]:
+    """A cluster with its tables, as the first broker makes them: how many stores it has, and whether it is new."""
+    with contextlib.closing(registry_at(url)) as registry:
+        try:
+            before = registry.made()
+            _make(registry, stores)
+            return registry.made(), not before
+        except ServerAway as error:
+            raise StorageFailed(away(error)) from error
+
+
 def _make(registry: Registry, wanted: int) -> None:
     try:
         registry.make(wanted or STORES)

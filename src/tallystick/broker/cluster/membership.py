@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from msgspec import Struct
 
 from tallystick.broker.cluster.spread import spread
+from tallystick.broker.cluster.succession import Succession
 from tallystick.broker.cluster.watch import Watch
 from tallystick.core.addresses import broker_address
 from tallystick.store.shared.registry import Holding, Member, Seen
@@ -24,12 +27,13 @@ class Todo(Struct, frozen=True):
 
 
 class Membership:
-    """Whoever runs it looks and does what follows, in turns: no look may be under way while a store is taken or
-    released, or it would show what is no longer so."""
+    """Of a store that was taken or released while a look was under way, that look may show what is no longer so:
+    whoever runs this must put in what is known."""
 
     def __init__(self, me: Member, lease_ms: int = LEASE_MS) -> None:
         self.me, self.lease_ms = me, lease_ms
         self.held: dict[int, int] = {}  # the epochs under which stores are ours, by their numbers
+        self._succession = Succession()
         self._watch = Watch(lease_ms)
         self._at_my_address: set[str] = set()  # others who tell that they are where we are
         self._on_other_machines: set[str] = set()
@@ -48,6 +52,23 @@ class Membership:
         if member_id in self._at_my_address and self._watch.left_behind(member_id):
             return False
         return member_id == self.me.id or self._watch.alive(member_id)
+
+    def owned(self, holdings: Iterable[Holding], at: int) -> None:
+        """These are the owners now, as a look or what was done since tells."""
+        self._succession.saw(holdings, at, self._watch.seen_at)
+
+    def silent_ms(self, member_id: str, now: int) -> int | None:
+        """How long ago its last beat was seen."""
+        seen_at = self._watch.seen_at(member_id)
+        return None if seen_at is None else now - seen_at
+
+    def owned_ms(self, number: int, now: int) -> int:
+        """For how long the owner that this store has, or nobody, was seen to have it."""
+        return now - self._succession.reigns[number].since_ms
+
+    def vacant_ms(self, number: int) -> int | None:
+        """How long nobody was seen to have it before."""
+        return self._succession.reigns[number].vacant_ms
 
     def twins(self) -> list[str]:
         """Others who live at our address, where only one of us can be asked."""
@@ -78,6 +99,7 @@ class Membership:
     def saw(self, seen: Seen, asked_at: int, answered_at: int) -> Todo:
         """`asked_at` and `answered_at` are read from a monotonic clock of our own, in milliseconds."""
         self._watch.saw(seen.members, asked_at, answered_at)
+        self.owned(seen.holdings, answered_at)
         others = [member for member in seen.members if member.id != self.me.id]
         self._at_my_address = {member.id for member in others if member.url == self.me.url}
         self._on_other_machines = {member.id for member in others if member.url and member.name != self.me.name}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from tallystick.broker.broker import Broker
 from tallystick.broker.cluster.clock import EngineClock
 from tallystick.broker.cluster.membership import TICK_MS, Membership, Todo
+from tallystick.broker.cluster.moves import Moves
 from tallystick.broker.cluster.tenure import OpenStore, Tenure
 from tallystick.broker.threads import on_a_thread
 from tallystick.store.protocol import Store
@@ -25,13 +27,14 @@ log = logging.getLogger("tallystick.broker.cluster")
 T = TypeVar("T")
 MakeBroker = Callable[[Store, EngineClock], Broker]
 KEY_MS = 10_000  # for which the key of the cluster is not asked for again
+FORGETTING = -1  # in the place of a store's number
 
 
 class Node:
     """Made inside a running event loop; `run` goes on until `leave` has given everything away, then `close`.
 
-    One task looks, claims and releases, in turns; stores are opened and closed beside it. Nothing here decides what is
-    stored: whatever a node believes, the engine refuses what an earlier owner writes.
+    One task looks and concludes, in turns; stores are claimed, released, opened and closed beside it. Nothing here
+    decides what is stored: whatever a node believes, the engine refuses what an earlier owner writes.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Node:
         self._tick_seconds = tick_ms / 1000
         self._lost: set[asyncio.Task[None]] = set()  # ends of tenures that are no longer ours
         self._wake = asyncio.Event()
+        self._moves = Moves(self._wake.set)
         self._empty_since = 0  # when nothing was its own any more
         self._trouble = ""  # why the registry could not be asked
         self._told: set[str] = set()  # with whom our address does not agree, as it was logged
@@ -68,6 +72,12 @@ class Node:
 
     def alive(self, member_id: str) -> bool:
         return self.membership.alive(member_id)
+
+    def silent_ms(self, member_id: str) -> int | None:
+        return self.membership.silent_ms(member_id, self.clock.elapsed_ms())
+
+    def owned_ms(self, number: int) -> int:
+        return self.membership.owned_ms(number, self.clock.elapsed_ms())
 
     @property
     def away(self) -> bool:
@@ -96,7 +106,7 @@ class Node:
         """Returns once the node has left: nothing is its own any more, and the others know."""
         while True:
             await self._turn()
-            if self.membership.me.leaving and not self.tenures and not self._trouble and self._taken_over():
+            if self.membership.me.leaving and not self._busy and not self._trouble and self._taken_over():
                 break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._tick_seconds):
@@ -105,6 +115,11 @@ class Node:
         with contextlib.suppress(ServerAway):
             await self._ask(lambda: self._registry.forget(self.membership.me.id))
         self.left.set()
+
+    @property
+    def _busy(self) -> bool:
+        """Something is ours, or may become so."""
+        return bool(self.tenures or self._moves.under_way())
 
     def _taken_over(self) -> bool:
         """Whether the others have what was given away: until then those who ask here are told where to go. Not waited
@@ -128,6 +143,7 @@ class Node:
 
     async def close(self) -> None:
         """Let go of what is left, released or not: the others will find that nobody has it."""
+        await self._moves.close()
         for number in list(self.tenures):
             self._lose(number)
         await asyncio.gather(*self._lost)
@@ -137,8 +153,8 @@ class Node:
     async def _turn(self) -> None:
         try:
             await self._learn_key()
-            await self._follow(await self._look())
-            await self._release_ended()
+            self._follow(await self._look())
+            self._release_ended()
         except ServerAway as error:
             if not self._trouble:
                 log.warning("the cluster cannot be asked who owns what: %s", error)
@@ -159,14 +175,21 @@ class Node:
             self._key_due = self.clock.elapsed_ms() + KEY_MS
 
     async def _look(self) -> Todo:
-        me, asked_at = self.membership.beat(), self.clock.elapsed_ms()
-        self.seen = seen = await self._ask(lambda: self._registry.look(me))
+        me, asked_at, moving = self.membership.beat(), self.clock.elapsed_ms(), self._moves.under_way()
+        seen = await self._ask(lambda: self._registry.look(me))
+        self.seen = seen = self._but_for(moving, seen)
         answered_at = self._answered_at = self.clock.elapsed_ms()
         self.looked.set()
         self.clock.learn(seen.now_ms, asked_at, answered_at)
         todo = self.membership.saw(seen, asked_at, answered_at)
         self._tell_of_wrong_addresses()
         return todo
+
+    def _but_for(self, moving: Collection[int], seen: Seen) -> Seen:
+        """With these stores as they are known here, who were claimed or released while we looked."""
+        known = {} if self.seen is None else {each.number: each for each in self.seen.holdings if each.number in moving}
+        holdings = tuple(known.get(holding.number, holding) for holding in seen.holdings)
+        return msgspec.structs.replace(seen, holdings=holdings)
 
     def _tell_of_wrong_addresses(self) -> None:
         """Once for each that is new: nothing is lost by it, but requests go astray or fail."""
@@ -178,19 +201,15 @@ class Node:
         for stranger in (each for each in strangers if each not in told and each not in twins):
             log.error("broker %s is on another machine and cannot reach %s: say --advertise", stranger, me.url)
 
-    async def _follow(self, todo: Todo) -> None:
+    def _follow(self, todo: Todo) -> None:
         for number in todo.lost:
             log.warning("store %s was taken by another broker", self.tenures[number].holding.id)
             self._lose(number)
-        # The rest with the next look, if it takes long: without a beat in between the others would take us for dead.
-        enough = self.clock.elapsed_ms() + self.membership.lease_ms // 4
         for holding in todo.take:
-            await self._take(holding)
-            if self.clock.elapsed_ms() > enough:
-                break
-        await self._give(todo.give)
-        for gone in todo.forget:
-            await self._forget(gone)
+            self._moves.begin(holding.number, partial(self._take, holding))
+        self._give(todo.give)
+        if todo.forget:
+            self._moves.begin(FORGETTING, partial(self._forget, todo.forget))
 
     async def _take(self, holding: Holding) -> None:
         epoch = await self._ask(lambda: self._registry.claim(holding.number, holding.epoch, self.membership.me.id))
@@ -205,12 +224,12 @@ class Node:
     def _broker_for(self, store: Store) -> Broker:
         return self._make_broker(store, self.clock)
 
-    async def _give(self, holdings: Iterable[Holding]) -> None:
+    def _give(self, holdings: Iterable[Holding]) -> None:
         """One at a time, so that little stands still at once; all of them when the node leaves."""
         for holding in holdings:
             tenure = self.tenures.get(holding.number)
             if tenure is None:
-                await self._release(holding.number, holding.epoch)
+                self._moves.begin(holding.number, partial(self._release, holding.number, holding.epoch))
             elif tenure.ending:
                 pass  # it is on its way
             elif self.membership.me.leaving or not any(each.ending for each in self.tenures.values()):
@@ -224,16 +243,16 @@ class Node:
         tenure.task.add_done_callback(self._lost.discard)
         self.membership.gone(number)
 
-    async def _release_ended(self) -> None:
-        for number, tenure in list(self.tenures.items()):
+    def _release_ended(self) -> None:
+        for number, tenure in self.tenures.items():
             if tenure.ended:
-                await self._release(number, tenure.epoch)
-                del self.tenures[number]
+                self._moves.begin(number, partial(self._release, number, tenure.epoch))
 
     async def _release(self, number: int, epoch: int) -> None:
         await self._ask(lambda: self._registry.release(number, epoch))
         self._now_has(number, epoch, "")
         self.membership.gone(number)
+        self.tenures.pop(number, None)
 
     def _now_has(self, number: int, epoch: int, owner: str) -> None:
         """What was done here is known before the next look."""
@@ -242,9 +261,11 @@ class Node:
                 Holding(number, each.id, epoch, owner) if each.number == number else each for each in self.seen.holdings
             )
             self.seen = msgspec.structs.replace(self.seen, holdings=holdings)
+            self.membership.owned(holdings, self.clock.elapsed_ms())
 
-    async def _forget(self, member_id: str) -> None:
-        await self._ask(lambda: self._registry.forget(member_id))
+    async def _forget(self, member_ids: Iterable[str]) -> None:
+        for member_id in member_ids:
+            await self._ask(partial(self._registry.forget, member_id))
 
     async def _ask(self, question: Callable[[], T]) -> T:
         return await on_a_thread(question, "cluster")

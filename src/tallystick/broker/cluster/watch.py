@@ -13,6 +13,7 @@ FORGET_AFTER_LEASES = 100
 class Pulse(NamedTuple):
     beat: int
     since_ms: int  # how much was watched when this beat came
+    seen_at: int  # when that was
     counted: bool  # whether a beat before it was seen, too: one alone may be what a dead member left behind
 
 
@@ -40,7 +41,7 @@ class Watch:
         for member in members:
             before = known.get(member.id)
             unchanged = before is not None and before.beat == member.beat
-            now = Pulse(member.beat, self._watched_ms, before is not None)
+            now = Pulse(member.beat, self._watched_ms, answered_at, before is not None)
             self._pulses[member.id] = before if unchanged and before else now
 
     def alive(self, member_id: str) -> bool:
@@ -57,6 +58,11 @@ class Watch:
         """Never seen to live, for longer than any living member needs."""
         pulse = self._pulses.get(member_id)
         return pulse is not None and not pulse.counted and self._silent_ms(member_id) >= self._gap_ms
+
+    def seen_at(self, member_id: str) -> int | None:
+        """When its last beat was seen."""
+        pulse = self._pulses.get(member_id)
+        return None if pulse is None else pulse.seen_at
 
     def long_dead(self) -> list[str]:
         """Those of whom nobody needs to keep anything."""

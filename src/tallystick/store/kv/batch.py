@@ -73,16 +73,15 @@ class Batch:
         return self.engine.get(area, key)
 
     def get_many(self, area: Area, wanted: Sequence[bytes]) -> list[bytes | None]:
-        """The values of all of them, found in one go through the keys."""
-        overlay = self.changes.keys[area]
-        ordered = sorted(wanted)
-        found = dict(zip(ordered, self.engine.get_many(area, ordered), strict=True))
-        return [overlay[key] if key in overlay else found[key] for key in wanted]
+        """The values of all of them; those that are not known yet are found in one go through the keys."""
+        missing = self._unknown(area, wanted)
+        found = dict(zip(missing, self.engine.get_many(area, missing), strict=True))
+        overlay, ahead = self.changes.keys[area], self._ahead[area]
+        return [overlay[key] if key in overlay else found[key] if key in found else ahead[key] for key in wanted]
 
     def read_ahead(self, area: Area, wanted: Sequence[bytes]) -> None:
         """Read what is about to be asked for by `get`, together."""
-        overlay = self.changes.keys[area]
-        missing = sorted(key for key in wanted if key not in overlay)
+        missing = self._unknown(area, wanted)
         self._ahead[area].update(zip(missing, self.engine.get_many(area, missing), strict=True))
 
     def foresee(self, wanted: Wanted) -> Found:

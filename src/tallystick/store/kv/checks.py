@@ -17,7 +17,7 @@ from tallystick.store.kv.transactions import Decided, is_plain, resolve, resolve
 from tallystick.store.protocol import Claim, ClaimChecks, Claimed, FailChecks, ParkOld, Progress, Resume
 
 # Transactions of an answer that are in memory at a time: each may hold a megabyte of messages.
-_READ_AT_ONCE = 128
+READ_AT_ONCE = 128
 _SHOWN = 5  # gids that a refusal names
 
 
@@ -113,7 +113,7 @@ def answer(batch: Batch, op: AnswerChecks, groups: tuple[str, ...] = EVERY) -> O
     nothing, and that is told."""
     foreign: list[str] = []
     answers = iter(op.answers.items())
-    while some := list(islice(answers, _READ_AT_ONCE)):
+    while some := list(islice(answers, READ_AT_ONCE)):
         stored = batch.get_many("tx", [keys.TRANSACTION.key(gid) for gid, _ in some])
         plain: list[Decided] = []
         others: list[tuple[str, Answer, Undecided | Resolved]] = []

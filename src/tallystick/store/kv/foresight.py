@@ -8,13 +8,15 @@ for what only a look can tell (the chunk of a message that ends in the dead-lett
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from tallystick.core import ops
 from tallystick.core.errors import InvalidRequest
 from tallystick.store import protocol
-from tallystick.store.kv import keys, leases
+from tallystick.store.kv import checks, keys, leases, places
 from tallystick.store.kv.batch import Batch, Look, by_area
+from tallystick.store.kv.catalog import Topic
 from tallystick.store.kv.engine import Wanted
 from tallystick.store.protocol import StoreOp
 
@@ -68,8 +70,11 @@ def _batch(batch: Batch, op: ops.CommitBatch) -> Iterator[Look]:
 def _receive(batch: Batch, op: protocol.Receive) -> Iterator[Look]:
     topic, group = batch.catalog.topics.get(op.topic), batch.catalog.groups.get(op.group)
     if topic is not None and group is not None:
-        for queue in range(topic.queues):
-            yield "index", keys.CURSOR.key(keys.group_topic(group, topic.id), queue)
+        yield from _cursors(keys.group_topic(group, topic.id), topic)
+
+
+def _cursors(gt: bytes, topic: Topic) -> Iterator[Look]:
+    return (("index", key) for key in places.cursors(gt, topic.queues))
 
 
 def _receipts(batch: Batch, op: ops.Ack | ops.Nack | ops.Renew) -> Iterator[Look]:
@@ -82,11 +87,20 @@ def _receipts(batch: Batch, op: ops.Ack | ops.Nack | ops.Renew) -> Iterator[Look
 
 
 def _stored_offsets(batch: Batch, op: ops.CommitOffsets) -> Iterator[Look]:
-    topic, group = batch.catalog.topics.get(op.topic), batch.catalog.groups.get(op.group)
-    if topic is not None and group is not None and op.expected is not None:
-        for queue in op.offsets:
+    topic = batch.catalog.topics.get(op.topic)
+    if topic is not None:
+        gt = keys.group_topic(batch.catalog.groups.get(op.group, 0), topic.id)
+        yield from _cursors(gt, topic)
+        for queue in op.offsets if op.expected is not None else ():
             if 0 <= queue < topic.queues:
-                yield "index", keys.STORED.key(keys.group_topic(group, topic.id), queue)
+                yield "index", keys.STORED.key(gt, queue)
+
+
+def _answered(batch: Batch, op: ops.AnswerChecks) -> Iterator[Look]:
+    """As many as are read at a time: one operation may answer for thousands."""
+    for gid in islice(op.answers, checks.READ_AT_ONCE):
+        yield "tx", keys.TRANSACTION.key(gid)
+        yield "index", keys.CHECK.key(gid)
 
 
 def _unanswered(batch: Batch, op: protocol.FailChecks) -> Iterator[Look]:
@@ -118,6 +132,7 @@ _LOOKS: dict[type, Callable[[Batch, Any], Iterator[Look]]] = {
     ops.Nack: _receipts,
     ops.Renew: _receipts,
     ops.CommitOffsets: _stored_offsets,
+    ops.AnswerChecks: _answered,
     protocol.OperatorResolve: _resolving,
     protocol.Receive: _receive,
     protocol.FailChecks: _unanswered,

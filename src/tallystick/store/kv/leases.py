@@ -163,7 +163,7 @@ def load_cursor(batch: Batch, gt: bytes, topic: Topic, queue: int, start: str) -
     if known is not None:
         known.next = max(known.next, kept_from)
         return known
-    if start == "earliest" or places.has_begun(batch, gt):
+    if start == "earliest" or places.has_begun(batch, gt, topic.queues):
         return Cursor(kept_from)
     for each in range(topic.queues):  # "latest" is fixed at the first receive, not at the first message
         store_cursor(batch, gt, each, Cursor(batch.catalog.ends.get((topic.id, each), 0)))

@@ -14,7 +14,7 @@ from tallystick.store.protocol import ResetGroup
 def commit(batch: Batch, op: CommitOffsets) -> OpResult | None:
     topic = topics.known(batch.catalog, op.topic)
     gt = keys.group_topic(batch.catalog.groups.get(op.group, 0), topic.id)  # no group has the id 0
-    if places.has_begun(batch, gt):
+    if places.has_begun(batch, gt, topic.queues):
         raise Conflict(
             f"group {op.group!r} takes {op.topic!r} under leases, and its place moves with what it acknowledges; "
             f"to move it by hand, reset it: tallystick groups reset {op.group} --topic {op.topic}",
@@ -59,7 +59,7 @@ def reset(batch: Batch, op: ResetGroup, reader: QueueReader) -> None:
     for queue, offset in targets.items():
         check_offset(batch, topic, queue, offset)
     gt = keys.group_topic(batch.catalog.groups.get(op.group, 0), topic.id)  # no group has the id 0
-    if places.has_begun(batch, gt):
+    if places.has_begun(batch, gt, topic.queues):
         for queue, offset in targets.items():
             leases.move(batch, gt, queue, offset)
         return

@@ -50,9 +50,13 @@ def store_cursor(batch: Batch, gt: bytes, queue: int, cursor: Cursor) -> None:
     batch.put("index", keys.CURSOR.key(gt, queue), encode(cursor))
 
 
-def has_begun(batch: Batch, gt: bytes) -> bool:
+def has_begun(batch: Batch, gt: bytes, queues: int) -> bool:
     """Whether the group has taken from the topic: then a queue that was added since belongs to it as a whole."""
-    return next(batch.scan("index", *keys.CURSOR.of(gt)), None) is not None
+    return any(batch.get_many("index", cursors(gt, queues)))
+
+
+def cursors(gt: bytes, queues: int) -> list[bytes]:
+    return [keys.CURSOR.key(gt, queue) for queue in range(queues)]
 
 
 def offset(batch: Batch, gt: bytes, queue: int) -> int | None:

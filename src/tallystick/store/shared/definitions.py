@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
+
+
+def table_file(server: str) -> str:
+    return files("tallystick.store.shared").joinpath("sql", f"{server}.sql").read_text(encoding="utf-8")
 
 
 def table_statements(server: str) -> tuple[str, ...]:
     """The statements that make the tables, without their comments."""
-    text = files("tallystick.store.shared").joinpath("sql", f"{server}.sql").read_text(encoding="utf-8")
-    code = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+    code = "\n".join(line for line in table_file(server).splitlines() if not line.startswith("--"))
     return tuple(part.strip() for part in code.split(";") if part.strip())
+
+
+def table_names(server: str) -> tuple[str, ...]:
+    """What those statements make."""
+    return tuple(re.findall(r"create table if not exists (\w+)", ";".join(table_statements(server))))

@@ -38,7 +38,7 @@ class MysqlServer(MysqlLink):
     # --- tables and the fence ------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        self._make_tables("mysql", "tallystick\\_store\\_%")
+        self._make_tables("mysql")
 
     def fence(self) -> Fence | None:
         _, found, _ = self._ask(b"begin", self._select_fence() + b" for update", b"commit")

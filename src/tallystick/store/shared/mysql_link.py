@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from tallystick.core.errors import ConfigError
 from tallystick.core.mysql_urls import WrongOption, mysql_servers
 from tallystick.store.shared.connections import Connections
-from tallystick.store.shared.definitions import table_statements
+from tallystick.store.shared.definitions import table_names, table_statements
 from tallystick.store.shared.mysql_session import MysqlError, MysqlSession, Rows
 from tallystick.store.shared.server import ServerAway
 
 _TABLES = b"""
-    select count(*) from information_schema.tables where table_schema = database() and table_name like '%s'
+    select count(*) from information_schema.tables where table_schema = database() and table_name in (%s)
 """
 
 
@@ -56,11 +56,11 @@ class MysqlLink:
         self.trips += 1
         return session.send(packet)
 
-    def _make_tables(self, kind: str, pattern: str) -> None:
-        """If there are fewer with such names: who only uses them needs no right to make any."""
-        statements = table_statements(kind)
-        if self._ask(_TABLES % pattern.encode())[0][0][0] < len(statements):
-            self._ask(*(statement.encode() for statement in statements))
+    def _make_tables(self, kind: str) -> None:
+        """If one of them is missing: who only uses them needs no right to make any."""
+        names = table_names(kind)
+        if self._ask(_TABLES % b",".join(quoted(name.encode()) for name in names))[0][0][0] < len(names):
+            self._ask(*(statement.encode() for statement in table_statements(kind)))
 
     def cut(self) -> None:
         self._connections.cut()

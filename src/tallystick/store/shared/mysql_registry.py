@@ -8,7 +8,7 @@ from tallystick.core.ids import new_store_id
 from tallystick.store.kv import keys
 from tallystick.store.shared.mysql_link import MysqlLink, quoted
 from tallystick.store.shared.mysql_session import MysqlSession
-from tallystick.store.shared.registry import Holding, Member, Seen, new_peer_key, wrong_count
+from tallystick.store.shared.registry import Holding, Member, Seen, epoch_after, new_peer_key, wrong_count
 
 _TELL = b"""
     insert into tallystick_cluster_member (id, name, url, grpc_url, beat, leaving)
@@ -22,7 +22,7 @@ _SEE = b"""
     from tallystick_cluster_store as stores join tallystick_store_fence as fence on fence.store = stores.store
 """
 _CLOCK = b"select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) div 1000"
-_CLAIM = b"update tallystick_store_fence set epoch = epoch + 1, owner = %s where store = %d and epoch = %d"
+_CLAIM = b"update tallystick_store_fence set epoch = %d, owner = %s where store = %d and epoch = %d"
 _RELEASE = b"update tallystick_store_fence set owner = '' where store = %d and epoch = %d"
 _RENAME = b"""
     update tallystick_cluster_store as stores join tallystick_store_fence as fence on fence.store = stores.store
@@ -58,8 +58,8 @@ _MAKE_FENCE = b"insert ignore into tallystick_store_fence (store, epoch, unit, o
 
 class MysqlRegistry(MysqlLink):
     def make(self, count: int) -> None:
-        self._make_tables("mysql", "tallystick\\_store\\_%")
-        self._make_tables("mysql_cluster", "tallystick\\_cluster\\_%")
+        self._make_tables("mysql")
+        self._make_tables("mysql_cluster")
         with self._connected() as session:  # which ends with an error, and then with all that was begun
             *_, made = session.send(b";".join((b"begin", _FIRST, _MADE)))
             self._make_stores(session, made[0][0], count)
@@ -96,8 +96,9 @@ class MysqlRegistry(MysqlLink):
         return Seen(tuple(members), tuple(holdings), int(clock[0][0]))
 
     def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
-        *_, hit = self._ask(_CLAIM % (quoted(owner.encode()), number, expected_epoch), _HIT)
-        return expected_epoch + 1 if hit[0][0] == 1 else None
+        epoch = epoch_after(expected_epoch)
+        *_, hit = self._ask(_CLAIM % (epoch, quoted(owner.encode()), number, expected_epoch), _HIT)
+        return epoch if hit[0][0] == 1 else None
 
     def release(self, number: int, epoch: int) -> None:
         self._ask(_RELEASE % (number, epoch))

@@ -13,6 +13,7 @@ from tallystick.store.kv import keys
 from tallystick.store.kv.engine import Changes
 from tallystick.store.kv.store import KvStore
 from tallystick.store.protocol import StoreSettings
+from tallystick.store.shared.definitions import table_file
 from tallystick.store.shared.engine import SharedEngine, away
 from tallystick.store.shared.registry import Registry
 from tallystick.store.shared.server import ServerAway, SharedServer
@@ -69,15 +70,26 @@ def registry_at(url: str) -> Registry:
     return made
 
 
+def sql_at(url: str) -> str:
+    """What makes the tables of a cluster on this kind of server; empty if it has no tables. Nobody is asked."""
+    engine = engine_of(_read(url))
+    kinds = () if engine == "redis" else (engine, f"{engine}_cluster")
+    return "\n".join(map(table_file, kinds))
+
+
 def _at(known: dict[str, tuple[str, str]], url: str, *place: int) -> Any:
     """Made of what the beginning of the URL stands for; `ExtraMissing` if its driver is not installed."""
-    try:
-        read = store_url(url)
-    except ValueError as reason:
-        raise ConfigError(f"store: {reason}", field="store") from reason
+    read = _read(url)
     need(engine_of(read))
     module, name = known[engine_of(read)]
     return getattr(import_module(module), name)(read, *place)
+
+
+def _read(url: str) -> str:
+    try:
+        return store_url(url)
+    except ValueError as reason:
+        raise ConfigError(f"store: {reason}", field="store") from reason
 
 
 def open_shared(

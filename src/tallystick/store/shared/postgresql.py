@@ -17,7 +17,7 @@ from psycopg.types.numeric import Int4, Int8
 from tallystick.core.errors import ConfigError
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.shared.connections import Connections
-from tallystick.store.shared.definitions import table_statements
+from tallystick.store.shared.definitions import table_names, table_statements
 from tallystick.store.shared.postgresql_session import PatientConnection
 from tallystick.store.shared.server import SESSIONS_NAME, Fence, ServerAway
 
@@ -48,6 +48,7 @@ _SESSION = {
     "default_transaction_isolation": "read committed",
 }
 _CREATING = 0x7461_6C6C_7973  # the number of the lock that those who make the tables take
+_LACKING = "select count(*) from unnest(%s::text[]) as wanted (name) where to_regclass(wanted.name) is null"
 
 _FENCE = "select epoch, unit, owner from tallystick_store_fence where store = %b for update"
 _CLAIM = """
@@ -103,6 +104,17 @@ class PostgresqlLink:
             connection.execute("select pg_advisory_xact_lock(%s)", (_CREATING,))
             yield connection
 
+    def _make_tables(self, kind: str) -> None:
+        """If one of them is missing: who only uses them needs no right to make any. Their statements wait for whoever
+        reads the tables, a dump for example, and all who work with them would wait behind that."""
+        names = list(table_names(kind))
+        if not self._rows(_LACKING, names)[0][0]:
+            return
+        with self._making() as connection:
+            if connection.execute(_LACKING, (names,)).fetchall()[0][0]:  # still, now that it is our turn
+                for statement in table_statements(kind):
+                    connection.execute(statement, prepare=False)
+
     def cut(self) -> None:
         self._connections.cut()
 
@@ -118,11 +130,7 @@ class PostgresqlServer(PostgresqlLink):
     # --- tables and the fence ------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        if self._rows("select to_regclass('tallystick_store_body')")[0][0] is not None:
-            return
-        with self._making() as connection:
-            for statement in table_statements("postgresql"):
-                connection.execute(statement, prepare=False)
+        self._make_tables("postgresql")
 
     def fence(self) -> Fence | None:
         found = self._rows(_FENCE, self._store)

@@ -9,9 +9,8 @@ from psycopg.types.numeric import Int4, Int8
 
 from tallystick.core.ids import new_store_id
 from tallystick.store.kv import keys
-from tallystick.store.shared.definitions import table_statements
 from tallystick.store.shared.postgresql import Connection, PostgresqlLink
-from tallystick.store.shared.registry import Holding, Member, Seen, new_peer_key, wrong_count
+from tallystick.store.shared.registry import Holding, Member, Seen, epoch_after, new_peer_key, wrong_count
 
 # A member's own row is as it was before: all parts of a statement see that. The caller knows better.
 _LOOK = """
@@ -26,7 +25,7 @@ _LOOK = """
         (extract(epoch from clock_timestamp()) * 1000)::int8
 """
 _CLAIM = """
-    update tallystick_store_fence set epoch = epoch + 1, owner = %b where store = %b and epoch = %b returning epoch
+    update tallystick_store_fence set epoch = %b, owner = %b where store = %b and epoch = %b returning epoch
 """
 _RELEASE = "update tallystick_store_fence set owner = '' where store = %b and epoch = %b returning epoch"
 # The fence's row is locked meanwhile, so that nobody claims the store in between.
@@ -67,9 +66,9 @@ class PostgresqlRegistry(PostgresqlLink):
         self._looking = _Looking(url)
 
     def make(self, count: int) -> None:
+        self._make_tables("postgresql")
+        self._make_tables("postgresql_cluster")
         with self._making() as connection:
-            for statement in (*table_statements("postgresql"), *table_statements("postgresql_cluster")):
-                connection.execute(statement, prepare=False)
             found = connection.execute("select count(*) from tallystick_cluster_store").fetchone()
             made = found[0] if found else 0
             if made and made != count:
@@ -92,7 +91,7 @@ class PostgresqlRegistry(PostgresqlLink):
         return self._looking.look(me)
 
     def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
-        claimed = self._rows(_CLAIM, owner, Int4(number), Int8(expected_epoch))
+        claimed = self._rows(_CLAIM, Int8(epoch_after(expected_epoch)), owner, Int4(number), Int8(expected_epoch))
         return claimed[0][0] if claimed else None
 
     def release(self, number: int, epoch: int) -> None:

@@ -20,7 +20,6 @@ from tallystick.store.shared.server import SESSIONS_NAME, ServerAway
 # redis-py would try again by itself what may have been carried out.
 _ONCE = Retry(NoBackoff(), 0)
 _CONNECT_SECONDS = 5.0
-_SECONDS = 15.0  # for an answer; `?socket_timeout=` in the URL says otherwise
 
 # What Redis says, and what an operator should know of it.
 _REASONS = {
@@ -40,12 +39,14 @@ class RedisLink:
     """Begins at the first of the given addresses that answers. A node of a cluster that does not hold a hash tag names
     the one that does; that is kept until something fails."""
 
+    answer_seconds = 15.0  # `?socket_timeout=` in the URL says otherwise
+
     def __init__(self, url: str) -> None:
         self.trips = 0
         try:
             self._replicas, url = _wanted_replicas(url)
             self._urls = _each_host(url)
-            self._homes = [_client(one) for one in self._urls]
+            self._homes = [self._client(one) for one in self._urls]
         except (TypeError, ValueError):  # without its cause, which may show a part of the password
             raise ConfigError(
                 "store: not a valid address of a Redis server, or one with an option that redis-py does not know",
@@ -77,6 +78,23 @@ class RedisLink:
             self._lose_the_way()
             raise ServerAway(_reason(error)) from error
 
+    def _client(self, url: str, host: str = "", port: int = 0) -> Redis:
+        """At the host and port of the URL, or at others."""
+        client = Redis.from_url(
+            url,
+            **_names_are_checked(url),
+            protocol=2,
+            retry=_ONCE,
+            socket_timeout=self.answer_seconds,
+            socket_connect_timeout=_CONNECT_SECONDS,
+            client_name=SESSIONS_NAME,
+        )
+        pool = client.connection_pool
+        if host:
+            pool.connection_kwargs.update(host=host, port=port)
+        pool.connection_class(**pool.connection_kwargs)  # connects to nobody, but knows which options there are
+        return client
+
     # --- the way -----------------------------------------------------------------------------------------------
 
     def _at(self, tag: str) -> Redis:
@@ -100,15 +118,24 @@ class RedisLink:
     def _moved(self, tag: str, moved: MovedError) -> Redis:
         place = moved.host, moved.port
         if place not in self._nodes:
-            self._nodes[place] = _client(self._urls[0], *place)
+            self._nodes[place] = self._client(self._urls[0], *place)
         self._placed[tag] = self._nodes[place]
         return self._nodes[place]
 
     def _lose_the_way(self) -> None:
         """The next question begins at the next address: this one may be a replica, or cut off from its cluster."""
+        self._pass_on()
+        self._placed.clear()
+
+    def _left_alone(self, tag: str, node: Redis) -> None:
+        """The same for one hash tag: this node did not answer for it."""
+        self._placed.pop(tag, None)
+        if node is self._home:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
         self._homes = [*self._homes[1:], self._homes[0]]
         self._home = None
-        self._placed.clear()
 
     def cut(self) -> None:
         """And back to the addresses that were given: in a cluster, those know who has taken over."""
@@ -139,24 +166,6 @@ def _wanted_replicas(url: str) -> tuple[int, str]:
     options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     wanted = int(options.pop("wait_replicas", "0"))
     return wanted, parts._replace(query=urlencode(options)).geturl()
-
-
-def _client(url: str, host: str = "", port: int = 0) -> Redis:
-    """At the host and port of the URL, or at others."""
-    client = Redis.from_url(
-        url,
-        **_names_are_checked(url),
-        protocol=2,
-        retry=_ONCE,
-        socket_timeout=_SECONDS,
-        socket_connect_timeout=_CONNECT_SECONDS,
-        client_name=SESSIONS_NAME,
-    )
-    pool = client.connection_pool
-    if host:
-        pool.connection_kwargs.update(host=host, port=port)
-    pool.connection_class(**pool.connection_kwargs)  # connects to nobody, but knows which options there are
-    return client
 
 
 def _names_are_checked(url: str) -> dict[str, bool]:

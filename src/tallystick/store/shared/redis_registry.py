@@ -8,32 +8,33 @@ it claims anything, so it is among the members that are read after the fence tha
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 from redis import Redis
-from redis.exceptions import MovedError
+from redis.exceptions import MovedError, RedisError
 
 from tallystick.core.ids import new_store_id
 from tallystick.core.limits import MOST_STORES
 from tallystick.store.kv import keys
 from tallystick.store.shared.redis_link import RedisLink, store_tag
-from tallystick.store.shared.registry import Holding, Member, Seen, new_peer_key, wrong_count
+from tallystick.store.shared.registry import Holding, Member, Seen, epoch_after, new_peer_key, wrong_count
 
 _TAG = "{ts:cluster}"
-_JUMP = 1 << 20  # the most that a claim raises an epoch by
 _MEMBERS, _STORES, _PEER_KEY = f"{_TAG}:members", f"{_TAG}:stores", f"{_TAG}:peer-key"
 
 Owned = tuple[int, str]  # an epoch, and its owner
 
 
 class RedisRegistry(RedisLink):
+    answer_seconds = 5.0  # one node that hangs must not hold up for long what is told of the others
+
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._looking, self._claiming, self._making = map(self._script, ("look", "claim", "make"))
         self._count = 0  # of the stores, once it is known: it never changes
+        self._known: dict[int, Owned] = {}  # what was last read of each fence
 
     def make(self, count: int) -> None:
         found: list[Any] = self._ask_for(_TAG, lambda client: client.lrange(_STORES, 0, -1))
@@ -58,28 +59,29 @@ class RedisRegistry(RedisLink):
         return {number: name for number in range(MOST_STORES) if (name := self._stored_id(number))}
 
     def look(self, me: Member) -> Seen:
-        owned = self._fences(range(self._count))
+        self._known |= self._fences(range(self._count))
         arguments: list[bytes | str] = [me.id, msgspec.json.encode(me)]
         members, ids, clock = self._ask_for(_TAG, lambda client: self._looking([_MEMBERS, _STORES], arguments, client))
         if len(ids) != self._count:  # the first look
             self._count = len(ids)
             return self.look(me)
-        holdings = (Holding(number, name.decode(), *owned[number]) for number, name in enumerate(ids))
+        # A fence that cannot be read hides no other. Whatever is believed of its store, the fence decides.
+        holdings = (Holding(at, name.decode(), *self._known.get(at, (0, ""))) for at, name in enumerate(ids))
         known = (msgspec.json.decode(member, type=Member) for member in members)
         return Seen(tuple(known), tuple(holdings), int(clock[0]) * 1000 + int(clock[1]) // 1000)
 
     def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
-        """A failover to a replica may take a claim back, whose owner still believes. So the next one must not be given
-        the same epoch: it is raised by any number."""
-        claimed: int | None = self._set_owner(number, expected_epoch, 1 + secrets.randbelow(_JUMP), owner)
-        return claimed
+        return self._set_owner(number, expected_epoch, epoch_after(expected_epoch), owner)
 
     def release(self, number: int, epoch: int) -> None:
-        self._set_owner(number, epoch, 0, "")
+        self._set_owner(number, epoch, epoch, "")
 
-    def _set_owner(self, number: int, *arguments: int | str) -> Any:
-        tag = store_tag(number)
-        return self._ask_for(tag, lambda client: self._claiming([f"{tag}:fence"], arguments, client))
+    def _set_owner(self, number: int, expected_epoch: int, epoch: int, owner: str) -> int | None:
+        tag, arguments = store_tag(number), (expected_epoch, epoch - expected_epoch, owner)
+        if self._ask_for(tag, lambda client: self._claiming([f"{tag}:fence"], arguments, client)) is None:
+            return None
+        self._known[number] = epoch, owner
+        return epoch
 
     def rename(self, number: int, epoch: int, store_id: str) -> bool:
         """Name and fence may lie on two nodes. If the store is claimed in between, nothing that is copied to it is
@@ -102,24 +104,35 @@ class RedisRegistry(RedisLink):
 
     # --- fences, wherever they are -----------------------------------------------------------------------------------
 
-    def _fences(self, numbers: Iterable[int], follow: bool = True) -> dict[int, Owned]:
-        """Of these stores: one question to each node, and a second one where a store has moved."""
+    def _fences(self, numbers: Collection[int]) -> dict[int, Owned]:
+        """Of these stores, without those whose node cannot be asked, unless none can: one question to each node, and a
+        second one where a store has moved."""
         owned: dict[int, Owned] = {}
-        moved: list[int] = []
+        failures: list[Exception] = []
         with self._answering():
-            for client, here in self._by_node(numbers).items():
-                self.trips += 1
-                for number, told in zip(here, _hold(client, here), strict=True):
-                    if isinstance(told, MovedError) and follow:
-                        self._moved(store_tag(number), told)
-                        moved.append(number)
-                    elif isinstance(told, Exception):
-                        raise told
-                    else:
-                        owned[number] = int(told[0] or 0), (told[1] or b"").decode()
-        return owned | self._fences(moved, follow=False) if moved else owned
+            moved = self._read(numbers, owned, failures)
+            still = self._read(moved, owned, failures)
+            if (failures or still) and not owned:
+                raise failures[0] if failures else RedisError("the nodes of this Redis Cluster name each other in turn")
+        return owned
 
-    def _by_node(self, numbers: Iterable[int]) -> dict[Redis, list[int]]:
+    def _read(self, numbers: Collection[int], owned: dict[int, Owned], failures: list[Exception]) -> list[int]:
+        """Those that are elsewhere now, and it is known where."""
+        moved = []
+        for client, here in self._by_node(numbers).items():
+            self.trips += 1
+            for number, told in zip(here, _hold(client, here), strict=True):
+                if isinstance(told, MovedError):
+                    self._moved(store_tag(number), told)
+                    moved.append(number)
+                elif isinstance(told, Exception):
+                    self._left_alone(store_tag(number), client)
+                    failures.append(told)
+                else:
+                    owned[number] = int(told[0] or 0), (told[1] or b"").decode()
+        return moved
+
+    def _by_node(self, numbers: Collection[int]) -> dict[Redis, list[int]]:
         nodes: dict[Redis, list[int]] = {}
         for number in numbers:
             nodes.setdefault(self._at(store_tag(number)), []).append(number)
@@ -128,7 +141,10 @@ class RedisRegistry(RedisLink):
 
 def _hold(client: Redis, numbers: list[int]) -> list[Any]:
     """Epoch and owner of each, or why they are not told."""
-    with client.pipeline(transaction=False) as at_once:
-        for number in numbers:
-            at_once.hmget(f"{store_tag(number)}:fence", ["epoch", "owner"])
-        return at_once.execute(raise_on_error=False)
+    try:
+        with client.pipeline(transaction=False) as at_once:
+            for number in numbers:
+                at_once.hmget(f"{store_tag(number)}:fence", ["epoch", "owner"])
+            return at_once.execute(raise_on_error=False)
+    except (RedisError, OSError) as error:
+        return [error] * len(numbers)

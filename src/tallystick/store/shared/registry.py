@@ -10,6 +10,7 @@ from msgspec import Struct
 from tallystick.core.errors import ConfigError
 
 PEER_KEY_BYTES = 32
+_JUMP = 1 << 20  # the most that a claim raises an epoch by
 
 
 class Member(Struct, frozen=True):
@@ -58,8 +59,8 @@ class Registry(Protocol):
         """Tell of myself, and see everybody."""
 
     def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
-        """Take a store, if its epoch is still the expected one: the new epoch. None if somebody was faster. From here
-        on the engine refuses what earlier owners write."""
+        """Take a store, if its epoch is still the expected one: the new epoch, which is larger by any number. None if
+        somebody was faster. From here on the engine refuses what earlier owners write."""
 
     def release(self, number: int, epoch: int) -> None:
         """Nobody owns the store any more; nothing if its epoch is another by now."""
@@ -76,6 +77,12 @@ class Registry(Protocol):
         for all of them."""
 
     def close(self) -> None: ...
+
+
+def epoch_after(epoch: int) -> int:
+    """A failover to a copy that was behind may take a claim back, whose owner still believes. So the next one must not
+    be given the same epoch: it is raised by any number."""
+    return epoch + 1 + secrets.randbelow(_JUMP)
 
 
 def new_peer_key() -> bytes:

@@ -1,5 +1,5 @@
--- Tallystick's shared stores on MySQL 8 and MariaDB 10.6 and later, in InnoDB. Made by the first broker that opens one;
--- safe to run again. A store is a number; the tables hold all stores of a database.
+-- Tallystick's shared stores on MySQL 8 and MariaDB 10.6 and later, in InnoDB. Made by `tallystick store create`, or by
+-- the first broker; safe to run again. A store is a number; the tables hold all stores of a database.
 --
 -- What the server needs: innodb_flush_log_at_trx_commit = 1 and, where there is a binary log, sync_binlog = 1 (MariaDB's
 -- own is 0): with less, a crash of the machine takes back what was acknowledged. max_allowed_packet of at least 32M,

@@ -1,5 +1,5 @@
 -- The brokers that share stores on MySQL or MariaDB, and the stores that they share. Beside the tables of the stores
--- themselves (mysql.sql), whose fences say who owns which. Made when a cluster is made; safe to run again.
+-- themselves (mysql.sql), whose fences say who owns which. Made by `tallystick store create`, or by the first broker; safe to run again.
 
 -- The stores of the cluster: their numbers, and the ids that they were given for ever. Never changed. Whoever makes a
 -- cluster begins with the first row, which the others then wait for.

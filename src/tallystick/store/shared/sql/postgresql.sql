@@ -1,4 +1,4 @@
--- Tallystick's shared stores on PostgreSQL. Made by the first broker that opens one; safe to run again.
+-- Tallystick's shared stores on PostgreSQL. Made by `tallystick store create`, or by the first broker; safe to run again.
 -- A store is a number; the tables hold all stores of a database.
 
 -- The fence: who owns a store (epoch, owner), and how many units were written to it. Every write begins by updating this

@@ -1,0 +1,41 @@
+"""The shared engine is away: whoever asks is told that, at every broker and for every store."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from broker_clusters import BrokerCluster, running_cluster
+from brokers import BrokerProcess
+from eventually import eventually
+from raw_client import RawClient
+from servers import DATABASE, postgres_server
+from shared_stores import url_of
+
+LEASE_MS = 1_000
+
+
+def blind(cluster: BrokerCluster, broker: BrokerProcess) -> bool:
+    """For so long that nobody would be taken for alive, if that could be seen."""
+    view = cluster.view(broker)
+    return view["engine_away"] and view["age_ms"] > 2 * LEASE_MS
+
+
+@pytest.mark.postgresql
+def test_who_asks_any_broker_for_any_store_is_told_that_the_engine_is_away() -> None:
+    with (
+        postgres_server() as server,
+        running_cluster(url_of(server, DATABASE), brokers=2, stores=2, lease=f"{LEASE_MS}ms") as cluster,
+    ):
+        stores = [store["id"] for store in cluster.view()["stores"]]
+        server.kill()
+        for broker in cluster.brokers:
+            eventually(lambda broker=broker: blind(cluster, broker), "a broker that sees nothing")
+        for broker, store in itertools.product(cluster.brokers, stores):
+            with RawClient(broker.url) as client:
+                content = {"messages": [{"topic": "orders", "value": 1}]}
+                answer = client.json("POST", f"/stores/{store}/v1/messages", content)
+            assert (answer.status, answer.json()["code"]) == (503, "storage_failed")
+            assert re.search("refused|closed", answer.json()["detail"]), "the engine's own words"
