@@ -61,7 +61,7 @@ class Crowd(Collector):
         """Why there is no place for a connection from there; None if there is one."""
         if self._total >= self._most:
             return self._refused("all", address, BrokerUnavailable)
-        if self._by_address.get(_neighbourhood(address), 0) >= self._most_of_one:
+        if self._by_address.get(neighbourhood(address), 0) >= self._most_of_one:
             return self._refused("address", address, Busy)
         return None
 
@@ -71,7 +71,7 @@ class Crowd(Collector):
         return kind(f"no more connections: {_FULL[why]}")
 
     def enter(self, address: str) -> ConnectionPlace:
-        key = _neighbourhood(address)
+        key = neighbourhood(address)
         self._total += 1
         self._by_address[key] += 1
         return ConnectionPlace(self, key, address)
@@ -103,7 +103,7 @@ class Crowd(Collector):
             yield family
 
 
-def _neighbourhood(address: str) -> str:
+def neighbourhood(address: str) -> str:
     """Whoever has one address of IPv6 has the whole network of it."""
     if ":" not in address:
         return address
