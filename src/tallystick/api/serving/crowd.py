@@ -41,6 +41,10 @@ class ConnectionPlace:
         why = f"{_SLOW[reason]}{more and f' ({more})'}"
         self._crowd.say(f"a client at {self._address or 'no address'} is cut off: {why}", reason + more)
 
+    def tell(self, words: str, about: str) -> None:
+        """Tell the log what becomes of the connection, unless it was told the like just now."""
+        self._crowd.say(f"a connection of {self._address or 'no address'} {words}", about)
+
     def leave(self) -> None:
         """May be called more than once."""
         if not self._left:
