@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from functools import lru_cache
 from urllib.parse import unquote
 
 import grpc
 
-from tallystick.api.serving.peer_names import readable
+from tallystick.api.serving.peer_names import has_passed, readable
 from tallystick.core.access import Evidence
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -23,7 +22,7 @@ def grpc_evidence(context: Context) -> Evidence:
     names = [
         kind + value.decode("utf-8", "replace") for key, kind in _PEER_NAMES.items() for value in shown.get(key, ())
     ]
-    if names and any(time.time() >= _expires_at(pem) for pem in shown.get("x509_pem_cert", ())):
+    if names and any(has_passed(_expires_at(pem)) for pem in shown.get("x509_pem_cert", ())):
         names = []
     return Evidence(said if isinstance(said, str) else "", address_of(context), readable(names))
 

@@ -19,10 +19,10 @@ import httptools
 from tallystick.api.serving.asgi import CallerGone, Receive, Scope, Send
 from tallystick.api.serving.crowd import ConnectionPlace, Crowd
 from tallystick.api.serving.http_exchange import HttpExchange
-from tallystick.api.serving.peer_names import peer_names
+from tallystick.api.serving.peer_names import PeerCertificate, has_passed, peer_certificate
 from tallystick.api.serving.problems import last_words
 from tallystick.api.serving.unread_answers import UnreadAnswers
-from tallystick.core.errors import InvalidRequest, TallystickError, TooLarge
+from tallystick.core.errors import InvalidRequest, TallystickError, TooLarge, Unauthenticated
 
 log = logging.getLogger("tallystick.api")
 
@@ -93,7 +93,7 @@ class Http1Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # of uvloop it is one in all but its class
         self._client = (transport.get_extra_info("peername") or ("", 0))[:2]
-        self._names = peer_names(transport.get_extra_info)
+        self._certificate = peer_certificate(transport.get_extra_info)
         self._scheme = "http" if transport.get_extra_info("ssl_object") is None else "https"
         self._connections.add(self)
         self._heard_at = self._idle_at = self._head_at = self._loop.time()
@@ -305,6 +305,8 @@ class Http1Connection(asyncio.Protocol):
         path, version = raw_path.decode("ascii"), self._parser.get_http_version()
         if self._hosts != 1 or len(self._headers) > MAX_HEADERS or version not in _VERSIONS:
             self._check_head(version)
+        if has_passed(self._certificate.expires_at):
+            self._forget_certificate()
         scope: Scope = {
             "type": "http",
             "asgi": _ASGI,
@@ -312,7 +314,7 @@ class Http1Connection(asyncio.Protocol):
             "method": self._parser.get_method().decode("ascii"),
             "scheme": self._scheme,
             "client": self._client,
-            "tls_names": self._names,
+            "tls_names": self._certificate.names,
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": url.query or b"",
@@ -331,6 +333,12 @@ class Http1Connection(asyncio.Protocol):
             raise InvalidRequest(f"Host: a request has one, this one has {self._hosts or 'none'}", field="Host")
         if len(self._headers) > MAX_HEADERS:
             raise TooLarge(f"the request has more than {MAX_HEADERS} headers, the limit of this broker")
+
+    def _forget_certificate(self) -> None:
+        """The request is one without a certificate, and the last of its connection: the next one shows a new one."""
+        if self._certificate.required:
+            raise Unauthenticated("the certificate that this connection was made with has expired")
+        self._certificate, self._ending = PeerCertificate(), True
 
     def on_body(self, piece: bytes) -> None:
         self._loose_bytes = 0
