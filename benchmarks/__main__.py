@@ -41,10 +41,9 @@ if __name__ == "__main__":
         dsn = make_conninfo(**server.parameters())
         more = {
             "engines": engines,
-            "takeover": takeover,
             "web": web,
             "flash-sale": flash_sales,
             "light": light,
             "signing": signing,
         }
-        sys.exit(main(["--postgresql", dsn, *sys.argv[1:]], more))
+        sys.exit(main(["--postgresql", dsn, *sys.argv[1:]], more, {"takeover": takeover}))

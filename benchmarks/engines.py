@@ -1,4 +1,5 @@
-"""The engines: prepare + commit in groups on the store alone, without a broker; then through brokers on each.
+"""The engines: prepare + commit in groups on the store alone, without a broker; then through brokers on each, and how
+long it takes to take a store over.
 
 Engines take turns, so that all see the same machine; the medians count. A server is added in `engine_servers.py`.
 """
@@ -18,6 +19,7 @@ from benchmarks.engine_servers import SERVERS
 from benchmarks.engine_spread import engine_spread
 from benchmarks.report import Figure
 from benchmarks.rounds import Turn, by_turns
+from benchmarks.takeover import takeover
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Commit, Prepare
 from tallystick.store.kv.store import KvStore
@@ -37,10 +39,11 @@ VALUE = b"x" * 1024
 
 
 def engines(bench: Bench) -> None:
-    """prepare + commit on each engine: on the store itself, through a broker, and through two."""
+    """prepare + commit on each engine: on the store itself, through a broker, and through two; then a takeover."""
     _stores(bench)
     engine_brokers(bench)
     engine_spread(bench)
+    takeover(bench)
 
 
 def _stores(bench: Bench) -> None:

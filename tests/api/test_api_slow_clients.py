@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+from access_tokens import settings as known_tokens
 
 from brokers import BrokerProcess, running_broker
 from eventually import eventually
@@ -191,3 +192,68 @@ async def test_the_end_of_an_answer_may_be_read_slowly_but_not_never() -> None:
     assert not slow.cut
     for connection in connections:
         connection.connection_lost(None)
+
+
+def test_who_was_refused_may_not_send_the_rest_of_its_body_for_ever() -> None:
+    with running_broker(body_timeout="1s", **known_tokens()) as broker, connected(broker) as slow:
+        slow.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
+        assert slow.recv(12) == b"HTTP/1.1 401"
+        with dripping(slow, b" " * 2_000) as sent:  # a hundred times as fast as a body has to come
+            while not ended(slow):
+                pass  # the rest of the answer
+        assert sent[0] > 5
+
+
+def test_bad_connections_do_not_flood_the_log() -> None:
+    with running_broker() as broker:
+        for _ in range(50):
+            with connected(broker) as bad:
+                bad.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+                assert bad.recv(12) == b"HTTP/1.1 400"
+        lines = [line for line in broker.log_text().splitlines() if "is ended: this is no HTTP request" in line]
+    assert 1 <= len(lines) < 50
+    assert "a connection of 127.0.0.1 is ended" in lines[0]
+
+
+async def test_of_what_is_sent_ahead_few_requests_are_understood_at_once_and_all_are_answered() -> None:
+    nowhere, client, waiting = Nowhere(), Reading(), asyncio.Event()
+    lines: list[int] = []
+
+    async def answer(_: Any, __: Any, send: Any) -> None:
+        await waiting.wait()
+        lines.append(len(connection._line))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    connection = Http1Connection(answer, nowhere, ClientPatience(60, 60, 60))
+    connection.connection_made(client)
+    connection.data_received((HEAD + b"\r\n") * 5_000)
+    assert 1 < len(connection._line) < 100
+    assert client.paused
+    waiting.set()
+    while nowhere.tasks:
+        await asyncio.gather(*nowhere.tasks)
+    assert client.written.count(b"HTTP/1.1 204") == len(lines) == 5_000
+    assert max(lines) < 100
+    assert not client.paused
+    connection.connection_lost(None)
+
+
+class Reading(asyncio.Transport):
+    """A connection whose client reads whatever it is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.paused = bytearray(), False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False

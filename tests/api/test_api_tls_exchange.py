@@ -18,7 +18,8 @@ from brokers import BrokerProcess, running_broker
 from certificates import Authority, serial_of
 from eventually import eventually, eventually_equal
 from raw_client import RawClient
-from tallystick.api.serving.grpc import Context, _credentials, grpc_evidence
+from tallystick.api.serving.grpc import _credentials
+from tallystick.api.serving.grpc_evidence import Context, grpc_evidence
 from tallystick.api.serving.tls import Tls
 from tallystick.broker.config import Config
 from tallystick.core.access import Evidence

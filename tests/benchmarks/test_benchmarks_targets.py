@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.access import LEAST_RATIO
+from benchmarks.engine_servers import SERVERS
 
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.full, pytest.mark.postgresql]
 
 
-def measured(*sections: str) -> dict[str, dict[str, Any]]:
+def measured(*sections: str, seconds: float = 280) -> dict[str, dict[str, Any]]:
     """The figures by their names; `python -m benchmarks` has proven by then that both halves are there."""
     command = [sys.executable, "-m", "benchmarks", *sections, "--scale", "0", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=seconds)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
-    assert all(one["value"] > 0 for one in figures if "added" not in one["name"])
+    assert all(one["value"] > 0 for one in figures if "added" not in one["name"] and "more" not in one["name"])
     return {one["name"]: one for one in figures}
 
 
@@ -62,3 +64,35 @@ def test_a_signature_has_a_target() -> None:
     signed = figures["sign a call, 1 KiB"]
     assert (signed["unit"], signed["at_most"], signed["target"]) == ("us", True, 5.0)
     assert figures["verify it, replays told"]["value"] > 0
+
+
+def test_access_control_has_a_target() -> None:
+    figures = measured("access")
+    assert figures["access: rate with a token / without"]["target"] == LEAST_RATIO
+    for way in ("off", "token"):
+        assert figures[f"access: {way}, 1,000 in flight"]["unit"] == "tx/s"
+
+
+@pytest.mark.mariadb
+def test_a_takeover_has_a_target_on_every_shared_engine() -> None:
+    figures = measured("takeover")
+    assert takeovers(figures) == set(SERVERS)
+
+
+@pytest.mark.mariadb
+@pytest.mark.timeout(600)
+def test_one_command_measures_the_engines_from_the_store_to_the_takeover() -> None:
+    figures = measured("engines", seconds=580)
+    assert takeovers(figures) == set(SERVERS)
+    for name in ("RocksDB", *SERVERS):
+        for group in (1, 64, 1_000):
+            assert figures[f"{name}: prepare + commit in groups of {group:,}"]["ratio_of"] == "fdatasyncs/s"
+    for name in SERVERS:
+        assert figures[f"{name}, 2 broker(s) on 2 store(s): prepare + commit"]["ratio_of"] == "one on one"
+
+
+def takeovers(figures: dict[str, dict[str, Any]]) -> set[str]:
+    """The engines on which one was measured, beside the time that it may take."""
+    limits = {name: (one["unit"], one["at_most"], one["target"]) for name, one in figures.items() if "taken" in name}
+    assert set(limits.values()) == {("s", True, 2.0)}
+    return {name.partition(":")[0] for name in limits}

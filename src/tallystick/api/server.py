@@ -246,6 +246,9 @@ def _grpc_server(config: Config, reserved: list[socket.socket], tls: Tls) -> Grp
         config.max_connections,
         config.handshake_timeout / 1000,
         config.drain_timeout / 1000,
+        config.max_connections_per_address,
+        config.body_timeout / 1000,
+        config.idle_timeout / 1000,
     )
     return GrpcServer(reserved, limits, tls)
 
@@ -278,7 +281,7 @@ async def _start(grpc: GrpcServer | None, door: BrokerDoor, config: Config) -> N
     from tallystick.api.dtm.grpc.service import dtm_service
 
     try:
-        await grpc.start([dtm_service(door)], GrpcGate(door).enter)
+        await grpc.start([dtm_service(door)], GrpcGate(door).enter, door.answered)
     except BaseException as error:
         await _stop(grpc)
         if isinstance(error, OSError):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from access_tokens import OWN
+from access_tokens import settings as known_tokens
 
 from broker_clusters import BrokerCluster, running_cluster
 from brokers import BrokerProcess, running_broker
@@ -61,6 +63,32 @@ def test_requests_are_handed_on_over_tls_with_a_certificate_on_both_sides(
             authority.issue("broker", "127.0.0.1")
             eventually(lambda: "were exchanged" in other.log_text() and "were exchanged" in owner.log_text())
             assert client.json("POST", f"/stores/{store}/v1/messages", sent).status == 201
+
+
+def test_the_name_in_a_certificate_counts_at_every_broker(postgres: Server, authority: Authority) -> None:
+    grants = [
+        {"name": "CN=web", "roles": ["producer"], "topics": ["orders"]},
+        {"name": "CN=ops", "roles": ["admin"]},
+    ]
+    given = settings(authority, tls_client_ca=authority.path, certificates=grants, **known_tokens())
+    web, ops = (authority.trusting(*authority.issue(name)) for name in ("web", "ops"))
+    with two_of(postgres, token=OWN["reader"].text, **given) as (store, owner, other, _):
+        for broker in (owner, other):
+            for prefix in ("", f"/stores/{store}"):
+                with RawClient(broker.url, tls=web) as client:
+                    told = client.request("GET", f"{prefix}/v1/whoami").json()
+                    assert (told["name"], told["kind"]) == ("CN=web", "certificate")
+                    sent = [{"messages": [{"topic": topic, "value": "x"}]} for topic in ("orders", "stock")]
+                    assert [client.json("POST", f"{prefix}/v1/messages", one).status for one in sent] == [201, 403]
+                # The certificate of the broker that hands on is nobody's, and opens nothing.
+                for nobody in (authority.trusting(), other.tls):
+                    with RawClient(broker.url, tls=nobody) as client:
+                        assert client.request("GET", f"{prefix}/v1/whoami").status == 401
+        with RawClient(other.url, tls=ops) as client:
+            assert client.json("PUT", f"/stores/{store}/v1/topics/made", {"queues": 1}).status == 200
+            assert client.request("DELETE", f"/stores/{store}/v1/topics/made").status == 204
+            (line,) = client.request("GET", f"/stores/{store}/v1/audit?action=delete_topic").json()["lines"]
+            assert (line["who"], line["kind"], line["source"]) == ("CN=ops", "certificate", "127.0.0.1")
 
 
 def test_a_broker_whose_certificate_has_another_name_is_not_spoken_to(postgres: Server, authority: Authority) -> None:

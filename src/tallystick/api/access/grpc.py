@@ -9,7 +9,7 @@ import grpc
 from tallystick.api.access.gate import Appearance, let_in
 from tallystick.api.access.limits import Counted
 from tallystick.api.access.refusal_log import tell_refusal
-from tallystick.api.serving.grpc import Context, address_of, grpc_evidence
+from tallystick.api.serving.grpc_evidence import Context, address_of, grpc_evidence
 from tallystick.api.serving.problems import as_tallystick_error
 from tallystick.broker.caller import Caller
 from tallystick.broker.door import BrokerDoor

@@ -41,6 +41,10 @@ class ConnectionPlace:
         why = f"{_SLOW[reason]}{more and f' ({more})'}"
         self._crowd.say(f"a client at {self._address or 'no address'} is cut off: {why}", reason + more)
 
+    def tell(self, words: str, about: str) -> None:
+        """Tell the log what becomes of the connection, unless it was told the like just now."""
+        self._crowd.say(f"a connection of {self._address or 'no address'} {words}", about)
+
     def leave(self) -> None:
         """May be called more than once."""
         if not self._left:
@@ -61,7 +65,7 @@ class Crowd(Collector):
         """Why there is no place for a connection from there; None if there is one."""
         if self._total >= self._most:
             return self._refused("all", address, BrokerUnavailable)
-        if self._by_address.get(_neighbourhood(address), 0) >= self._most_of_one:
+        if self._by_address.get(neighbourhood(address), 0) >= self._most_of_one:
             return self._refused("address", address, Busy)
         return None
 
@@ -71,7 +75,7 @@ class Crowd(Collector):
         return kind(f"no more connections: {_FULL[why]}")
 
     def enter(self, address: str) -> ConnectionPlace:
-        key = _neighbourhood(address)
+        key = neighbourhood(address)
         self._total += 1
         self._by_address[key] += 1
         return ConnectionPlace(self, key, address)
@@ -103,7 +107,7 @@ class Crowd(Collector):
             yield family
 
 
-def _neighbourhood(address: str) -> str:
+def neighbourhood(address: str) -> str:
     """Whoever has one address of IPv6 has the whole network of it."""
     if ":" not in address:
         return address

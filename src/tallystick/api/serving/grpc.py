@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar, cast
-from urllib.parse import unquote
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import grpc
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, ServiceDescriptor
@@ -17,15 +16,17 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection
 
-from tallystick.api.serving.peer_names import readable
+from tallystick.api.serving.grpc_border import Border, BorderLimits, Enter
+from tallystick.api.serving.grpc_evidence import Context
 from tallystick.api.serving.tls import LoadedTls, Tls
-from tallystick.core.access import Evidence
 from tallystick.core.errors import InvalidRequest
 
 MAX_STATUS_TEXT = 1_000  # a status travels in the trailers, and many clients take no more than 8 KiB of those
+KEEPALIVE_MS, KEEPALIVE_ANSWER_MS = 60_000, 20_000
+CERTIFIED_AGE_MS, CERTIFIED_GRACE_MS = 3_600_000, 60_000
+"""A client's certificate is verified when its connection is made: so it is made anew now and then."""
 
 T = TypeVar("T")
-Context = grpc.aio.ServicerContext[bytes, bytes]
 # Takes a message, or an iterator of them where the client streams; a coroutine of its reply, or an iterator of replies
 # where the server streams.
 Method = Callable[[Any], Any]
@@ -116,77 +117,18 @@ async def _each(kind: Any, bodies: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         yield _decoded(kind, body)
 
 
-class Counting(Protocol):
-    """Counts the bytes of a call that was let in."""
-
-    def count(self, size: int) -> None: ...
-
-    def leave(self) -> None: ...
-
-
-Enter = Callable[[str, Context], Awaitable[Counting | None]]
-
-
-class Border(grpc.aio.ServerInterceptor):
-    """Asks for every call of every method that is served here, before its message is read, whether it is let in: by
-    `enter`, which ends the call if it is not."""
-
-    def __init__(self, enter: Enter) -> None:
-        self._enter = enter
-
-    async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
-        handler = await continuation(details)
-        if handler is None:
-            return None  # there is no such method
-        # What takes one message or a stream of them has its own name in each of four kinds of handlers.
-        inner = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-        wrap = self._stream if handler.response_streaming else self._one
-        made = _MADE[handler.request_streaming, handler.response_streaming]
-        return made(wrap(details.method, inner), handler.request_deserializer, handler.response_serializer)
-
-    def _one(self, route: str, inner: Any) -> Any:
-        async def answer(body: Any, context: Context) -> Any:
-            place = await self._enter(route, context)
-            if place is None:
-                return await inner(body, context)
-            try:
-                _count(place, body)
-                reply = await inner(body, context)
-                _count(place, reply)
-                return reply
-            finally:
-                place.leave()
-
-        return answer
-
-    def _stream(self, route: str, inner: Any) -> Any:
-        async def stream(body: Any, context: Context) -> AsyncIterator[Any]:
-            place = await self._enter(route, context)
-            try:
-                async for reply in inner(body, context):
-                    if place is not None:
-                        _count(place, reply)
-                    yield reply
-            finally:
-                if place is not None:
-                    place.leave()
-
-        return stream
-
-
-def _count(place: Counting, message: Any) -> None:
-    if isinstance(message, bytes):
-        place.count(len(message))
-
-
 class GrpcLimits(NamedTuple):
-    """Of all clients together, and how long each may take to begin and to end."""
+    """Of all clients together and of one address, and how long each may take to begin, for a message, without a call,
+    and to end."""
 
     message_bytes: int
     calls: int
     connections: int
     handshake_seconds: float
     drain_seconds: float
+    calls_of_one: int = 2_000
+    message_seconds: float = 60.0
+    idle_seconds: float = 75.0
 
 
 class GrpcServer:
@@ -198,20 +140,21 @@ class GrpcServer:
 
     def __init__(self, sockets: Sequence[socket.socket], limits: GrpcLimits, tls: Tls) -> None:
         self._sockets, self._limits, self._tls = sockets, limits, tls
-        self._options = [
-            ("grpc.so_reuseport", 0),  # on by default: two brokers would share one port, and neither would know
-            ("grpc.max_receive_message_length", limits.message_bytes),
-            ("grpc.max_allowed_incoming_connections", limits.connections),
-            ("grpc.server_handshake_timeout_ms", int(limits.handshake_seconds * 1000)),
-        ]
+        self._options = _options(limits, tls)
         self._server: grpc.aio.Server | None = None
         self._services: Sequence[GrpcService] = ()
 
-    async def start(self, services: Sequence[GrpcService], enter: Enter | None = None) -> None:
-        """Every call is first let in by `enter`. Raises OSError if another program began to listen on a port since it
-        was reserved."""
+    async def start(
+        self,
+        services: Sequence[GrpcService],
+        enter: Enter | None = None,
+        refused: Callable[[str, str], None] = lambda _route, _code: None,
+    ) -> None:
+        """Every call is first let in by `enter`; `refused` is told of what does not get to a service. Raises OSError if
+        another program began to listen on a port since it was reserved."""
         self._services = services
-        border = [] if enter is None else [Border(enter)]
+        limits = BorderLimits(self._limits.calls_of_one, self._limits.message_seconds)
+        border = [] if enter is None else [Border(enter, refused, limits)]
         self._server = grpc.aio.server(
             interceptors=border, options=self._options, maximum_concurrent_rpcs=self._limits.calls
         )
@@ -228,6 +171,27 @@ class GrpcServer:
             await self._server.stop(self._limits.drain_seconds)
         for service in self._services:
             await service.close()
+
+
+def _options(limits: GrpcLimits, tls: Tls) -> list[tuple[str, int]]:
+    options = [
+        ("grpc.so_reuseport", 0),  # on by default: two brokers would share one port, and neither would know
+        ("grpc.max_receive_message_length", limits.message_bytes),
+        ("grpc.max_allowed_incoming_connections", limits.connections),
+        ("grpc.max_concurrent_streams", limits.calls_of_one),
+        ("grpc.server_handshake_timeout_ms", int(limits.handshake_seconds * 1000)),
+        ("grpc.max_connection_idle_ms", int(limits.idle_seconds * 1000)),
+        # Whoever has calls under way and does not answer to this is gone.
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS),
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_ANSWER_MS),  # or it is a minute, whatever the line above says
+    ]
+    if tls.now.client_ca is not None:
+        options += [
+            ("grpc.max_connection_age_ms", CERTIFIED_AGE_MS),
+            ("grpc.max_connection_age_grace_ms", CERTIFIED_GRACE_MS),
+        ]
+    return options
 
 
 def _listen(server: grpc.aio.Server, reserved: socket.socket, tls: Tls) -> None:
@@ -260,25 +224,6 @@ def _credentials(tls: Tls) -> grpc.ServerCredentials:
 
 def _certificates(loaded: LoadedTls) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.chain)], loaded.client_ca)
-
-
-_PEER_NAMES = {"x509_common_name": "CN=", "peer_dns": "DNS:", "peer_uri": "URI:", "peer_email": "EMAIL:"}
-
-
-def grpc_evidence(context: Context) -> Evidence:
-    """What a call shows of who makes it."""
-    said = dict(context.invocation_metadata() or ()).get("authorization", "")
-    shown = context.auth_context() or {}
-    names = [
-        kind + value.decode("utf-8", "replace") for key, kind in _PEER_NAMES.items() for value in shown.get(key, ())
-    ]
-    return Evidence(said if isinstance(said, str) else "", address_of(context), readable(names))
-
-
-def address_of(context: Context) -> str:
-    """Where a call comes from: gRPC says ipv4:10.0.0.1:5000, or ipv6:%5B::1%5D:5000."""
-    kind, _, place = unquote(context.peer() or "").partition(":")
-    return place.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
 
 
 def _pool_of(services: Sequence[GrpcService]) -> DescriptorPool:

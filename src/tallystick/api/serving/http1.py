@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from http import HTTPStatus
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import unquote
 
@@ -19,10 +18,11 @@ import httptools
 
 from tallystick.api.serving.asgi import CallerGone, Receive, Scope, Send
 from tallystick.api.serving.crowd import ConnectionPlace, Crowd
-from tallystick.api.serving.peer_names import peer_names
+from tallystick.api.serving.http_exchange import HttpExchange
+from tallystick.api.serving.peer_names import PeerCertificate, has_passed, peer_certificate
 from tallystick.api.serving.problems import last_words
 from tallystick.api.serving.unread_answers import UnreadAnswers
-from tallystick.core.errors import InvalidRequest, TallystickError, TooLarge
+from tallystick.core.errors import InvalidRequest, TallystickError, TooLarge, Unauthenticated
 
 log = logging.getLogger("tallystick.api")
 
@@ -30,11 +30,10 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 256
 MIN_BODY_RATE = 1024  # bytes a second, once a body has taken longer than its time: a drip does not hold a place
 MAX_UNREAD_BYTES = 64 * 1024  # of a body that the application has not asked for: the client has to wait then
+SLICE_BYTES = 2_048  # understood at once where heads may be: so few requests wait in line, whatever is sent ahead
 _VERSIONS = ("1.1", "1.0")
 _FRAMING = (b"content-length", b"transfer-encoding")
-_TO_LOOK_AT = frozenset((b"expect", b"content-encoding"))
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_TO_LOOK_AT = frozenset((b"content-length", b"expect", b"content-encoding"))
 _LOOK_SECONDS = 5.0  # between two looks at a connection
 _unread = UnreadAnswers()
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
@@ -57,120 +56,6 @@ class Connected(Protocol):
 
     connections: set[Any]
     tasks: set[asyncio.Task[Any]]
-
-
-class HttpExchange:
-    """One request and its answer; `receive` and `send` are what ASGI calls so."""
-
-    def __init__(self, connection: Http1Connection, scope: Scope, keep_alive: bool, continues: bool) -> None:
-        self._connection, self.scope = connection, scope
-        self.keep_alive = keep_alive
-        self._continues = continues  # the client waits for a word before it sends the body
-        self._pieces: list[bytes] = []
-        self.unread = 0
-        self._complete = False  # the whole request is here
-        self._told = False  # and the application has it
-        self._waiting: asyncio.Future[None] | None = None
-        self._head = b""
-        self._chunked = False
-        self.begun = self.over = self.gone = False
-
-    # --- the request -----------------------------------------------------------------------------------------------
-
-    def add(self, piece: bytes) -> None:
-        if self.over:
-            return  # it was answered without the rest
-        self._pieces.append(piece)
-        self.unread += len(piece)
-        self._wake()
-
-    def end(self) -> None:
-        self._complete = True
-        self._wake()
-
-    def lose(self) -> None:
-        """The client is gone."""
-        self.gone = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-
-    async def receive(self) -> Scope:
-        if self._continues and not self.begun and not self.gone:
-            self._continues = False
-            self._connection.write(_CONTINUE)
-        while not (self.gone or self.over or self._pieces or (self._complete and not self._told)):
-            self._connection.read_on()
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
-        if self.gone or self.over:
-            return {"type": "http.disconnect"}
-        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        self.unread = 0
-        self._told = self._complete
-        return {"type": "http.request", "body": body, "more_body": not self._complete}
-
-    # --- the answer ------------------------------------------------------------------------------------------------
-
-    async def send(self, event: Scope) -> None:
-        if event["type"] == "http.response.start":
-            self._head = self._encoded(event["status"], event.get("headers", ()))
-            return
-        if self._connection.full is not None:
-            await self._connection.full
-        more = event.get("more_body", False)
-        if self.gone and more:
-            raise CallerGone  # or it would be made to its end for nobody
-        if self.gone or self.over:
-            return
-        if "buffers" in event:
-            self._connection.write_all(self._framed_buffers(event["buffers"]))
-        else:
-            # The head goes with the first piece of the body: one write.
-            self._connection.write(self._head + self._framed(event.get("body", b""), more))
-        self._head, self.begun = b"", True
-        if not more:
-            self.over = True
-            self._wake()
-            self._connection.answered(self)
-
-    def _encoded(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        measured = False
-        for name, value in headers:
-            if b"\n" in value or b"\r" in value:
-                raise ValueError(f"the header {name!r} would be more than one")
-            measured = measured or name == b"content-length"
-            lines.append(b"%b: %b\r\n" % (name, value))
-        if not measured and self.scope["method"] != "HEAD" and status not in (204, 304):
-            self._chunked = True
-            lines.append(b"transfer-encoding: chunked\r\n")
-        # Whoever was not told to go on may send the body all the same, or the next request: nobody can tell.
-        self.keep_alive = self.keep_alive and not self._continues
-        if not self.keep_alive:
-            lines.append(b"connection: close\r\n")
-        lines.append(b"\r\n")
-        return b"".join(lines)
-
-    def _framed_buffers(self, buffers: list[memoryview]) -> list[bytes | memoryview]:
-        """What an application without a length has in pieces, of which there are more."""
-        size = sum(buffer.nbytes for buffer in buffers)
-        if not size or self.scope["method"] == "HEAD":
-            return [self._head]
-        if not self._chunked:
-            return [self._head, *buffers]
-        return [self._head + b"%x\r\n" % size, *buffers, b"\r\n"]
-
-    def _framed(self, body: bytes, more: bool) -> bytes:
-        if self.scope["method"] == "HEAD":
-            return b""
-        if not self._chunked:
-            return body
-        piece = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-        return piece if more else piece + b"0\r\n\r\n"
 
 
 class Http1Connection(asyncio.Protocol):
@@ -197,6 +82,8 @@ class Http1Connection(asyncio.Protocol):
         self._head_bytes = 0  # of the request line and all headers, and of trailers
         self._loose_bytes = 0  # received since the last thing that has an announced length
         self._body_bytes = 0  # of a request that did not come in one piece
+        self._body_left = 0  # of a body whose length was said
+        self._ahead = b""  # received, and not looked at yet
         self._body_at = self._paused_at = self._closing_at = 0.0
         self._closing_bytes = -1  # that wait to be read before the end
         self._replaying = False
@@ -206,7 +93,7 @@ class Http1Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # of uvloop it is one in all but its class
         self._client = (transport.get_extra_info("peername") or ("", 0))[:2]
-        self._names = peer_names(transport.get_extra_info)
+        self._certificate = peer_certificate(transport.get_extra_info)
         self._scheme = "http" if transport.get_extra_info("ssl_object") is None else "https"
         self._connections.add(self)
         self._heard_at = self._idle_at = self._head_at = self._loop.time()
@@ -242,7 +129,7 @@ class Http1Connection(asyncio.Protocol):
         if self._head_at and not self._line:
             return "head", self._head_at + self._patience.head
         if self._parsed is not None:
-            return "body", now + _LOOK_SECONDS if self._paused else self._body_due()
+            return "body", now + _LOOK_SECONDS if self._paused else self._body_due(self._parsed)
         idle = not self._line and self.full is None
         return "request", self._idle_at + self._patience.idle if idle else now + _LOOK_SECONDS
 
@@ -253,7 +140,9 @@ class Http1Connection(asyncio.Protocol):
             self._closing_at, self._closing_bytes = now, unread
         return self._closing_at + self._patience.body
 
-    def _body_due(self) -> float:
+    def _body_due(self, exchange: HttpExchange) -> float:
+        if exchange.over:  # nobody wants the rest of it, however fast it comes
+            return self._idle_at + self._patience.body
         fast_enough = max(self._patience.body, self._body_bytes / MIN_BODY_RATE)
         return min(self._heard_at + self._patience.body, self._body_at + fast_enough)
 
@@ -273,20 +162,23 @@ class Http1Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
-        self._loose_bytes += len(data)
-        try:
-            self._feed(data)
-        except httptools.HttpParserError as error:
-            known = error.__context__
-            self._refuse(known if isinstance(known, TallystickError) else InvalidRequest("this is no HTTP request"))
-            return
-        if self._loose_bytes > MAX_HEAD_BYTES:
-            self._refuse(_endless())
-            return
+        if self._ahead:
+            self._ahead += data  # TLS may bring what it had before it was told to wait
+        elif not self._broken:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        taken = 0
+        while taken < len(data) and len(self._line) <= 1:
+            piece = memoryview(data)[taken : taken + max(SLICE_BYTES, self._body_left)]
+            if not self._understand(piece):
+                return
+            taken += len(piece)
+        self._ahead = data[taken:]
         if self._parsed is not None:
             if not self._body_bytes:
                 self._body_at = self._heard_at
-            self._body_bytes += len(data)
+            self._body_bytes += taken
         if self._line and not self._started:
             self._start()
         # Whoever sends ahead, or more than is being read, has to wait.
@@ -294,7 +186,21 @@ class Http1Connection(asyncio.Protocol):
             self._paused, self._paused_at = True, self._heard_at
             self._transport.pause_reading()
 
-    def _feed(self, data: bytes) -> None:
+    def _understand(self, data: memoryview) -> bool:
+        """False if it is no request: the connection ends."""
+        self._loose_bytes += len(data)
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            known = error.__context__
+            self._refuse(known if isinstance(known, TallystickError) else InvalidRequest("this is no HTTP request"))
+            return False
+        if self._loose_bytes > MAX_HEAD_BYTES:
+            self._refuse(_endless())
+            return False
+        return True
+
+    def _feed(self, data: memoryview) -> None:
         while True:
             try:
                 self._parser.feed_data(data)
@@ -324,11 +230,14 @@ class Http1Connection(asyncio.Protocol):
         now, self._paused = self._loop.time(), False
         self._body_at += now - self._paused_at  # the client could not send
         self._heard_at = now
-        self._transport.resume_reading()
+        if self._ahead:
+            self._take(self._ahead)
+        if not self._paused:
+            self._transport.resume_reading()
 
     def _refuse(self, why: TallystickError) -> None:
         """What follows on this connection cannot be trusted. What was understood before is answered first."""
-        log.warning("a connection is ended: %s", why.detail)
+        self._place.tell(f"is ended: {why.detail}", why.code)
         broken, self._parsed = self._parsed, None
         self._paused = self._ending = self._broken = True
         self._transport.pause_reading()
@@ -350,7 +259,7 @@ class Http1Connection(asyncio.Protocol):
         if self._replaying:
             return
         self._head_at = self._heard_at
-        self._head_bytes = self._hosts = 0
+        self._head_bytes = self._hosts = self._length = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._continues = False
@@ -373,7 +282,9 @@ class Http1Connection(asyncio.Protocol):
         self._headers.append((name, value))
 
     def _look_at(self, name: bytes, value: bytes) -> None:
-        if name == b"expect" and value.lower() == b"100-continue":
+        if name == b"content-length":
+            self._length = int(value) if value.isdigit() else 0
+        elif name == b"expect" and value.lower() == b"100-continue":
             self._continues = True
         elif name == b"content-encoding" and value.lower() != b"identity":
             raise InvalidRequest(f"Content-Encoding: {value[:40]!r} is not decoded here; send the body as it is")
@@ -387,12 +298,15 @@ class Http1Connection(asyncio.Protocol):
         if self._replaying:
             return
         self._loose_bytes = self._body_bytes = 0
+        self._body_left = self._length
         self._head_at = 0.0
         url = httptools.parse_url(self._url)
         raw_path: bytes = url.path or b"/"  # which the address of a whole server leaves out
         path, version = raw_path.decode("ascii"), self._parser.get_http_version()
         if self._hosts != 1 or len(self._headers) > MAX_HEADERS or version not in _VERSIONS:
             self._check_head(version)
+        if has_passed(self._certificate.expires_at):
+            self._forget_certificate()
         scope: Scope = {
             "type": "http",
             "asgi": _ASGI,
@@ -400,7 +314,7 @@ class Http1Connection(asyncio.Protocol):
             "method": self._parser.get_method().decode("ascii"),
             "scheme": self._scheme,
             "client": self._client,
-            "tls_names": self._names,
+            "tls_names": self._certificate.names,
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": url.query or b"",
@@ -420,8 +334,15 @@ class Http1Connection(asyncio.Protocol):
         if len(self._headers) > MAX_HEADERS:
             raise TooLarge(f"the request has more than {MAX_HEADERS} headers, the limit of this broker")
 
+    def _forget_certificate(self) -> None:
+        """The request is one without a certificate, and the last of its connection: the next one shows a new one."""
+        if self._certificate.required:
+            raise Unauthenticated("the certificate that this connection was made with has expired")
+        self._certificate, self._ending = PeerCertificate(), True
+
     def on_body(self, piece: bytes) -> None:
         self._loose_bytes = 0
+        self._body_left -= len(piece)
         if self._parsed is not None:
             self._parsed.add(piece)
 
