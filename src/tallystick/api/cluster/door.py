@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
+from msgspec import structs
 from prometheus_client.registry import Collector
 
 from tallystick.api.cluster.access import ClusterAccess
@@ -21,7 +22,7 @@ from tallystick.broker.config import Config
 from tallystick.broker.door import WEIGHT, BrokerDoor
 from tallystick.core.access import Evidence
 from tallystick.core.calls import CallsView
-from tallystick.core.errors import Draining, TallystickError
+from tallystick.core.errors import BrokerUnavailable, Draining, Moved, TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import ClientOp, Commit, OpResult, Outcome, Prepare, PrepareColumns, Rollback
@@ -38,6 +39,8 @@ from tallystick.core.wire import (
     TransactionView,
 )
 
+T = TypeVar("T")
+POLL_AGAIN_SECONDS = 0.05
 LOOK_AGAIN_MS = 500  # for messages that become visible without anything being appended
 
 
@@ -166,8 +169,25 @@ class ClusterDoor(ClusterAccess):
 
     async def _until_appended(self, names: Sequence[str] | None, positions: list[int], wait_ms: int) -> None:
         """Until one of the stores has more in these topics than it had."""
-        asked = zip(self._owners.stores(), positions, strict=True)
-        await self._unless_leaving(_first(self._ask(store, BrokerDoor.ends, names, at, wait_ms) for store, at in asked))
+
+        def appended(store: str, at: int) -> Awaitable[Any]:
+            return self._through_moves(wait_ms, lambda left: self._ask(store, BrokerDoor.ends, names, at, left))
+
+        stores = self._owners.stores()
+        await self._unless_leaving(_first(map(appended, stores, positions)))
+
+    async def _through_moves(self, wait_ms: int, poll: Callable[[int], Awaitable[T]]) -> T:
+        """What one of several polls brings within this time, whoever owns its store by then. Given up when the owner
+        goes, it would leave its caller waiting for the others alone."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        while True:
+            try:
+                return await poll(max(0, int((deadline - loop.time()) * 1000)))
+            except (Moved, BrokerUnavailable):
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(POLL_AGAIN_SECONDS)
 
     async def receive(self, group: str, request: ReceiveRequest) -> list[Delivery]:
         """From one store after another, each time from another one first; receipts name their store."""
@@ -198,7 +218,13 @@ class ClusterDoor(ClusterAccess):
         return []
 
     async def poll_checks(self, poll: CheckPoll) -> list[CheckRequest]:
-        polls = (self._ask(store, BrokerDoor.poll_checks, poll) for store in self._owners.stores())
+        def polled(store: str) -> Awaitable[list[CheckRequest]]:
+            def rest(left: int) -> Awaitable[list[CheckRequest]]:
+                return self._ask(store, BrokerDoor.poll_checks, structs.replace(poll, wait_ms=left))
+
+            return self._through_moves(poll.wait_ms, rest)
+
+        polls = map(polled, self._owners.stores())
         told: list[list[CheckRequest]] = await self._unless_leaving(_first(polls, until=bool))
         return [check for checks in told for check in checks]
 
