@@ -115,8 +115,13 @@ class ClusterDoor(ClusterAccess):
         return await self._of_gid(BrokerDoor.hurry, gid)
 
     async def hurry_all(self, after_ms: int, limit: int) -> tuple[int, bool]:
-        done = await self._each(BrokerDoor.hurry_all, after_ms, limit)
-        return sum(count for count, _ in done), any(more for _, more in done)
+        """One store after the other: each is asked for what is left of the limit."""
+        done, more = 0, False
+        for store in self._owners.stores():
+            if not more or done < limit:
+                count, others = await self._ask(store, BrokerDoor.hurry_all, after_ms, limit - done)
+                done, more = done + count, more or others
+        return done, more
 
     async def resume_calls(self, gid: str) -> None:
         await self._of_gid(BrokerDoor.resume_calls, gid)
