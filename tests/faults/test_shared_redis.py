@@ -1,4 +1,4 @@
-"""A store on a Redis that dies, is cut off or has a torn log, and owners that do not know of each other."""
+"""A store on a Redis that dies, is cut off or has a torn log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 
 import pytest
 from shared_stream import NOW, Stream, stored
@@ -14,13 +14,12 @@ from shared_stream import NOW, Stream, stored
 from cutting_proxy import Cut, cutting_proxy
 from servers import RedisServer as Redis
 from servers import redis_server
-from shared_stores import new_number, opener
+from shared_stores import opener
 from tallystick.core.errors import StorageFailed
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Prepare
-from tallystick.store.kv.engine import AREAS, Changes, Superseded
+from tallystick.store.kv.engine import AREAS, Changes
 from tallystick.store.protocol import StoreSettings
-from tallystick.store.shared.engine import SharedEngine
 from tallystick.store.shared.opening import open_shared
 from tallystick.store.shared.redis import RedisServer
 
@@ -140,61 +139,3 @@ def test_connections_cut_before_and_after_the_script_cost_nothing(redis: Redis, 
             stream.check(store)
             assert set(stored(store)) == stream.asked
         assert proxy.cut > rounds // 3
-
-
-# --- other owners ----------------------------------------------------------------------------------------------------
-
-
-def test_an_owner_that_was_superseded_leaves_no_trace(redis: Redis) -> None:
-    open_it = opener(redis.url, number := new_number())
-    with (
-        closing(open_it(StoreSettings())) as first,
-        closing(open_it(StoreSettings())) as second,
-        closing(redis.connect()) as client,
-    ):
-        Stream(second).unit("u")
-
-        def everything() -> dict[bytes, bytes]:
-            return {key: client.dump(key) for key in client.scan_iter(f"{{ts:{number}}}:*")}
-
-        before = everything()
-        assert before
-        with pytest.raises(StorageFailed, match="another owner"):
-            first.write([Prepare("late", "shop", [OutgoingMessage("orders", b"late")])], NOW)
-        assert everything() == before
-
-
-@pytest.mark.full
-def test_of_two_who_believe_to_own_a_store_one_writes_at_a_time(redis: Redis) -> None:
-    """A thousand rounds, in which each writes, whoever owns the store, or claims it first. A unit counts one further
-    than what its owner has read: one of the other in between would not be counted."""
-    number = new_number()
-
-    def believe(me: int) -> list[bytes]:
-        told: list[bytes] = []
-        chance = random.Random(me)
-        with closing(RedisServer(redis.url, number)) as server:
-            engine = None
-            for turn in range(500):
-                with suppress(Superseded):
-                    if engine is None or chance.random() < 0.2:
-                        engine = SharedEngine(server, server.claim(f"broker-{me}").epoch)
-                    name = b"%d %d" % (me, turn)
-                    engine.write(_counting(engine, name))
-                    told.append(name)
-        return told
-
-    with ThreadPoolExecutor(2) as both:
-        told = [name for names in both.map(believe, range(2)) for name in names]
-    with closing(RedisServer(redis.url, number)) as server:
-        engine = SharedEngine(server, server.claim("broker-3").epoch)
-        assert sorted(told) == [key for key, _ in engine.scan("tx", b"", b"~")]
-        assert engine.get("index", b"count") == b"%d" % len(told)
-    assert told
-
-
-def _counting(engine: SharedEngine, name: bytes) -> Changes:
-    changes = Changes()
-    changes.keys["tx"][name] = b""
-    changes.keys["index"][b"count"] = b"%d" % (int(engine.get("index", b"count") or 0) + 1)
-    return changes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +17,9 @@ from servers import Server, mariadb_server, postgres_server
 from shared_stores import FIXTURES, SHARED, SHARED_FULL, new_number, opener, url_of
 from tallystick.core.errors import StorageFailed
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.ops import Commit, Prepare, Send
-from tallystick.store.kv.engine import Changes, EngineFailed, Superseded
+from tallystick.core.ops import Send
 from tallystick.store.protocol import StoreSettings
-from tallystick.store.shared.engine import SharedEngine
-from tallystick.store.shared.opening import open_shared, server_at
+from tallystick.store.shared.opening import open_shared
 
 pytestmark = pytest.mark.fault
 
@@ -134,34 +131,6 @@ def _kill_and_start(server: Server, after: float) -> None:
 # --- other owners ----------------------------------------------------------------------------------------------------
 
 
-def test_an_owner_that_slept_through_a_takeover_in_the_middle_of_a_unit_stores_nothing(
-    server: Server, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, number = url_of(server, database), new_number()
-    first = opener(url, number)(StoreSettings())
-    first.write([Prepare("t", "shop", [OutgoingMessage("orders", b"x")])], NOW)
-    second = None
-    apply = first.server.apply
-
-    def apply_after_a_takeover(epoch: int, unit: int, changes: Changes) -> bool:
-        nonlocal second
-        second = second or opener(url, number)(StoreSettings())
-        return apply(epoch, unit, changes)
-
-    monkeypatch.setattr(first.server, "apply", apply_after_a_takeover)
-    with pytest.raises(StorageFailed, match="another owner") as refused:
-        first.write([Commit("t"), Send([OutgoingMessage("orders", b"y")], "y")], NOW)
-    assert isinstance(refused.value.__cause__, Superseded)
-    assert first.recover() is None
-    assert second is not None
-    assert stored(second) == []
-    assert second.transaction("y") is None
-    assert second.write([Commit("t")], NOW).results == [None]
-    assert stored(second) == ["t"]
-    first.close()
-    second.close()
-
-
 def test_a_unit_that_waits_on_the_server_while_the_store_is_claimed_stores_nothing(
     server: Server, database: str
 ) -> None:
@@ -179,45 +148,3 @@ def test_a_unit_that_waits_on_the_server_while_the_store_is_claimed_stores_nothi
     again = opener(url, number)(StoreSettings())
     assert again.transaction("g") is None
     again.close()
-
-
-@pytest.mark.full
-def test_two_owners_that_both_believe(server: Server, database: str) -> None:
-    """A thousand rounds: both write at the same time, and one of them may claim the store at the same time. What was
-    told as written is there, what was refused is not, and each unit is that of the fence's owner."""
-    url, number = url_of(server, database), new_number()
-    opener(url, number)(StoreSettings()).close()
-    servers = [server_at(url, number) for _ in range(2)]
-    engines = [SharedEngine(server, server.claim(str(who)).epoch) for who, server in enumerate(servers)]
-    chance = random.Random(13)
-    told: list[bytes] = []
-    refused: list[bytes] = []
-    both = threading.Barrier(2)
-
-    def write(who: int, turn: int, claims: bool) -> None:
-        both.wait()
-        try:
-            if claims:
-                engines[who] = SharedEngine(servers[who], servers[who].claim(str(who)).epoch)
-            changes = Changes()
-            changes.keys["index"] = {f"{turn:04d}-{who}".encode(): str(who).encode(), b"last": f"{turn}-{who}".encode()}
-            engines[who].write(changes)
-            told.append(f"{turn:04d}-{who}".encode())
-        except (Superseded, EngineFailed):
-            refused.append(f"{turn:04d}-{who}".encode())
-
-    with ThreadPoolExecutor(2) as threads:
-        for turn in range(1_000):
-            claims = chance.choice([None, 0, 1])
-            for done in [threads.submit(write, who, turn, claims == who) for who in range(2)]:
-                done.result()
-    fence = servers[0].fence()
-    assert fence is not None
-    owner = engines[int(fence.owner)]
-    there = {key for key, _ in owner.scan("index", b"0", b"2")}
-    assert there == set(told)
-    assert not there & set(refused)
-    assert len(told) + len(refused) == 2_000
-    assert len(told) >= 900
-    for server in servers:
-        server.close()

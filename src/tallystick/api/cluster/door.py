@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from prometheus_client.registry import Collector
@@ -23,7 +23,7 @@ from tallystick.broker.config import Config
 from tallystick.broker.door import WEIGHT, BrokerDoor
 from tallystick.core.access import Evidence
 from tallystick.core.calls import CallsView
-from tallystick.core.errors import Draining, NotFound, TallystickError
+from tallystick.core.errors import BrokerUnavailable, Draining, Moved, NotFound, TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import ClientOp, Commit, CommitOffsets, OpResult, Outcome, Prepare, PrepareColumns, Rollback
@@ -40,6 +40,8 @@ from tallystick.core.wire import (
     TransactionView,
 )
 
+T = TypeVar("T")
+POLL_AGAIN_SECONDS = 0.05
 LOOK_AGAIN_MS = 500  # for messages that become visible without anything being appended
 
 
@@ -133,8 +135,13 @@ class ClusterDoor(ClusterAccess):
         return await self._of_gid(BrokerDoor.hurry, gid)
 
     async def hurry_all(self, after_ms: int, limit: int) -> tuple[int, bool]:
-        done = await self._each(BrokerDoor.hurry_all, after_ms, limit)
-        return sum(count for count, _ in done), any(more for _, more in done)
+        """One store after the other: each is asked for what is left of the limit."""
+        done, more = 0, False
+        for store in self._owners.stores():
+            if not more or done < limit:
+                count, others = await self._ask(store, BrokerDoor.hurry_all, after_ms, limit - done)
+                done, more = done + count, more or others
+        return done, more
 
     async def resume_calls(self, gid: str) -> None:
         await self._of_gid(BrokerDoor.resume_calls, gid)
@@ -207,8 +214,24 @@ class ClusterDoor(ClusterAccess):
 
     async def _until_appended(self, names: Sequence[str] | None, positions: dict[str, int], wait_ms: int) -> None:
         """Until one of these stores has more in these topics than it had."""
-        asked = (self._ask(store, BrokerDoor.ends, names, at, wait_ms) for store, at in positions.items())
-        await self._unless_leaving(_first(asked))
+
+        def appended(store: str, at: int) -> Awaitable[Any]:
+            return self._through_moves(wait_ms, lambda left: self._ask(store, BrokerDoor.ends, names, at, left))
+
+        await self._unless_leaving(_first(appended(store, at) for store, at in positions.items()))
+
+    async def _through_moves(self, wait_ms: int, poll: Callable[[int], Awaitable[T]]) -> T:
+        """What one of several polls brings within this time, whoever owns its store by then. Given up when the owner
+        goes, it would leave its caller waiting for the others alone."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        while True:
+            try:
+                return await poll(max(0, int((deadline - loop.time()) * 1000)))
+            except (Moved, BrokerUnavailable):
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(POLL_AGAIN_SECONDS)
 
     async def receive(self, group: str, request: ReceiveRequest) -> list[Delivery]:
         """From one store after another, each time from another one first; receipts name their store. What lies in a
@@ -264,7 +287,13 @@ class ClusterDoor(ClusterAccess):
         return found
 
     async def poll_checks(self, poll: CheckPoll) -> list[CheckRequest]:
-        polls = (self._ask(store, BrokerDoor.poll_checks, poll) for store in self._owners.stores())
+        def polled(store: str) -> Awaitable[list[CheckRequest]]:
+            def rest(left: int) -> Awaitable[list[CheckRequest]]:
+                return self._ask(store, BrokerDoor.poll_checks, msgspec.structs.replace(poll, wait_ms=left))
+
+            return self._through_moves(poll.wait_ms, rest)
+
+        polls = map(polled, self._owners.stores())
         seconds = poll.wait_ms / 1000 + SOON_SECONDS
         told: list[list[CheckRequest]] = await self._unless_leaving(_first(polls, until=bool, seconds=seconds))
         return [check for checks in told for check in checks]
