@@ -116,4 +116,4 @@ def test_a_cluster_that_is_there_is_left_alone(left: Left, url: str, tmp_path: P
 
 def owners(link: Link) -> list[Any]:
     """Of the stores, with their epochs."""
-    return list(link.get("cluster")["stores"])
+    return [(one["id"], one["epoch"], one["owner"]) for one in link.get("cluster")["stores"]]
