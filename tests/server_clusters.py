@@ -1,7 +1,5 @@
-"""Several real servers that hold the same data: a Galera cluster of MariaDB nodes, a Redis Cluster with replicas.
-
-PostgreSQL with a standby is in `servers.py`: `postgres_standby`.
-"""
+"""Several real servers that hold the same data: PostgreSQL with a standby, a Galera cluster of MariaDB nodes, a Redis
+Cluster with replicas."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymysql
 from redis import Redis
@@ -17,11 +15,41 @@ from redis.exceptions import ResponseError
 
 import servers
 from eventually import eventually
-from servers import DATABASE, RedisServer, Server, redis_server
+from servers import DATABASE, RedisServer, Server, postgres_server, postgres_standby, redis_server
+from shared_stores import url_of
 from tallystick.local import free_port
 
 _GALERA_LIBRARIES = ("/usr/lib/galera/libgalera_smm.so", "/usr/lib/libgalera_smm.so")
 SLOTS = 16_384
+
+
+# --- PostgreSQL ------------------------------------------------------------------------------------------------------
+
+
+class PostgresPair(NamedTuple):
+    """A PostgreSQL server and a standby, without which it commits nothing."""
+
+    primary: Server
+    standby: Server
+
+    @property
+    def url(self) -> str:
+        """Of a store, with the places of both."""
+        second = f"{self.standby.host}:{self.standby.port}"
+        return url_of(self.primary, DATABASE).replace("/" + DATABASE, f",{second}/{DATABASE}")
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        self.standby.execute("select pg_promote()", "postgres")
+
+
+@contextlib.contextmanager
+def postgres_pair() -> Iterator[PostgresPair]:
+    with postgres_server() as primary, postgres_standby(primary) as standby:
+        primary.execute("alter system set synchronous_standby_names = '*'", "postgres")
+        primary.execute("select pg_reload_conf()", "postgres")
+        eventually(lambda: primary.execute("select 1 from pg_stat_replication where sync_state = 'sync'", "postgres"))
+        yield PostgresPair(primary, standby)
 
 
 # --- Galera ----------------------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ import pytest
 from shared_stream import NOW, Stream, stored
 
 from eventually import eventually
-from server_clusters import RedisCluster, galera_cluster, redis_cluster
-from servers import DATABASE, RedisServer, Server, postgres_server, postgres_standby
+from server_clusters import PostgresPair, RedisCluster, galera_cluster, postgres_pair, redis_cluster
+from servers import DATABASE, RedisServer, Server
 from shared_stores import url_of
 from tallystick.core.errors import StorageFailed
 from tallystick.core.message import OutgoingMessage
@@ -126,41 +126,26 @@ def refused(store: SharedStore) -> None:
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Server, Server]]:
-    """A PostgreSQL server and a standby, without which it commits nothing."""
-    with postgres_server() as primary, postgres_standby(primary) as standby:
-        primary.execute("alter system set synchronous_standby_names = '*'", "postgres")
-        primary.execute("select pg_reload_conf()", "postgres")
-        eventually(lambda: primary.execute("select 1 from pg_stat_replication where sync_state = 'sync'", "postgres"))
-        yield primary, standby
-
-
-def _both(first: Server, second: Server) -> str:
-    return url_of(first, DATABASE).replace("/" + DATABASE, f",{second.host}:{second.port}/{DATABASE}")
+def pair() -> Iterator[PostgresPair]:
+    with postgres_pair() as made:
+        yield made
 
 
 @pytest.mark.postgresql
-def test_a_synchronous_standby_of_postgresql_has_all_that_was_told(pair: tuple[Server, Server]) -> None:
-    primary, standby = pair
-
-    def failing() -> None:
-        primary.kill()
-        standby.execute("select pg_promote()", "postgres")
-
-    with cluster_at(_both(primary, standby)) as cluster:
-        fail_over(cluster, failing)
+def test_a_synchronous_standby_of_postgresql_has_all_that_was_told(pair: PostgresPair) -> None:
+    with cluster_at(pair.url) as cluster:
+        fail_over(cluster, pair.fail_over)
 
 
 @pytest.mark.postgresql
 def test_nothing_is_told_before_the_standby_of_postgresql_has_it(
-    pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+    pair: PostgresPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgresql_session, "ANSWER_SECONDS", 1.0)
-    primary, standby = pair
-    with cluster_at(_both(primary, standby)) as cluster:
+    with cluster_at(pair.url) as cluster:
         store = cluster.claim("owner")
         Stream(store).unit("before")
-        ((receiver,),) = standby.execute("select pid from pg_stat_wal_receiver", "postgres")
+        ((receiver,),) = pair.standby.execute("select pid from pg_stat_wal_receiver", "postgres")
         with paused(receiver), pytest.raises(StorageFailed, match="no answer within 1 s"):
             store.write([Send([OutgoingMessage("orders", b"x")], "late")], NOW)
         eventually(lambda: store.recover() is not None, "it goes on when the standby is back")
