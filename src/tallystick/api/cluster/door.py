@@ -321,6 +321,7 @@ class ClusterDoor(ClusterAccess):
         if node.away:
             return node.trouble
         told = [door.not_ready() for store in self._owners.own() if (door := self._owners.door(store)) is not None]
+        told += [error.detail for error in self._owners.unopened().values()]
         return told[0] if told and all(told) else None
 
     def answered(self, route: str, status: int | str) -> None:
