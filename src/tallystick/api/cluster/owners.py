@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from tallystick.api.cluster.peers import PeerSeal, Vouched
+from tallystick.api.access.gate import source_of
+from tallystick.api.cluster.peers import PeerSeal, Vouched, told_source
 from tallystick.api.serving.asgi import Receive, Scope, Send
 from tallystick.api.serving.forwarding import FORWARDED, Forwarder, target_of
 from tallystick.api.store_api import StoreApi
@@ -203,10 +204,10 @@ class Owners:
             task.cancel()
 
     def _sealed(self, scope: Scope, path: bytes) -> bytes:
-        """Who is asking, as the owner is told; nothing where nobody is asked."""
-        if self.seal is None:
-            return b""
+        """Who is asking, as the owner is told; only from where, if nobody is asked."""
         caller: Caller | None = scope.get("caller")
+        if self.seal is None:
+            return told_source(source_of(scope) if caller is None else caller.source)
         if caller is None:
             raise Moved  # it was ours when the request came, and who sends it was to be found out there
         vouched = Vouched(caller.identity, caller.source, scope.get("of_peer", "route"))
