@@ -202,9 +202,10 @@ class Link:
             self._connection.request(method, self._address.path + path, body, headers | self._authorization())
             return self._connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
+            reached = self._connection.sock is not None
             self._connection.close()
             # Without the frames inside of `http.client`, whose variables have the token in them.
-            raise self._unavailable(error) from error.with_traceback(None)
+            raise self._unavailable(error, reached) from error.with_traceback(None)
 
     def _authorization(self) -> dict[str, str]:
         value = self._credentials.authorization(self._address)
@@ -237,8 +238,14 @@ class Link:
                 f"check {self._named}"
             ) from error
 
-    def _unavailable(self, error: Exception) -> BrokerUnavailable:
+    def _unavailable(self, error: Exception, reached: bool = True) -> BrokerUnavailable:
+        """`reached`: somebody is there, and has taken the connection."""
         trouble = failure_in_words(error)
+        if reached and isinstance(error, TimeoutError):
+            return BrokerUnavailable(
+                f"the broker at {self.url} has not answered within {self._timeout:g} s; it may have acted; its log, "
+                "and `tallystick doctor`, may say what it waits for"
+            )
         if trouble.startswith("TLS: "):
             return BrokerUnreachable(f"{self.url} cannot be reached ({trouble})")
         return BrokerUnavailable(

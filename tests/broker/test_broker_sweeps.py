@@ -122,7 +122,7 @@ async def sweeping(
     store: Store, clock: ManualClock | SystemClock, op: StoreOp, every: float
 ) -> AsyncIterator[asyncio.Task[None]]:
     writer = Writer(store, clock, SpaceGuard(None, 0), 10**6, lambda _: None, Histogram("seconds", "", registry=None))
-    task = asyncio.create_task(sweep(writer, clock, lambda: op, every))
+    task = asyncio.create_task(sweep(writer, clock, lambda: op, every, "a test"))
     try:
         yield task
         assert not task.done()

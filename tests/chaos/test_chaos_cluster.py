@@ -111,6 +111,8 @@ def test_a_cluster_that_is_there_is_left_alone(left: Left, url: str, tmp_path: P
         )
         assert (done.returncode, done.stdout) == (2, "")
         assert "there is a cluster already" in done.stderr
+        assert "kept in" not in done.stderr
+        assert not (tmp_path / "work").exists()
         assert owners(link) == before
 
 

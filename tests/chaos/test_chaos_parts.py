@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from eventually import eventually
+from tallystick.chaos.display import blows_text
 from tallystick.chaos.journal import JournalReader, JournalWriter, Note, Pause
 from tallystick.chaos.ledgers import (
     ConsumerBooks,
@@ -245,3 +246,10 @@ def test_nothing_in_a_consumers_database_keeps_an_effect_from_happening_twice(tm
     with closing(connect(path)) as connection:
         effect(connection, "a", 0)
         effect(connection, "a", 0)
+
+
+def test_one_blow_is_told_in_the_singular() -> None:
+    struck = {("broker", "kill"): 2, ("broker", "pause"): 1, ("engine", "engine-stall"): 1, ("network", "cut"): 1}
+    told = blows_text(struck)
+    assert "2 kills, 1 pause, 1 cut" in told
+    assert "1 stall to the engine" in told

@@ -94,6 +94,24 @@ def test_queues_of_a_topic_are_those_of_each_store(cluster: BrokerCluster) -> No
 
 
 @pytest.mark.postgresql
+def test_a_topic_that_some_stores_do_not_have_is_shown_so_and_made_there(cluster: BrokerCluster) -> None:
+    """As after a copy of a broker's own store into one of them."""
+    url, store = cluster.brokers[0].url, cluster.view()["stores"][1]["id"]
+    tallystick("topics", "create", "bills", "--queues", "2", url=f"{url}/stores/{store}")
+    for shown in (tallystick("topics", "show", "bills", url=url), tallystick("topics", url=url)):
+        assert "2 (1 of 3 stores)" in shown.out
+    missing = tallystick("topics", "show", "bills", "--json", url=url).json()["missing_on"]
+    assert (len(missing), store in missing) == (2, False)
+    told = [one for one in tallystick("doctor", "--json", url=url).json()["findings"] if one["subject"] == "topics"]
+    assert [one["status"] for one in told] == ["note"]
+    assert f"bills (not on {', '.join(missing)})" in told[0]["text"]
+    made = tallystick("topics", "create", "bills", "--queues", "2", url=url)
+    assert "made on 2 further stores" in made.err
+    assert "6 (2 \u00d7 3 stores)" in made.out
+    assert "missing_on" not in tallystick("topics", "show", "bills", "--json", url=url).json()
+
+
+@pytest.mark.postgresql
 def test_of_several_addresses_the_first_that_answers_is_asked(cluster: BrokerCluster) -> None:
     first, second = (broker.url for broker in cluster.brokers)
     for given, answered in ((f"{NOWHERE},{second},{first}", second), (f"{first}, {NOWHERE}/", first)):

@@ -74,6 +74,12 @@ def test_an_option_that_the_driver_does_not_know_is_told_and_not_shown(engine: s
     assert (done.code, "does not know" in done.err) == (2, True)
 
 
+def test_an_option_that_is_almost_one_is_told_as_the_one_that_is_meant() -> None:
+    done = refused("serve", f"redis://{NOBODY}/0?wait_replica=1")
+    assert (done.code, "is wait_replicas meant?" in done.err) == (2, True)
+    assert "meant" not in refused("serve", f"redis://{NOBODY}/0?{SECRET}=1").err
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_other_name_of_postgresql_is_taken(name: str, tmp_path: Path) -> None:
     """Somebody is asked, who is not there."""
@@ -131,6 +137,13 @@ def test_what_redis_refuses_is_told_in_its_words(redis: RedisServer) -> None:
     place = f"{redis.host}:{redis.port}"
     said_first(refused("serve", f"redis://user:{SECRET}@{place}/0"), "invalid username-password pair")
     said_first(refused("serve", f"redis://{place}/99"), "DB index is out of range")
+    done = tallystick("serve", "--port", "0", "--store", f"redis://{place}/99")  # which asks how durable it is
+    said_first(done, "a database that this Redis does not have")
+
+
+def test_who_refuses_a_server_that_may_lose_something_names_the_option(redis: RedisServer) -> None:
+    done = tallystick("serve", "--port", "0", "--store", redis.url)
+    assert (done.code, "insist with --allow-weak-durability" in one_line(done.err)) == (2, True)
 
 
 # --- sessions ----------------------------------------------------------------------------------------------------

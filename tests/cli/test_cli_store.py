@@ -105,7 +105,8 @@ def test_a_target_that_holds_something_is_overwritten_only_by_force(data: Path, 
 def test_what_cannot_be_copied_is_told_in_one_line(data: Path, shared: Shared, tmp_path: Path) -> None:
     assert "no data directory" in one_line(copy(tmp_path / "nothing", shared.url).err)
     assert not (tmp_path / "nothing").exists()
-    assert "there is no store" in one_line(copy(shared.url, tmp_path / "x", "--from-store", "5").err)
+    told = one_line(copy(shared.url, tmp_path / "x", "--from-store", "5").err)
+    assert "there is no store" in told
     assert "has no number" in one_line(copy(data, shared.url, "--from-store", "1").err)
     assert "begins with none of postgresql://" in one_line(copy(data, "ftp://host/x").err)
     weak = tallystick("store", "copy", str(data), shared.url)

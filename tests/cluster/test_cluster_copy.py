@@ -175,3 +175,14 @@ async def test_brokers_leave_the_store_alone_while_it_is_copied_and_serve_it_aft
 def copied_out(url: str, number: int, target: Path, on_copied: Callable[[int], None]) -> Copied:
     settings = CopySettings(LEASE_MS, take=True)
     return copy_store(CopyPlace(url, number), CopyPlace(str(target)), settings, on_copied, lambda _: None)
+
+
+@pytest.mark.postgresql
+def test_who_names_a_store_that_a_cluster_does_not_have_is_told_which_it_has(
+    url: str, registry: Registry, tmp_path: Path
+) -> None:
+    registry.make(4)
+    settings = CopySettings(LEASE_MS, allow_weak_durability=True)
+    places = CopyPlace(url, 9), CopyPlace(str(tmp_path / "copy"))
+    with pytest.raises(NotFound, match="the cluster there has the stores 0 to 3"):
+        copy_store(*places, settings, lambda _: None, lambda _: None)

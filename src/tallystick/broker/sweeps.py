@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tallystick.broker.writer import Writer
 from tallystick.core.clock import Clock
-from tallystick.core.errors import TallystickError
+from tallystick.core.errors import StorageFailed, TallystickError
 from tallystick.store.protocol import (
     ExpireAudit,
     ExpireParts,
@@ -24,7 +24,9 @@ log = logging.getLogger("tallystick.broker.sweeps")
 AT_ONCE = 1_000  # how much one sweep does in one group commit: enough to keep up, too little to hold others up
 
 
-async def sweep(writer: Writer, clock: Clock, make: Callable[[], StoreOp], every: float, soonest: float = 0.01) -> None:
+async def sweep(
+    writer: Writer, clock: Clock, make: Callable[[], StoreOp], every: float, named: str, soonest: float = 0.01
+) -> None:
     """Repeat one operation: at once while there is more, when its next item is due, or after `every` seconds."""
     waits = False
     while True:
@@ -38,8 +40,8 @@ async def sweep(writer: Writer, clock: Clock, make: Callable[[], StoreOp], every
                     wait = min(every, max(soonest, (progress.next_at - clock.now_ms()) / 1000))
             waits = False
         except TallystickError as error:
-            if not waits:  # told once, not at every try
-                log.warning("%s has to wait: %s", make().__class__.__name__, error)
+            if not waits and not isinstance(error, StorageFailed):  # told once, not at every try; or by the writer
+                log.warning("store %s: %s has to wait: %s", writer.store_id, named, error)
             waits = True
         await asyncio.sleep(wait)
 
@@ -53,14 +55,14 @@ async def deliver_delayed(writer: Writer) -> None:
 
 
 def start_sweeps(writer: Writer, clock: Clock) -> list[asyncio.Task[None]]:
-    kinds: list[tuple[Callable[[], StoreOp], float]] = [
-        (lambda: PromoteDelayed(AT_ONCE), 0.2),
-        (lambda: ExpireParts(AT_ONCE), 5.0),
-        (lambda: ExpireTombstones(AT_ONCE), 5.0),
-        (lambda: ExpireAudit(AT_ONCE), 60.0),
-        (lambda: TrimTopics(AT_ONCE), 30.0),
+    kinds: list[tuple[str, Callable[[], StoreOp], float]] = [
+        ("the delivery of delayed messages", lambda: PromoteDelayed(AT_ONCE), 0.2),
+        ("the removal of parts that nobody used", lambda: ExpireParts(AT_ONCE), 5.0),
+        ("the removal of transactions that ended long ago", lambda: ExpireTombstones(AT_ONCE), 5.0),
+        ("the removal of old lines of the audit log", lambda: ExpireAudit(AT_ONCE), 60.0),
+        ("the removal of messages behind their retention", lambda: TrimTopics(AT_ONCE), 30.0),
     ]
     return [
-        asyncio.create_task(sweep(writer, clock, make, every), name=f"sweep {make().__class__.__name__}")
-        for make, every in kinds
+        asyncio.create_task(sweep(writer, clock, make, every, named), name=f"sweep {make().__class__.__name__}")
+        for named, make, every in kinds
     ]

@@ -90,6 +90,7 @@ class Writer:
         self._waiting_ops = 0
         self._condition = threading.Condition()
         self._stopping = False
+        self._told = False  # to the log, that the store takes no work
         self._began: float | None = None  # when the store was asked for what it has not answered yet
         self.refusal: type[TallystickError] = Draining  # what is told to those who come when it has ended
         self._loop = asyncio.get_running_loop()
@@ -116,6 +117,7 @@ class Writer:
             if self._stopping:
                 raise self.refusal()
             if (silence := self._silence()) is not None:
+                self._tell(silence)
                 raise StorageFailed(silence)
             if self._waiting and (
                 self._waiting_bytes + weight > self._max_waiting or self._waiting_ops > MAX_WAITING_OPS
@@ -127,6 +129,10 @@ class Writer:
             self._condition.notify()
         return future
 
+    @property
+    def store_id(self) -> str:
+        return self._store.id
+
     def failure(self) -> str | None:
         """Why the store takes no work just now; None if it does."""
         return self._store.failure() or self._silence()
@@ -137,6 +143,14 @@ class Writer:
             return None
         seconds = time.monotonic() - began
         return None if seconds < PATIENCE_SECONDS else f"the shared store has not answered for {seconds:.0f} s"
+
+    def _tell(self, trouble: str | None) -> None:
+        """Once when it begins, and once when it is over. Whoever meets it, and tries again, need not tell of it."""
+        if trouble is not None and not self._told:
+            log.warning("store %s takes no work: %s", self.store_id, trouble)
+        elif trouble is None and self._told:
+            log.warning("store %s works again", self.store_id)
+        self._told = trouble is not None
 
     async def stop(self) -> None:
         """Finish what waits, then end."""
@@ -158,6 +172,7 @@ class Writer:
                 self._try_to_recover(made)
             answers = self._commit(works, made)
             self._began = None
+            self._tell(self._store.failure())
             self._loop.call_soon_threadsafe(self._deliver, works, answers, made)
 
     def _take(self) -> list[_Work] | None:
@@ -239,7 +254,6 @@ class Writer:
             time.sleep(0.1)
         else:
             made.append(turned_up)
-            log.warning("the store works again")
 
     # --- back on the event loop ----------------------------------------------------------------------------------
 

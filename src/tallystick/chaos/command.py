@@ -79,6 +79,9 @@ def chaos(
             if results[-1].interrupted:
                 break
         work.settled = all(result.passed for result in results)
+    except InvalidRequest:
+        work.settled = True  # it was refused before anything was begun
+        raise
     except KeyboardInterrupt:
         console.print(f"stopped; {one} was not judged")
         raise typer.Exit(1) from None

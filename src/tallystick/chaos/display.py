@@ -71,9 +71,19 @@ class ChaosDisplay:
 
 def blows_text(struck: Mapping[tuple[str, str], int]) -> str:
     """How many of each kind, over all roles."""
-    words = {"kill": "kills", "pause": "pauses", "cut": "cuts", "stall": "stalls", "lose": "losses of answers"}
+    words = {
+        "kill": ("kill", "kills"),
+        "pause": ("pause", "pauses"),
+        "cut": ("cut", "cuts"),
+        "stall": ("stall", "stalls"),
+        "lose": ("loss of answers", "losses of answers"),
+    }
     words |= {
-        f"engine-{blow}": f"{word} to the engine" for blow, word in words.items() if blow not in ("kill", "pause")
+        f"engine-{blow}": (f"{one} to the engine", f"{many} to the engine")
+        for blow, (one, many) in words.items()
+        if blow not in ("kill", "pause")
     }
     totals = {blow: sum(times for (_, one), times in struck.items() if one == blow) for blow in words}
-    return ", ".join(f"{number} {words[blow]}" for blow, number in totals.items() if number or blow in BLOWS)
+    return ", ".join(
+        f"{number} {words[blow][number != 1]}" for blow, number in totals.items() if number or blow in BLOWS
+    )

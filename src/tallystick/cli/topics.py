@@ -10,7 +10,7 @@ import typer
 from tallystick.cli.confirm import Yes, confirm
 from tallystick.cli.links import AnyLink
 from tallystick.cli.options import Json, Url
-from tallystick.cli.output import note, print_json, print_table, when
+from tallystick.cli.output import note, number_of, print_json, print_table, when
 from tallystick.cli.times import duration, parsed
 from tallystick.core.errors import NotFound
 from tallystick.core.names import check_name
@@ -72,9 +72,9 @@ def create(
     }
     given = {field: value for field, value in spec.items() if value is not None}
     with AnyLink(url) as broker:
-        existed = _exists(broker, check_name(name, "topic"))
+        before = _existing(broker, check_name(name, "topic"))
         view = broker.put("topics", name, **given)
-        note(f"topic {name} {'was there already' + (' and is changed' if given else '') if existed else 'created'}")
+        note(f"topic {name} {_done(before, bool(given))}")
         _show(broker, view, as_json)
 
 
@@ -96,12 +96,20 @@ def delete(
         note(f"topic {name} deleted")
 
 
-def _exists(broker: Link, name: str) -> bool:
+def _existing(broker: Link, name: str) -> dict[str, Any] | None:
     try:
-        broker.get("topics", name)
+        view: dict[str, Any] = broker.get("topics", name)
     except NotFound:
-        return False
-    return True
+        return None
+    return view
+
+
+def _done(before: dict[str, Any] | None, given: bool) -> str:
+    if before is None:
+        return "created"
+    changed = "was there already and is changed" if given else "was there already"
+    further = len(before.get("missing_on", ()))
+    return f"{changed}, made on {number_of(further, 'further store')}" if further else changed
 
 
 def _stores(broker: Link) -> int:
@@ -125,8 +133,11 @@ def _show(broker: Link, view: dict[str, Any], as_json: bool) -> None:
 
 
 def _row(view: dict[str, Any], stores: int) -> list[Any]:
-    queues = view["queues"]
-    told = queues if stores == 1 else f"{queues:,} ({queues // stores:,} \u00d7 {stores:,} stores)"
+    each, having = view["queues"] // stores, stores - len(view.get("missing_on", ()))
+    if having < stores:
+        told = f"{each * having:,} ({having:,} of {stores:,} stores)"
+    else:
+        told = view["queues"] if stores == 1 else f"{view['queues']:,} ({each:,} \u00d7 {stores:,} stores)"
     return [view["name"], told, _messages(view), _retention(view), when(view["created_at"])]
 
 

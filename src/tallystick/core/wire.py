@@ -110,9 +110,10 @@ class TopicSpec(Struct, forbid_unknown_fields=True, omit_defaults=True):
     retention_ms: Milliseconds | None = None
 
 
-class TopicView(Struct):
+class TopicView(Struct, omit_defaults=True):
     """`begins` is where the queues began, `starts` what is still kept of them. A topic that was deleted and made again
-    begins where the deleted one ended."""
+    begins where the deleted one ended. `missing_on`: stores of a cluster that do not have it (yet), whose queues are
+    empty."""
 
     name: str
     queues: int
@@ -121,6 +122,7 @@ class TopicView(Struct):
     starts: list[int]
     ends: list[int]
     begins: list[int] = []
+    missing_on: list[str] = []
 
     def begin(self, queue: int) -> int:
         return self.begins[queue] if queue < len(self.begins) else 0

@@ -182,6 +182,39 @@ def test_its_pages_leave_nothing_out_and_show_nothing_twice(logged: RawClient, l
     assert pages(logged, limit, f"&since={NOW + 170}")[-3:] == ["d19", "d18", "d17"]
 
 
+@pytest.fixture(scope="module")
+def everywhere(postgres: Server) -> Iterator[RawClient]:
+    """Ten deeds that were done on all of three stores, the second and the third at the same time."""
+    url = url_of(postgres, postgres.new_database())
+    config = load_config(flags={"store": url, "stores": STORES, "allow_weak_durability": True}, environ={})
+    with visited(config, "a test") as stores:
+        for number in range(10):
+            for place, store in enumerate(stores):
+                order = {1: 2, 2: 1}.get(number, number) if place == 1 else number  # the second store had it first
+                store.write([deed(f"e{order}", "ann")], NOW + number * 10 + place)
+    with running_cluster(url, brokers=2, stores=STORES) as cluster, RawClient(cluster.brokers[1].url) as client:
+        yield client
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 100])
+def test_a_page_of_the_log_tears_no_deed(everywhere: RawClient, limit: int) -> None:
+    found = pages(everywhere, limit)
+    assert sorted(found) == [f"e{number}" for number in range(10)]
+    assert found[:7] == [f"e{number}" for number in range(9, 2, -1)]
+
+
+def test_without_access_control_a_deed_on_all_stores_has_one_source(
+    cluster: BrokerCluster, clients: list[RawClient]
+) -> None:
+    for number, client in enumerate(clients):
+        assert create(client, f"from-here-{number}").status == 201
+        store = cluster.view()["stores"][0]["id"]
+        assert client.json("PUT", f"/stores/{store}/v1/topics/there-{number}", {"queues": 1}).status in (200, 201)
+    lines = clients[0].json("GET", "/v1/audit?limit=1000").json()["lines"]
+    for subject in ("from-here-0", "from-here-1", "there-0 queues=1", "there-1 queues=1"):
+        assert [line["source"] for line in lines if line["subject"] == subject] == ["127.0.0.1"], subject
+
+
 def test_a_place_of_another_log_is_refused(logged: RawClient) -> None:
     for after in ("x", ".,.", "x,y,z"):
         refused = logged.json("GET", f"/v1/audit?after={after}")

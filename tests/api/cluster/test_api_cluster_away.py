@@ -39,3 +39,25 @@ def test_who_asks_any_broker_for_any_store_is_told_that_the_engine_is_away() -> 
                 answer = client.json("POST", f"/stores/{store}/v1/messages", content)
             assert (answer.status, answer.json()["code"]) == (503, "storage_failed")
             assert re.search("refused|closed", answer.json()["detail"]), "the engine's own words"
+
+
+@pytest.mark.postgresql
+def test_the_log_says_of_each_store_once_that_it_is_away_and_once_that_it_is_back() -> None:
+    with (
+        postgres_server() as server,
+        running_cluster(url_of(server, DATABASE), brokers=1, stores=2, lease=f"{LEASE_MS}ms") as cluster,
+    ):
+        (broker,) = cluster.brokers
+        stores = [store["id"] for store in cluster.view()["stores"]]
+        server.kill()
+        eventually(lambda: all(f"store {store} takes no work: " in broker.log_text() for store in stores), "it is told")
+        eventually(lambda: blind(cluster, broker), "some time goes by")
+        server.start()
+        eventually(lambda: all(f"store {store} works again" in broker.log_text() for store in stores), "it is back")
+        log = broker.log_text()
+    for store in stores:
+        told = [line for line in log.splitlines() if f"store {store} " in line and "takes no work" in line]
+        assert len(told) == 1, log
+        assert re.search("refused|closed|terminat", told[0]), "the engine's own words, on the same line"
+    assert not re.search("(has|have) to wait", log), log
+    assert not [line for line in log.splitlines() if line and not re.match(r"\d{4}-\d\d-\d\dT", line)], log

@@ -14,6 +14,8 @@ from tallystick.core.token_records import TokenRecord, TokenView
 from tallystick.core.wire import AuditLine, AuditPage
 
 BEGIN, END = "", "."  # of a store's log, where another store's has a place
+WOVEN = 16  # lines of a store that are looked at beyond a page, for deeds whose lines lie in another order elsewhere
+Deed = dict[int, AuditLine]  # the line of each store, by its number
 ONE_DEED_MS = 10_000  # what was done on several stores within this time, in the same words, is one deed
 
 
@@ -110,27 +112,32 @@ class ClusterAccess(ClusterViews):
         action: str | None = None,
         since: int | None = None,
     ) -> AuditPage:
-        """Of all stores, by time. A place is that of each store, with commas between them."""
+        """Of all stores, by time. A place is that of each store, with commas between them. A page ends behind a whole
+        deed: it may have a few less than are wanted, or more, where several were done at once."""
         stores = self._owners.stores()
         places = [BEGIN] * len(stores) if after is None else after.split(",")
         if len(places) != len(stores):
             raise InvalidRequest(f"after: {str(after)[:80]!r} is no place in the log of this cluster", field="after")
         pages = await asyncio.gather(
             *(
-                self._audit_of(store, limit, place, who, action, since)
+                self._audit_of(store, limit + WOVEN, place, who, action, since)
                 for store, place in zip(stores, places, strict=True)
             )
         )
         merged = sorted(
             ((line, number) for number, page in enumerate(pages) for line in page.lines),
             key=lambda found: (-found[0].at, found[1]),
-        )[:limit]
+        )
+        deeds = _deeds(merged)
+        deeds = deeds[: _whole_deeds(deeds, [page.lines for page in pages], limit)]
         following = [
-            _following(place, page, [line for line, owner in merged if owner == number])
+            _following(place, page, [deed[number] for deed in deeds if number in deed])
             for number, (place, page) in enumerate(zip(places, pages, strict=True))
         ]
         over = all(place == END for place in following)
-        return AuditPage(_deeds(merged), None if over else ",".join(following))
+        return AuditPage(
+            [max(deed.values(), key=lambda line: line.at) for deed in deeds], None if over else ",".join(following)
+        )
 
     async def _audit_of(
         self, store: str, limit: int, place: str, who: str | None, action: str | None, since: int | None
@@ -147,22 +154,39 @@ def _following(place: str, page: AuditPage, taken: Sequence[AuditLine]) -> str:
     """Where to go on in the log of one store, of whose page these were taken."""
     if len(taken) == len(page.lines):
         return END if page.next is None else page.next
-    return taken[-1].place if taken else place
+    return page.lines[len(taken) - 1].place if taken else place
 
 
-def _deeds(found: Sequence[tuple[AuditLine, int]]) -> list[AuditLine]:
+def _deeds(found: Sequence[tuple[AuditLine, int]]) -> list[Deed]:
     """What was done to every store is written down on each, and told once."""
-    told: dict[tuple[str, ...], tuple[AuditLine, set[int]]] = {}
-    deeds: list[AuditLine] = []
+    latest: dict[tuple[str, ...], Deed] = {}
+    deeds: list[Deed] = []
     for line, store in found:
         said = (line.who, line.kind, line.source, line.action, line.subject)
-        newest, stores = told.get(said, (line, set()))
-        if store in stores or newest.at - line.at > ONE_DEED_MS:
-            newest, stores = line, set()
-        if not stores:
-            deeds.append(line)
-        told[said] = newest, stores | {store}
+        deed = latest.get(said)
+        if deed is None or store in deed or max(one.at for one in deed.values()) - line.at > ONE_DEED_MS:
+            deed = latest[said] = {}
+            deeds.append(deed)
+        deed[store] = line
     return deeds
+
+
+def _whole_deeds(deeds: Sequence[Deed], logs: Sequence[Sequence[AuditLine]], limit: int) -> int:
+    """How many fill a page that can be gone on from: of each store's log they are the beginning, and nothing that comes
+    later lies between them. As many as are wanted, or else the next smaller number, or else the next larger one."""
+    taken = [0] * len(logs)  # lines of each store
+    reached = [0] * len(logs)  # how far they lie from its beginning
+    places = [{line.place: number for number, line in enumerate(log, 1)} for log in logs]
+    good = 0
+    for count, deed in enumerate(deeds, 1):
+        for store, line in deed.items():
+            taken[store] += 1
+            reached[store] = max(reached[store], places[store][line.place])
+        if taken == reached:
+            good = count
+        if count >= limit and good:
+            break
+    return good
 
 
 def _told(error: TallystickError, detail: str, left: Sequence[str], what: str) -> TallystickError:

@@ -205,7 +205,7 @@ class DoorApi(StoreApi):
         that was only handed on."""
         if scope.get("of_peer") != "door":
             raise Forbidden(f"{DOOR} is for the other brokers of the cluster, which say who is asking")
-        return self.door if self.door.open else self.door.of(scope["caller"])
+        return self.door.of(scope["caller"])
 
     async def _identified(self, asking: Caller, shown: tuple[Evidence]) -> bytes:
         if asking.identity.kind != "broker":

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from tallystick.api.access.browsers import has_signs, is_sign
 from tallystick.api.cluster.asking import Asking
 from tallystick.api.cluster.owners import Owners
+from tallystick.api.cluster.peers import source_in
 from tallystick.api.serving.asgi import Scope
 from tallystick.api.serving.forwarding import CALLER, FORWARDED, target_of
 from tallystick.broker.caller import Caller, Callers, KnownCaller
@@ -35,9 +36,12 @@ class ClusterCallers:
         seal, told = self._owners.seal, [header for header in scope["headers"] if header[0] in _OURS]
         if not told:
             return scope
-        if seal is None:  # a broker's word is worth what anybody's is, but no page gets a browser to say it
-            return scope if has_signs(dict(scope["headers"])) else {**scope, "of_peer": "door"}
         headers = [header for name, header in told if name == CALLER]
+        if seal is None:  # a broker's word is worth what anybody's is, but no page gets a browser to say it
+            if has_signs(dict(scope["headers"])):
+                return scope
+            caller = Caller(source=source_in(headers[0]) if headers else "")
+            return {**scope, "caller": caller, "of_peer": "door"}
         if len(headers) != 1:
             raise Unauthenticated("Tallystick-Forwarded: a broker that hands a request on says who is asking, once")
         found = seal.open(headers[0], scope["method"], target_of(scope, scope["raw_path"]))

@@ -210,7 +210,9 @@ class ClusterDoor(ClusterAccess):
             found = await self._each(BrokerDoor.ends, names, None, 0)
         by_name = [{view.name: view for view in views} for views, _ in found]
         known = sorted(set().union(*by_name))
-        return [merged_topic([views.get(name) for views in by_name]) for name in known], _position(found)
+        return [
+            merged_topic([views.get(name) for views in by_name], self._owners.stores()) for name in known
+        ], _position(found)
 
     async def _until_appended(self, names: Sequence[str] | None, positions: dict[str, int], wait_ms: int) -> None:
         """Until one of these stores has more in these topics than it had."""
@@ -321,6 +323,7 @@ class ClusterDoor(ClusterAccess):
         if node.away:
             return node.trouble
         told = [door.not_ready() for store in self._owners.own() if (door := self._owners.door(store)) is not None]
+        told += [error.detail for error in self._owners.unopened().values()]
         return told[0] if told and all(told) else None
 
     def answered(self, route: str, status: int | str) -> None:

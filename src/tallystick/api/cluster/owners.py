@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from tallystick.api.cluster.peers import PeerSeal, Vouched
+from tallystick.api.access.gate import source_of
+from tallystick.api.cluster.peers import PeerSeal, Vouched, told_source
 from tallystick.api.serving.asgi import Receive, Scope, Send
 from tallystick.api.serving.forwarding import FORWARDED, Forwarder, target_of
 from tallystick.api.store_api import StoreApi
@@ -106,6 +107,15 @@ class Owners:
             known = self._apis[store] = self._make_api(broker)
         return known
 
+    def unopened(self) -> dict[str, StorageFailed]:
+        """What to tell of those that are ours, and nothing can be asked of yet."""
+        return {
+            store: StorageFailed(
+                f"{trouble} (store {store} cannot be opened)" if trouble else f"store {store} is still being opened"
+            )
+            for store, trouble in self.node.unopened().items()
+        }
+
     def door(self, store: str) -> BrokerDoor | None:
         api = self.api(store)
         return None if api is None else api.door
@@ -137,13 +147,15 @@ class Owners:
                 return
             if forwarded and owner is not None:
                 raise Moved  # not handed on twice: who sent it here knows less than we do, or more
-            failure: Exception = Moved("nobody owns this store just now; ask again")
+            failure: Exception = self.unopened().get(store) or Moved("nobody owns this store just now; ask again")
             if owner is not None:
                 try:
                     await self._forward(store, owner, deadline, scope, receive, send)
                     return
                 except BrokerUnreachable as unreachable:  # nothing was sent: it may have another owner soon
                     failure = unreachable
+            if self.node.unopened().get(store):  # it was tried, and more than once
+                raise failure
             if asyncio.get_running_loop().time() >= deadline or self._no_owner_will_come():
                 raise StorageFailed(self.node.trouble) if self.node.away else failure
             await self._pause()
@@ -192,10 +204,10 @@ class Owners:
             task.cancel()
 
     def _sealed(self, scope: Scope, path: bytes) -> bytes:
-        """Who is asking, as the owner is told; nothing where nobody is asked."""
-        if self.seal is None:
-            return b""
+        """Who is asking, as the owner is told; only from where, if nobody is asked."""
         caller: Caller | None = scope.get("caller")
+        if self.seal is None:
+            return told_source(source_of(scope) if caller is None else caller.source)
         if caller is None:
             raise Moved  # it was ours when the request came, and who sends it was to be found out there
         vouched = Vouched(caller.identity, caller.source, scope.get("of_peer", "route"))

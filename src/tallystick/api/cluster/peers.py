@@ -14,6 +14,7 @@ from binascii import Error as NoBase64
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal
+from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +23,7 @@ from tallystick.core.access import Identity
 from tallystick.core.errors import Unauthenticated
 
 FRESH_MS = 30_000
+SOURCE_LENGTH = 64
 _NONCE_BYTES = 12
 _LARGE_BYTES = 1_024  # from here on it is packed: all headers of a request together have a limit
 
@@ -48,6 +50,17 @@ class _Sealed(Struct, frozen=True, array_like=True):
 _decode_sealed = msgspec.msgpack.Decoder(_Sealed).decode
 _decode_vouched = msgspec.msgpack.Decoder(Vouched).decode
 _encode = msgspec.msgpack.Encoder().encode
+
+
+def told_source(source: str) -> bytes:
+    """The value of the header where nobody is asked who they are: from where they ask, for the log of what was done."""
+    return b"from " + quote(source).encode() if source else b""
+
+
+def source_in(header: bytes) -> str:
+    """What a broker has told so; worth what anybody's word is."""
+    said, _, source = header.decode("latin-1").partition(" ")
+    return unquote(source)[:SOURCE_LENGTH] if said == "from" else ""
 
 
 class PeerSeal:

@@ -42,15 +42,17 @@ def check_empty(topic: TopicView, store: int, stores: int, offsets: Mapping[int,
             )
 
 
-def merged_topic(views: Sequence[TopicView | None]) -> TopicView:
-    """A topic as the stores show it, in the order of their numbers; None where it is not known (yet)."""
+def merged_topic(views: Sequence[TopicView | None], stores: Sequence[str] = ()) -> TopicView:
+    """A topic as the stores show it, in the order of their numbers; None where it is not known (yet). `stores` are
+    their ids, to name those."""
     known = [view for view in views if view is not None]
     starts, ends, begins = (
         woven([() if view is None else getattr(view, name) for view in views]) for name in ("starts", "ends", "begins")
     )
     first = known[0]
     created_at = min(view.created_at for view in known)
-    return TopicView(first.name, len(ends), first.retention_ms, created_at, starts, ends, begins)
+    missing_on = [store for store, view in zip(stores, views, strict=False) if view is None]
+    return TopicView(first.name, len(ends), first.retention_ms, created_at, starts, ends, begins, missing_on)
 
 
 def woven(columns: Sequence[Sequence[int]]) -> list[int]:

@@ -193,7 +193,7 @@ class ClusterViews(BrokerDoor):
     # --- topics and groups -----------------------------------------------------------------------------------------
 
     async def topic(self, name: str) -> TopicView:
-        return merged_topic(await self._where_known(BrokerDoor.topic, name))
+        return merged_topic(await self._where_known(BrokerDoor.topic, name), self._owners.stores())
 
     async def offsets_at(self, topic: str, timestamp: int) -> list[int]:
         return woven([found or () for found in await self._where_known(BrokerDoor.offsets_at, topic, timestamp)])

@@ -26,7 +26,7 @@ from tallystick.broker.writer import Writer
 from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, CallsView, HostView
 from tallystick.core.clock import Clock
-from tallystick.core.errors import TallystickError
+from tallystick.core.errors import StorageFailed, TallystickError
 from tallystick.core.message import MAX_TIMEOUT_MS
 from tallystick.store.protocol import CallClaim, ClaimCalls, ClaimedCalls, Progress, RequeueCalls, Result, Store
 
@@ -113,7 +113,8 @@ class Calls:
                 await self._round(taken)
             except TallystickError as error:
                 self._due |= taken
-                log.warning("calls have to wait: %s", error)
+                if not isinstance(error, StorageFailed):  # the writer tells of that
+                    log.warning("store %s: calls have to wait: %s", self._writer.store_id, error)
                 await asyncio.sleep(TICK_SECONDS)
 
     async def _take_over(self) -> None:
@@ -124,7 +125,10 @@ class Calls:
                 (progress,) = await self._writer.submit([RequeueCalls(REQUEUE_AT_ONCE, all=True)])
                 more = isinstance(progress, Progress) and progress.more
             except TallystickError as error:
-                log.warning("calls of the time before the start have to wait: %s", error)
+                if not isinstance(error, StorageFailed):
+                    log.warning(
+                        "store %s: calls of the time before the start have to wait: %s", self._writer.store_id, error
+                    )
                 await asyncio.sleep(1)
 
     def _look_around(self) -> None:

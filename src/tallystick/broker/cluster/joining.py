@@ -37,7 +37,12 @@ async def joined(config: Config, url: str, grpc_url: str) -> AsyncIterator[Node]
         log.warning("acknowledged messages can be lost: %s", weakness)
 
     def open_store(holding: Holding, epoch: int) -> Store:
-        return SharedStore(server_at(config.store, holding.number), epoch, config.store_settings(), holding.id)
+        server = server_at(config.store, holding.number)
+        try:
+            return SharedStore(server, epoch, config.store_settings(), holding.id)
+        except BaseException:  # it is tried again, with connections of its own
+            server.close()
+            raise
 
     told = False
 

@@ -70,6 +70,14 @@ class Node:
                 return tenure.broker
         return None
 
+    def unopened(self) -> dict[str, str]:
+        """The stores that are ours and not open, and why; empty words as long as nothing has failed."""
+        return {
+            tenure.holding.id: tenure.trouble
+            for tenure in self.tenures.values()
+            if tenure.broker is None and not tenure.ending
+        }
+
     def alive(self, member_id: str) -> bool:
         return self.membership.alive(member_id)
 

@@ -37,6 +37,7 @@ class Tenure:
         self.holding, self.epoch = holding, epoch
         self.broker: Broker | None = None
         self.ended = False
+        self.trouble = ""  # why it cannot be opened, as the last try has found
         self._open_store, self._make_broker, self._on_ended = open_store, make_broker, on_ended
         self._end = asyncio.Event()
         self.task = asyncio.create_task(self._live(), name=f"store {holding.id}")
@@ -70,7 +71,6 @@ class Tenure:
     async def _opened(self) -> Store | None:
         """Tries until it is open, or nobody wants it any more."""
         store: Store | None = None
-        told = ""
         while store is None and not self.ending:
             try:
                 store = await on_a_thread(lambda: self._open_store(self.holding, self.epoch), "open store")
@@ -78,9 +78,9 @@ class Tenure:
                 log.info("store %s went to somebody else before it was open", self.holding.id)
                 await self._end.wait()
             except (EngineFailed, StorageFailed) as error:
-                if str(error) != told:  # once, and not four times a second for as long as it lasts
-                    told = str(error)
-                    log.warning("store %s cannot be opened yet: %s", self.holding.id, told)
+                if str(error) != self.trouble:  # once, and not four times a second for as long as it lasts
+                    self.trouble = str(error)
+                    log.warning("store %s cannot be opened yet: %s", self.holding.id, self.trouble)
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
         if store is not None and self.ending:
             await on_a_thread(store.close, "close store")

@@ -17,6 +17,7 @@ from tallystick.link import Link
 ANSWER_SECONDS = 3.0
 SETTLE_SECONDS = 4.0  # a little more than a lease
 LOOK_SECONDS = 0.2
+LISTED_TOPICS = 5
 _ADVISE = "give it an address of its own that all brokers and clients reach: --advertise http://HOST:PORT"
 
 Broker = dict[str, Any]
@@ -31,6 +32,16 @@ def look_at_cluster(broker: Link) -> Iterator[Finding]:
         return
     yield _state(view)
     yield from _addresses(_settled(broker, view))
+
+
+def look_at_topics(broker: Link) -> Iterator[Finding]:
+    """A topic comes to a store with the first message there, or when it is created; a copied store brings its own."""
+    missing = [one for one in broker.get("topics")["topics"] if one.get("missing_on")]
+    if missing:
+        named = ", ".join(f"{one['name']} (not on {', '.join(one['missing_on'])})" for one in missing[:LISTED_TOPICS])
+        more = f", and {len(missing) - LISTED_TOPICS:,} more" if len(missing) > LISTED_TOPICS else ""
+        advice = "it comes there with the first message; `tallystick topics create NAME` makes it there now"
+        yield Finding("topics", "note", f"on some stores only: {named}{more}", advice)
 
 
 def _state(view: dict[str, Any]) -> Finding:

@@ -21,10 +21,10 @@ EXTRAS = {
     "server": "running a broker",
     "cli": "the command line",
     "arrow": "bulk reads as Arrow",
-    "postgresql": "barrier, inbox and outbox in PostgreSQL",
+    "postgresql": "barrier, inbox and outbox in PostgreSQL, and the shared store of a cluster",
     "mysql": "the same in MySQL and MariaDB",
     "sqlalchemy": "the same through SQLAlchemy",
-    "redis": "a barrier in Redis",
+    "redis": "a barrier in Redis, and the shared store of a cluster",
     "mongodb": "a barrier in MongoDB",
     "spark": "topics in Spark and the jobs of `tallystick spark`",
 }

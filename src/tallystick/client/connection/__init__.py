@@ -49,7 +49,8 @@ class LoopConnection:
         """Flush what waits, for at most about `timeout` seconds."""
         given_up = await self.brokers.close(timeout)
         if given_up:
-            log.warning("closed with %d operations unanswered; their outcome is left to the check-back", given_up)
+            what = "1 operation" if given_up == 1 else f"{given_up} operations"
+            log.warning("closed with %s unanswered; the outcome is left to the check-back", what)
 
     async def let_go(self) -> None:
         self.brokers.let_go()

@@ -57,6 +57,13 @@ def _visit(url: str, number: int) -> Visit | None:
     return None
 
 
+def _there(url: str) -> str:
+    """Which there are, if it is a cluster."""
+    with closing(registry_at(url)) as registry:
+        count = registry.made()
+    return f"; the cluster there has the stores 0 to {count - 1}" if count else ""
+
+
 class SharedSource:
     def __init__(self, url: str, number: int, lease_ms: int, take: bool) -> None:
         self.name = place_name(url, number)
@@ -64,7 +71,7 @@ class SharedSource:
             self._server = server_at(url, number)
             undone.callback(self._server.close)
             if self._server.fence() is None:
-                raise NotFound(f"there is no store at {self.name}")
+                raise NotFound(f"there is no store at {self.name}{_there(url)}")
             self._claimed = _Claimed(url, number, self._server, lease_ms, take)
             undone.callback(self._claimed.close)
             self.engine: Engine = whole(self._claimed.engine)

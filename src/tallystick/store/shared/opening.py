@@ -144,6 +144,6 @@ def refuse_weakness(server: SharedServer) -> None:
     if found:
         raise ConfigError(
             f"store: the server may lose what it has acknowledged: {'; '.join(found)}; mend that, or insist with "
-            "allow_weak_durability",
+            "--allow-weak-durability (allow_weak_durability in a file)",
             field="store",
         )

@@ -15,7 +15,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.kv.keys import behind
-from tallystick.store.shared.redis_link import RedisLink, store_tag
+from tallystick.store.shared.redis_link import NO_DATABASE, RedisLink, store_tag
 from tallystick.store.shared.server import Fence, ServerAway
 
 _WAIT_MS = 5_000  # for replicas
@@ -140,7 +140,7 @@ class RedisServer(RedisLink):
         try:
             settings: dict[Any, Any] = self._ask(lambda client: client.config_get("*"))
         except ServerAway as error:
-            if not isinstance(error.__cause__, ResponseError):
+            if not isinstance(error.__cause__, ResponseError) or NO_DATABASE in str(error.__cause__):
                 raise
             return [f"its settings may not be asked for, so nobody knows what it can lose: {error}"]
         role = self._ask(lambda client: client.info("replication"))["role"]

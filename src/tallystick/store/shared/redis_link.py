@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import resources
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -11,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.commands.core import Script
+from redis.connection import URL_QUERY_ARGUMENT_PARSERS
 from redis.exceptions import MovedError, RedisError
 from redis.retry import Retry
 
@@ -32,6 +34,16 @@ _REASONS = {
     "BUSY": "Redis is held up by somebody's script",
 }
 
+NO_DATABASE = "DB index is out of range"
+_OPTIONS = (
+    *URL_QUERY_ARGUMENT_PARSERS,
+    "wait_replicas",
+    "ssl_ca_certs",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_cert_reqs",
+)
+
 T = TypeVar("T")
 
 
@@ -47,9 +59,10 @@ class RedisLink:
             self._replicas, url = _wanted_replicas(url)
             self._urls = _each_host(url)
             self._homes = [self._client(one) for one in self._urls]
-        except (TypeError, ValueError):  # without its cause, which may show a part of the password
+        except (TypeError, ValueError) as error:  # without its cause, which may show a part of the password
             raise ConfigError(
-                "store: not a valid address of a Redis server, or one with an option that redis-py does not know",
+                "store: not a valid address of a Redis server, or one with an option that redis-py does not know"
+                + _meant(error),
                 field="store",
             ) from None
         self._home: Redis | None = None
@@ -168,6 +181,13 @@ def _wanted_replicas(url: str) -> tuple[int, str]:
     return wanted, parts._replace(query=urlencode(options)).geturl()
 
 
+def _meant(error: Exception) -> str:
+    """The option that somebody has almost written. What was written is not shown: it may be a part of the password."""
+    _, _, written = str(error).partition("unexpected keyword argument ")
+    meant = get_close_matches(written.strip("'"), _OPTIONS, 1, 0.8)
+    return f": is {meant[0]} meant?" if meant else ""
+
+
 def _names_are_checked(url: str) -> dict[str, bool]:
     """Older versions of redis-py believe a certificate for any name. What the URL says wins."""
     parts = urlsplit(url)
@@ -176,6 +196,8 @@ def _names_are_checked(url: str) -> dict[str, bool]:
 
 
 def _reason(error: Exception) -> str:
+    if NO_DATABASE in str(error):
+        return f"{error}: the address ends with the number of a database that this Redis does not have, /0 is the first"
     said = f"{type(error).__name__} {error}"
     known = [reason for words, reason in _REASONS.items() if any(word in said for word in words.split())]
     return f"{known[0]} ({error})" if known else str(error)

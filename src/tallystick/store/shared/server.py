@@ -29,8 +29,9 @@ class ServerAway(Exception):
     """No answer from the server, or a refusal that is not about the fence. Whether it acted is unknown."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        """On one line, as a log has it: drivers break theirs."""
+        self.reason = " ".join(reason.split())
+        super().__init__(self.reason)
 
 
 class SharedServer(Protocol):
