@@ -9,6 +9,7 @@ from typing import Any
 
 from tallystick.client.base.refusals import SLOWLY, Refusals, TurnedAway
 from tallystick.core.backoff import Backoff
+from tallystick.core.errors import Moved
 
 log = logging.getLogger("tallystick.client")
 
@@ -69,5 +70,7 @@ async def repeat(what: str, once: Callable[[], Awaitable[float]], refusals: Refu
             # Whatever it is, giving up here would leave somebody waiting for ever.
             failures += 1
             pause = RETRY.wait_ms(failures) / 1000
-            log.warning("%s failed, again in %.1f s: %s", what, pause, failure)
+            # A store changes hands whenever a broker is stopped. That is no trouble: its next owner is asked.
+            level = logging.DEBUG if isinstance(failure, Moved) else logging.WARNING
+            log.log(level, "%s failed, again in %.1f s: %s", what, pause, failure)
         await asyncio.sleep(pause)

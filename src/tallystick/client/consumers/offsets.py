@@ -23,11 +23,12 @@ from tallystick.client.consumers.effects import (
     move_offset,
     stored_offset,
 )
+from tallystick.client.consumers.failures import exc_info_of, in_one_line
 from tallystick.client.consumers.lanes import lane_for
 from tallystick.client.consumers.marks import GroupQueue, OffsetRow
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions.producer import Producer
-from tallystick.core.errors import BrokerUnavailable, NotFound, OffsetMoved, OffsetOutOfRange
+from tallystick.core.errors import BrokerUnavailable, Moved, NotFound, OffsetMoved, OffsetOutOfRange
 from tallystick.core.ops import CommitOffsets
 
 log = logging.getLogger("tallystick.client")
@@ -109,8 +110,9 @@ class OffsetConsumer:
                 wait = RETRY.wait_ms(failures) / 1000
                 what = f"{self._subscription.name}: queue {queue} of {broker.address}"
                 # Where it was raised is of interest only if it may be the handler's doing.
-                away = isinstance(failure, BrokerUnavailable)
-                log.warning("%s stopped, again in %.1f s: %s", what, wait, failure, exc_info=None if away else failure)
+                shown = None if isinstance(failure, BrokerUnavailable | Moved) else exc_info_of(failure)
+                level = logging.DEBUG if isinstance(failure, Moved) else logging.WARNING
+                log.log(level, "%s stopped, again in %.1f s: %s", what, wait, in_one_line(failure), exc_info=shown)
                 await self.pause(wait)
 
     async def pause(self, seconds: float) -> None:
