@@ -150,6 +150,16 @@ def _ask(url: str, name: str, done: list[dict[str, Any]]) -> None:
             done.append(json.load(error))
 
 
+def test_who_sends_without_a_token_is_told_once_what_to_do() -> None:
+    with running_broker(auth="tokens") as broker:
+        done = tallystick("send", "orders", "1", url=broker.url)
+        assert (done.code, done.out) == (1, "")
+        told = one_line(done.err)
+    assert told.startswith("tallystick: no token was shown")
+    assert (told.count("tokens create"), told.count("TALLYSTICK_TOKEN_FILE")) == (1, 1)
+    assert "now and then" not in told
+
+
 def test_admins_tokens_that_anybody_made_are_told_of_until_they_are_revoked(tmp_path: Path) -> None:
     kept = {"data_dir": str(tmp_path / "data"), "store": "rocksdb"}
     warned = "were made while access control was off"

@@ -201,7 +201,8 @@ class KnownCaller(Caller):
 
     def _lacking(self, permissions: tuple[Permission, ...], on: str) -> str:
         about = f" on {on}" if on else ""
-        return f"{self.identity.name} may not {' or '.join(permissions)}{about}; an admin can give it that"
+        needed = " or ".join(f"`{one}`" for one in permissions)
+        return f"{self.identity.name} needs the permission {needed}{about}; an admin can give it that"
 
     def _has(
         self, permissions: tuple[Permission, ...], topic: str | None, group: str | None, host: tuple[str, int] | None

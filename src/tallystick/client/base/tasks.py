@@ -53,14 +53,16 @@ async def end(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def repeat(what: str, once: Callable[[], Awaitable[float]], refusals: Refusals | None = None) -> None:
+async def repeat(
+    what: str, once: Callable[[], Awaitable[float]], refusals: Refusals | None = None, place: str = ""
+) -> None:
     """Do something for ever. `once` returns the seconds until the next time; a failure is logged and retried; slowly,
-    and logged once, if the broker turns us away."""
+    and logged once, if the broker turns us away. Who does the same at several places gives one `refusals` for all."""
     failures = 0
     refusals = refusals or Refusals(what)
     while True:
         try:
-            with refusals.told():
+            with refusals.told(place):
                 pause = await once()
             failures = 0
         except TurnedAway:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec import Struct
 
 from tallystick.client.base.message import Message
+from tallystick.client.base.refusals import Refusals
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.peer import BrokerPeer
@@ -88,9 +89,10 @@ class LeaseConsumer:
     # Receiving
 
     async def _receive_from_all(self) -> None:
+        refusals = Refusals(f"receiving for {self._subscription.name}")
         for broker in await self._brokers.known():
             what = f"receiving for {self._subscription.name} from {broker.address}"
-            self._receiving.start(repeat(what, self._receive(broker)))
+            self._receiving.start(repeat(what, self._receive(broker), refusals, broker.address))
 
     def _receive(self, broker: BrokerPeer) -> Callable[[], Awaitable[float]]:
         subscription = self._subscription
