@@ -131,7 +131,12 @@ class Link:
         """Why the broker takes no work, or an empty string if it does."""
         response = self._exchange("GET", "/readyz", None, {})
         content = self._content(response)
-        return "" if response.status == 200 else str(self._decoded(response, content).get("reason", response.status))
+        if response.status == 200:
+            return ""
+        told = self._decoded(response, content)
+        if response.status == 400:  # it was not understood: this port speaks TLS
+            raise BrokerUnreachable(f"{self.url} cannot be asked: {told.get('detail', response.status)}")
+        return str(told.get("reason", response.status))
 
     def _ask(self, method: str, path: str, content: dict[str, Any] | None) -> Any:
         body = None if content is None else msgspec.json.encode(content)

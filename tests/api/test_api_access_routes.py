@@ -143,7 +143,7 @@ def test_the_right_role_for_other_objects_is_not_enough_by_json_rpc(client: RawC
     if not may("POST /api/json-rpc", role):
         assert status == 403
     elif JSON_RPC[method].elsewhere == "refused":
-        assert f"other-{role} may not produce" in text or "mine belongs to another group" in text
+        assert f"other-{role} needs the permission `produce`" in text or "mine belongs to another group" in text
     elif JSON_RPC[method].elsewhere == "hidden":
         assert "no TransGlobal" in text
     else:

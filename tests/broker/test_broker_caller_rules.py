@@ -238,5 +238,5 @@ def test_a_look_needs_one_of_its_permissions(what: str) -> None:
 
 
 def test_whoever_is_refused_is_told_what_is_missing() -> None:
-    with pytest.raises(Forbidden, match=r"shop may not produce on topic 'orders.eu', group 'shop'"):
+    with pytest.raises(Forbidden, match=r"shop needs the permission `produce` on topic 'orders.eu', group 'shop'"):
         caller("reader").may_do([Prepare("t", "shop", [MESSAGE])])

@@ -47,7 +47,7 @@ def test_what_a_token_may_not_look_at_is_no_problem(tmp_path: Path) -> None:
         done = tallystick("doctor", BROKER_ONLY, "--json", "--token-file", str(tmp_path / "token"), url=broker.url)
     assert done.code == 0, done.out
     notes = [one["text"] for one in findings(done).values() if one["status"] == "note"]
-    assert any("not looked at: shop may not" in text for text in notes), done.out
+    assert any("not looked at: shop needs the permission" in text for text in notes), done.out
 
 
 def test_people_get_a_line_for_each_and_a_verdict(url: str, tmp_path: Path) -> None:

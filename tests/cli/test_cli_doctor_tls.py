@@ -75,6 +75,17 @@ def test_another_name_another_ca_and_other_ports_are_told_apart(authority: Autho
         assert "speaks plain http, and was asked over TLS" in problem(examined(encrypted, authority.path))
 
 
+def test_of_several_addresses_one_that_speaks_tls_now_is_passed_over(authority: Authority) -> None:
+    with running_broker() as plain:
+        url = plain.url
+        with serving(authority, "127.0.0.1") as encrypted:
+            switched = encrypted.url.replace("https", "http")
+            asked = tallystick("topics", "--json", url=f"{switched},{url}")
+            in_vain = tallystick("topics", url=f"{switched},http://127.0.0.1:9")
+        assert asked.code == 0, asked.err
+        assert (in_vain.code, "this port speaks TLS" in in_vain.err) == (4, True), in_vain.err
+
+
 def test_a_broker_that_insists_on_a_certificate_is_told(authority: Authority) -> None:
     insisting = {"tls_client_ca": authority.path, "tls_client_required": True}
     with serving(authority, "127.0.0.1", **insisting) as broker:

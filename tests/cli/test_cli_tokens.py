@@ -150,6 +150,39 @@ def _ask(url: str, name: str, done: list[dict[str, Any]]) -> None:
             done.append(json.load(error))
 
 
+def test_who_sends_without_a_token_is_told_once_what_to_do() -> None:
+    with running_broker(auth="tokens") as broker:
+        done = tallystick("send", "orders", "1", url=broker.url)
+        assert (done.code, done.out) == (1, "")
+        told = one_line(done.err)
+    assert told.startswith("tallystick: no token was shown")
+    assert (told.count("tokens create"), told.count("TALLYSTICK_TOKEN_FILE")) == (1, 1)
+    assert "now and then" not in told
+
+
+def test_admins_tokens_that_anybody_made_are_told_of_until_they_are_revoked(tmp_path: Path) -> None:
+    kept = {"data_dir": str(tmp_path / "data"), "store": "rocksdb"}
+    warned = "were made while access control was off"
+    with running_broker(**kept) as broker:
+        stranger = tallystick("tokens", "create", "stranger", "--role", "admin", url=broker.url).out.strip()
+        tallystick("tokens", "create", "shop", "--role", "producer", url=broker.url)
+        assert warned not in broker.log_text()
+        assert "anybody" in tallystick("tokens", url=broker.url).out
+    at_rest = ("--data-dir", kept["data_dir"])
+    own = tallystick("tokens", "create", "ann", "--role", "admin", *at_rest).out.strip()
+    with running_broker(auth="tokens", token=own, **kept) as broker:
+        log = broker.log_text()
+        assert (log.count(warned), "could make them: stranger. Revoke" in log) == (1, True)
+        doctor = ("doctor", "--no-environment")
+        shown = tallystick(*doctor, url=broker.url, TALLYSTICK_TOKEN=stranger).out
+        assert "note  tokens: may do everything, and were made by anybody" in shown
+        assert "stranger" in shown
+        assert tallystick("tokens", "revoke", "stranger", url=broker.url, TALLYSTICK_TOKEN=own).code == 0
+        assert "2 tokens, made by " in tallystick(*doctor, url=broker.url, TALLYSTICK_TOKEN=own).out
+    with running_broker(auth="tokens", token=own, **kept) as broker:
+        assert warned not in broker.log_text()
+
+
 def test_a_broker_that_is_killed_has_every_token_that_it_answered_for(tmp_path: Path) -> None:
     with running_broker(data_dir=str(tmp_path / "data"), store="rocksdb") as broker:
         made: dict[str, str] = {}

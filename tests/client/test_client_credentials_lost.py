@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from client_support import Bank, values_in
@@ -122,6 +123,32 @@ def test_consumers_wait_to_be_let_in_and_go_on(
         keeper.judge = lambda path, body: 0
         eventually(lambda: got == [b"one"])
     assert TOKEN not in caplog.text
+
+
+@pytest.mark.parametrize("by", ["inbox", "offset"])
+def test_one_refusal_at_several_places_is_told_once(
+    keeper: Keeper, broker: BrokerProcess, topic: str, bank: Bank, by: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    got: list[bytes] = []
+    with (
+        doorkeeper(broker.url, TOKEN) as second,
+        tallystick.Client([keeper.url, second.url], group=f"g-places-{by}", token=TOKEN) as client,
+    ):
+        both = keeper, second
+        client.create_topic(topic, queues=2)
+        for one in both:
+            one.judge = lambda path, body: 401 if "/groups/" in path or "/queues/" in path else 0
+        client.subscribe(topic, exactly_once=bank.open, by=by)(lambda message, connection: got.append(message.value))
+        client.start()
+        eventually(lambda: all(len(one.refused) >= 2 for one in both))
+        assert len(told(caplog, "is refused")) == 1
+        for one in both:
+            one.judge = lambda path, body: 0
+        client.send(topic, b"one")
+        eventually(lambda: b"one" in got)
+        eventually(lambda: said(caplog, "is not refused any more") == 1)
+    assert len(told(caplog, "is refused")) == 1
 
 
 def test_a_client_that_nobody_knows_waits_to_be_let_in(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from client_support import Bank, values_in
@@ -80,6 +82,31 @@ def test_another_broker_is_not_spoken_to(
         with pytest.raises(BrokerUnreachable, match=words):
             ask(keeper.url, find_credentials(ca=ours.file))
         assert keeper.seen == []
+
+
+def send_once(client: tallystick.Client, bank: Bank, **options: Any) -> None:
+    with bank.connection() as connection, client.transaction(connection, **options) as tx:
+        tx.send("tls", b"x")
+        if "prepare" in options:
+            tx.prepare()
+        bank.note(connection, "never")
+
+
+@pytest.mark.parametrize("options", [{}, {"prepare": "early"}, {"mode": "consumer-dedup"}], ids=str)
+def test_a_block_does_not_wait_for_a_certificate_that_is_not_believed(
+    tmp_path: Path, broker: BrokerProcess, bank: Bank, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, others = TestAuthority(tmp_path, "ours"), TestAuthority(tmp_path, "others")
+    began = time.monotonic()
+    with doorkeeper(broker.url, tls=serving(others.sign("of-others"))) as keeper:
+        with tallystick.Client(keeper.url, group="g-tls", timeout=300.0, ca=ours.file, database=bank.open) as client:
+            for _ in range(2):
+                with pytest.raises(BrokerUnreachable, match="from a CA that is not known here"):
+                    send_once(client, bank, **options)
+        assert keeper.seen == []
+    assert time.monotonic() - began < 200  # and not the client's timeout for each
+    assert [record for record in caplog.records if "rollback" in record.getMessage()] == []  # nothing was to be undone
+    assert bank.notes() == []
 
 
 @WAYS

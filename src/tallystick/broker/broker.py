@@ -30,7 +30,7 @@ from tallystick.broker.waiters import Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
 from tallystick.core.errors import BrokerUnavailable, ConfigError, Draining, NotAllowed, TallystickError
-from tallystick.core.token_records import TokenRecord
+from tallystick.core.token_records import TokenRecord, admins_made_while_open
 from tallystick.store.memory import open_memory
 from tallystick.store.protocol import Store, Written
 
@@ -168,6 +168,12 @@ class Broker:
             return
         kept, static = len(self._store.tokens()), len(config.static_tokens)
         log.info("access control is on; tokens: %d in the store, %d in the configuration", kept, static)
+        if doubtful := admins_made_while_open(self._store.tokens(), self.clock.now_ms()):
+            log.warning(
+                "these tokens may do everything, and were made while access control was off, when anybody could make "
+                "them: %s. Revoke what is not yours: `tallystick tokens revoke NAME`",
+                ", ".join(doubtful),
+            )
         if not (kept or static or config.jwt_jwks or config.certificates or config.address_grants):
             where = "--store URL" if config.shared else f"--data-dir {config.data_dir}"
             log.warning(

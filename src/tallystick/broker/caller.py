@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tallystick.core.access import EVERY, Identity, NamedKind, Permission
+from tallystick.core.access import EVERY, OPEN_NAME, Identity, NamedKind, Permission
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import Forbidden
 from tallystick.core.names import LONGEST_NAME, is_name
@@ -51,7 +51,7 @@ from tallystick.store.protocol import (
     Unsubscribe,
 )
 
-OPEN = Identity("anybody", "open", ())
+OPEN = Identity(OPEN_NAME, "open", ())
 MOST_KEPT = 1_000
 _SEE_TRANSACTION: tuple[Permission, ...] = ("produce", "check-back", "read", "operate")
 _SEE_CONSUMERS: tuple[Permission, ...] = ("consume", "read", "operate")
@@ -201,7 +201,8 @@ class KnownCaller(Caller):
 
     def _lacking(self, permissions: tuple[Permission, ...], on: str) -> str:
         about = f" on {on}" if on else ""
-        return f"{self.identity.name} may not {' or '.join(permissions)}{about}; an admin can give it that"
+        needed = " or ".join(f"`{one}`" for one in permissions)
+        return f"{self.identity.name} needs the permission {needed}{about}; an admin can give it that"
 
     def _has(
         self, permissions: tuple[Permission, ...], topic: str | None, group: str | None, host: tuple[str, int] | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Annotated, Any, Literal
 
@@ -43,6 +44,7 @@ def send(
     seconds = None if delay is None else parsed(delay, "--delay") / 1000
     from tallystick.client import Client  # late: `--help` does without it
 
+    logging.getLogger("tallystick.client.refusals").disabled = True  # a refusal ends this, and is its error
     with Client(url, timeout=parsed(timeout, "--timeout") / 1000, **given_files()) as client:
         sent = client.send(
             topic,

@@ -66,6 +66,8 @@ CertificatePattern = Annotated[
     ),
 ]
 EVERY = ("*",)
+OPEN_NAME = "anybody"
+"""Who asks a broker that asks nobody who they are."""
 
 
 def permissions_of(role: str) -> frozenset[Permission]:

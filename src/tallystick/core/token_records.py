@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from tallystick.core.access import EVERY, CallerLimits, Grant, HostPattern, NamePattern, Role, TokenName
+from tallystick.core.access import EVERY, OPEN_NAME, CallerLimits, Grant, HostPattern, NamePattern, Role, TokenName
 from tallystick.core.durations import DAY_MS
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.tokens import new_token
@@ -99,4 +100,16 @@ def shown(record: TokenRecord) -> TokenView:
         record.created_by,
         record.expires_at,
         record.limits,
+    )
+
+
+def admins_made_while_open(tokens: Iterable[TokenRecord | TokenView], now_ms: int) -> list[str]:
+    """The names of admins' tokens that were made while access control was off, by whoever reached the broker. Locked
+    doors do not keep them out."""
+    return sorted(
+        one.name
+        for one in tokens
+        if one.created_by == OPEN_NAME
+        and any(grant.has("admin") for grant in one.grants)
+        and not 0 < one.expires_at <= now_ms
     )

@@ -35,7 +35,7 @@ log = logging.getLogger("tallystick.client")
 
 CA_FILE, CERT_FILE, KEY_FILE = "TALLYSTICK_CA_FILE", "TALLYSTICK_CERT_FILE", "TALLYSTICK_KEY_FILE"
 SHOW_A_TOKEN = (
-    f"give a token that the broker knows: {TOKEN} or {TOKEN_FILE} in the environment, or its file "
+    f"give one that the broker knows: {TOKEN} or {TOKEN_FILE} in the environment, or its file "
     "(token_file=, --token-file, option tokenFile)"
 )
 

@@ -70,6 +70,12 @@ def hang_up(connection: socket.socket) -> None:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
+def is_distrust(failure: BaseException) -> bool:
+    """Whether a certificate was not believed: trying again in a moment finds the same one."""
+    ssl = sys.modules.get("ssl")
+    return ssl is not None and isinstance(failure, ssl.SSLCertVerificationError)
+
+
 def failure_in_words(failure: BaseException) -> str:
     """Why a connection failed. If TLS is the reason: what that means, and what to do about it."""
     ssl = sys.modules.get("ssl")

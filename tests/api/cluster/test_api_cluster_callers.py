@@ -122,7 +122,7 @@ def test_a_producer_sends_to_its_own_topics_alone_through_any_broker(guarded: Gu
     assert sent(guarded, "shop", "shop.orders", prefix).status == 201
     refused = sent(guarded, "shop", "bank.orders", prefix)
     assert (refused.status, refused.problem().code) == (403, "forbidden")
-    assert "shop may not produce on topic 'bank.orders'" in refused.problem().detail
+    assert "shop needs the permission `produce` on topic 'bank.orders'" in refused.problem().detail
 
 
 def test_a_transaction_is_resolved_by_its_own_group_alone_through_any_broker(guarded: Guarded) -> None:

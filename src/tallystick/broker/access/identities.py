@@ -38,7 +38,7 @@ class Identities:
         if evidence.authorization:
             raise Unauthenticated("Authorization: nobody is known here by that; it is to be `Bearer` and a token")
         raise Unauthenticated(
-            "say who you are: Authorization: Bearer and a token; `tallystick tokens create` makes one"
+            "no token was shown (Authorization: Bearer and a token); an admin makes one with `tallystick tokens create`"
         )
 
     def check_again(self, identity: Identity) -> None:

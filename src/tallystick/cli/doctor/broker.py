@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from tallystick.cli.credentials import given_credentials
 from tallystick.cli.doctor.cluster import look_at_cluster, look_at_topics
 from tallystick.cli.doctor.finding import Finding
-from tallystick.cli.doctor.identity import ADVICE, look_at_identity, turned_away
+from tallystick.cli.doctor.identity import ADVICE, look_at_identity, look_at_tokens, turned_away
 from tallystick.cli.doctor.tls import look_at_tls
 from tallystick.cli.links import AnyLink
 from tallystick.cli.output import number_of, span
@@ -45,6 +45,7 @@ def look_at_broker(url: str, expected: bool, max_lag: int, max_pending: int) -> 
         except TallystickError as error:
             yield _cannot_be_told("identity", error)
         looks: dict[str, Callable[[], Iterable[Finding]]] = {
+            "tokens": lambda: look_at_tokens(broker),
             "broker": lambda: _info(broker, max_pending),
             "cluster": lambda: look_at_cluster(broker),
             "topics": lambda: look_at_topics(broker),

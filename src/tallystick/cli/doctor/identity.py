@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from tallystick.cli.doctor.finding import Finding
-from tallystick.cli.output import span
+from tallystick.cli.output import number_of, span
 from tallystick.core.errors import Forbidden, NotFound, TallystickError, Unauthenticated
+from tallystick.core.token_records import TokenView, admins_made_while_open
 from tallystick.link import Link
 
 SOON_SECONDS = 7 * 24 * 3600
@@ -33,6 +37,20 @@ def look_at_identity(broker: Link) -> Finding:
     if expires_at and left < SOON_SECONDS:
         return Finding("identity", "note", f"{told}; it expires in {span(max(0.0, left))}", "have a new token made")
     return Finding("identity", "ok", told)
+
+
+def look_at_tokens(broker: Link) -> Iterator[Finding]:
+    """Who made the tokens that there are. Nothing to an asker who is not to see them."""
+    try:
+        tokens = msgspec.convert(broker.get("tokens")["tokens"], list[TokenView])
+    except (Forbidden, NotFound):
+        return
+    if doubtful := admins_made_while_open(tokens, time.time_ns() // 1_000_000):
+        text = f"may do everything, and were made by anybody, while access control was off: {', '.join(doubtful)}"
+        yield Finding("tokens", "note", text, "revoke what is not yours: `tallystick tokens revoke NAME`")
+    elif tokens:
+        makers = ", ".join(sorted({one.created_by for one in tokens}))
+        yield Finding("tokens", "ok", f"{number_of(len(tokens), 'token')}, made by {makers}")
 
 
 def turned_away(error: TallystickError) -> Finding:

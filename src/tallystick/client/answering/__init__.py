@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from tallystick.barrier.operations.barrier import Decision, decide_many
 from tallystick.client.answering.deciders import RememberedOutcomes, ask_decider
 from tallystick.client.base.databases import run_on_new
+from tallystick.client.base.refusals import Refusals
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.peer import BrokerPeer
@@ -57,8 +58,10 @@ class Answerer:
         self._tasks.start(self._listen(self._settings.needs_group("answering check-backs")))
 
     async def _listen(self, group: str) -> None:
+        refusals = Refusals("polling for checks")
         for broker in await self._brokers.known():
-            self._tasks.start(repeat(f"polling {broker.address} for checks", self._poll(broker, group)))
+            what = f"polling {broker.address} for checks"
+            self._tasks.start(repeat(what, self._poll(broker, group), refusals, broker.address))
 
     async def stop(self) -> None:
         await self._tasks.cancel()

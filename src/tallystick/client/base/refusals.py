@@ -11,14 +11,12 @@ from contextlib import contextmanager
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import Forbidden, Unauthenticated
 
-log = logging.getLogger("tallystick.client")
+log = logging.getLogger(
+    "tallystick.client.refusals"
+)  # by itself: a command that ends with a refusal tells it only once
 
 TURNED_AWAY = (Unauthenticated, Forbidden)
 SLOWLY = Backoff(first_ms=1_000, cap_ms=15_000)
-ADVICE = {
-    Unauthenticated: "put a token that the broker knows where ours is",
-    Forbidden: "have an admin give our token the right, or use another token",
-}
 
 
 class TurnedAway(Exception):
@@ -26,23 +24,25 @@ class TurnedAway(Exception):
 
 
 class Refusals:
-    """What one piece of background work was refused. Each kind of refusal is told once, and again only after it was
-    over: when a try has worked, and nothing was refused in the last `lasting` seconds."""
+    """What one kind of background work was refused, at whichever of several places it is done. Each kind of refusal is
+    told once, and again only after it was over: when the last place that refused has not, and nothing was refused in
+    the last `lasting` seconds. What to do about it is in the refusal."""
 
     def __init__(self, what: str, lasting: float = 0.0) -> None:
         self._what, self._lasting = what, lasting
-        self._told: type[BaseException] | None = None
+        self._told: set[type[BaseException]] = set()
+        self._at: set[str] = set()
         self._met_at = 0.0
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def told(self, place: str = "") -> Iterator[None]:
         """Around one try, from which no refusals come but the broker's. They are raised as `TurnedAway`."""
         try:
             yield
         except TURNED_AWAY as refusal:
-            self.met(refusal)
+            self.met(refusal, place)
             raise TurnedAway from refusal
-        self.over()
+        self.over(place)
 
     def heard(self, error: BaseException | None) -> bool:
         """The same for what was asked elsewhere, and has ended with an error or without. Whether it was a refusal."""
@@ -53,16 +53,18 @@ class Refusals:
             return True
         return False
 
-    def met(self, error: BaseException) -> None:
+    def met(self, error: BaseException, place: str = "") -> None:
         self._met_at = time.monotonic()
+        self._at.add(place)
         kind = Unauthenticated if isinstance(error, Unauthenticated) else Forbidden
-        if self._told is kind:
+        if kind in self._told:
             log.debug("%s is still refused: %s", self._what, error)
             return
-        self._told = kind
-        log.error("%s is refused, and tried again now and then; %s: %s", self._what, ADVICE[kind], error)
+        self._told.add(kind)
+        log.error("%s is refused, and tried again now and then: %s", self._what, error)
 
-    def over(self) -> None:
-        if self._told is not None and time.monotonic() - self._met_at >= self._lasting:
-            self._told = None
+    def over(self, place: str = "") -> None:
+        self._at.discard(place)
+        if self._told and not self._at and time.monotonic() - self._met_at >= self._lasting:
+            self._told.clear()
             log.info("%s is not refused any more", self._what)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tallystick.client.base.refusals import SLOWLY, Refusals, TurnedAway
 from tallystick.core.backoff import Backoff
+from tallystick.core.errors import Moved
 
 log = logging.getLogger("tallystick.client")
 
@@ -52,14 +53,16 @@ async def end(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def repeat(what: str, once: Callable[[], Awaitable[float]], refusals: Refusals | None = None) -> None:
+async def repeat(
+    what: str, once: Callable[[], Awaitable[float]], refusals: Refusals | None = None, place: str = ""
+) -> None:
     """Do something for ever. `once` returns the seconds until the next time; a failure is logged and retried; slowly,
-    and logged once, if the broker turns us away."""
+    and logged once, if the broker turns us away. Who does the same at several places gives one `refusals` for all."""
     failures = 0
     refusals = refusals or Refusals(what)
     while True:
         try:
-            with refusals.told():
+            with refusals.told(place):
                 pause = await once()
             failures = 0
         except TurnedAway:
@@ -69,5 +72,7 @@ async def repeat(what: str, once: Callable[[], Awaitable[float]], refusals: Refu
             # Whatever it is, giving up here would leave somebody waiting for ever.
             failures += 1
             pause = RETRY.wait_ms(failures) / 1000
-            log.warning("%s failed, again in %.1f s: %s", what, pause, failure)
+            # A store changes hands whenever a broker is stopped. That is no trouble: its next owner is asked.
+            level = logging.DEBUG if isinstance(failure, Moved) else logging.WARNING
+            log.log(level, "%s failed, again in %.1f s: %s", what, pause, failure)
         await asyncio.sleep(pause)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import cast
 
 from tallystick.client.base.refusals import SLOWLY, TURNED_AWAY
+from tallystick.client.connection.exchange import distrusted
 from tallystick.client.connection.waiting import (
     Answered,
     HeldBack,
@@ -393,6 +394,8 @@ class Coalescer:
             entry.note(error, now)
             if not entry.retry:
                 entry.fail(error)
+            elif distrusted(error) and not entry.insists:
+                entry.fail(entry.turned_away(error, self.address))
             elif entry.worth_sending(now):
                 again.append(entry)
             else:

@@ -21,7 +21,7 @@ from tallystick.core.errors import (
 )
 from tallystick.core.wire import MSGPACK, Problem
 from tallystick.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
-from tallystick.credentials.tls import failure_in_words
+from tallystick.credentials.tls import failure_in_words, is_distrust
 from tallystick.credentials.tokens import SecretToken
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ just being closed at the other end would count as sent, with its answer lost."""
 LEAVE_SECONDS = 0.1
 """What a request gets that is under way at a broker which has lost its store. It may be paused, or wait for the next
 owner itself; whatever was asked there is asked again where the wire leads now."""
+
+DISTRUST = "distrust"
+"""Of a `BrokerUnreachable`: the certificate is not believed. Whoever waits is told at once, since it will not be in a
+moment; what is to be heard in any case is said again."""
 
 _problem = msgspec.json.Decoder(Problem)
 
@@ -146,7 +150,14 @@ def unreachable(address: str, failure: BaseException) -> TallystickError:
     """No connection, and so no byte of the request has left."""
     reason = failure_in_words(failure) or "no answer in time"
     hint = "" if reason.startswith("TLS: ") else "; is the broker running there?"
-    return on_the_way(address, BrokerUnreachable(f"{address} cannot be reached ({reason}){hint}"))
+    error = on_the_way(address, BrokerUnreachable(f"{address} cannot be reached ({reason}){hint}"))
+    error.extra[DISTRUST] = is_distrust(failure)
+    return error
+
+
+def distrusted(error: BaseException) -> bool:
+    """Whether this was never sent, and will not be in a moment either: whoever it is for need hear nothing of it."""
+    return isinstance(error, BrokerUnreachable) and bool(error.extra.get(DISTRUST))
 
 
 def unready(address: BrokerAddress, failure: InvalidRequest) -> TallystickError:

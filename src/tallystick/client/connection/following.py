@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from tallystick.client.base.settings import Settings
+from tallystick.client.connection.exchange import DISTRUST
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.core.errors import BrokerUnavailable, Busy, StorageFull, TallystickError
 from tallystick.core.ops import Position
@@ -62,6 +63,7 @@ class FollowingPeer(BrokerPeer):
     def failed(self, error: TallystickError) -> None:
         if not _is_of_the_place(error) or error.extra.get("way", self.way) != self.way:
             return  # it is there and says so; or has been left since
+        error.extra.pop(DISTRUST, None)  # the certificate of another way may be believed, and lead there as well
         if isinstance(error, BrokerUnavailable):
             self._in_vain.add(self.way)
         self._news.clear()

@@ -95,7 +95,7 @@ class WaitingOp:
         """The error for a caller whom the broker does not let: its own word, unless an answer before it was lost."""
         if not self.uncertain:
             return error
-        return BrokerUnavailable(f"no answer from {address} at first, it may have acted; then it refused: {error}")
+        return BrokerUnavailable(f"no answer from {address} at first, it may have acted; then: {error}")
 
     def given_up(self) -> TallystickError:
         """The error for the caller of a client that is closed."""

@@ -15,6 +15,7 @@ from tallystick.client.base.settings import OpenConnection
 from tallystick.client.base.workers import Slot, Workers
 from tallystick.client.connection.portal import FromThreads
 from tallystick.client.consumers.effects import ConnectionLost, Desk, HandlerAborted
+from tallystick.client.consumers.failures import is_of_the_connection
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions.script import Script, play_async, play_sync
 
@@ -71,7 +72,11 @@ class ThreadLane:
 
     def _connected(self, slot: Slot, open_connection: OpenConnection) -> Desk:
         if slot.kept is None:
-            connection = open_connection()
+            try:
+                connection = open_connection()
+            except Exception as failure:
+                _raise_if_away(failure)
+                raise
             adapter = adapt_sync(connection)
             slot.keep(Desk(connection, adapter), adapter.close)
         kept: Desk = slot.kept
@@ -125,14 +130,24 @@ class LoopLane:
             return value
 
     async def _connect(self, open_connection: OpenConnection) -> Desk:
-        connection = open_connection()
-        if inspect.isawaitable(connection):
-            connection = await connection
+        try:
+            connection = open_connection()
+            if inspect.isawaitable(connection):
+                connection = await connection
+        except Exception as failure:
+            _raise_if_away(failure)
+            raise
         return Desk(connection, adapt(connection))
 
     async def close(self) -> None:
         while self._idle:
             await _close(self._idle.pop().adapter)
+
+
+def _raise_if_away(failure: Exception) -> None:
+    """A database that is away is told in one way, whether or not there was a connection to it."""
+    if is_of_the_connection(failure):
+        raise ConnectionLost(f"no connection to the database: {failure}") from failure
 
 
 def _aborted(failure: BaseException) -> HandlerAborted:

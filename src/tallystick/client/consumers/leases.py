@@ -14,10 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec import Struct
 
 from tallystick.client.base.message import Message
+from tallystick.client.base.refusals import Refusals
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection, questions
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, OneByOne, handle_once, handle_plainly
+from tallystick.client.consumers.failures import exc_info_of, in_one_line
 from tallystick.client.consumers.lanes import lane_for
 from tallystick.client.consumers.marks import InboxRows
 from tallystick.client.consumers.subscription import Poisonous, Subscription
@@ -87,9 +89,10 @@ class LeaseConsumer:
     # Receiving
 
     async def _receive_from_all(self) -> None:
+        refusals = Refusals(f"receiving for {self._subscription.name}")
         for broker in await self._brokers.known():
             what = f"receiving for {self._subscription.name} from {broker.address}"
-            self._receiving.start(repeat(what, self._receive(broker)))
+            self._receiving.start(repeat(what, self._receive(broker), refusals, broker.address))
 
     def _receive(self, broker: BrokerPeer) -> Callable[[], Awaitable[float]]:
         subscription = self._subscription
@@ -243,12 +246,13 @@ class LeaseConsumer:
         most = subscription.max_attempts
         dead = most is not None and message.attempt >= most
         log.warning(
-            "%s: message %s failed at attempt %d%s",
+            "%s: message %s failed at attempt %d%s: %s",
             subscription.name,
             message.id,
             message.attempt,
             ", the last one" if dead else "",
-            exc_info=failure,
+            in_one_line(failure),
+            exc_info=exc_info_of(failure),
         )
         reason = f"{type(failure).__name__}: {failure}"[:REASON_LETTERS]
         return Nack(subscription.group, [message.receipt], dead=dead, reason=reason)

@@ -23,11 +23,12 @@ from tallystick.client.consumers.effects import (
     move_offset,
     stored_offset,
 )
+from tallystick.client.consumers.failures import exc_info_of, in_one_line
 from tallystick.client.consumers.lanes import lane_for
 from tallystick.client.consumers.marks import GroupQueue, OffsetRow
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions.producer import Producer
-from tallystick.core.errors import BrokerUnavailable, NotFound, OffsetMoved, OffsetOutOfRange
+from tallystick.core.errors import BrokerUnavailable, Moved, NotFound, OffsetMoved, OffsetOutOfRange
 from tallystick.core.ops import CommitOffsets
 
 log = logging.getLogger("tallystick.client")
@@ -55,6 +56,7 @@ class OffsetConsumer:
         self._looking = Tasks()
         self._reading = Tasks()
         self._queues: set[tuple[str, int]] = set()
+        self._refusals = Refusals(f"reading for {subscription.name}")
         self._stopping = asyncio.Event()
 
     def start(self) -> None:
@@ -62,7 +64,8 @@ class OffsetConsumer:
 
     async def _look_at_all(self) -> None:
         for broker in await self._brokers.known():
-            self._looking.start(repeat(f"looking for {self._subscription.topic}", self._look(broker)))
+            what = f"looking for {self._subscription.topic}"
+            self._looking.start(repeat(what, self._look(broker), self._refusals, broker.address))
 
     async def stop(self, grace: float) -> None:
         """Finish the messages at hand and read no further."""
@@ -91,9 +94,8 @@ class OffsetConsumer:
     async def _follow(self, broker: BrokerPeer, queue: int) -> None:
         """Read a queue until the end of the subscription, beginning again at the stored offset after any failure."""
         failures = 0
-        refusals = Refusals(f"{self._subscription.name}: queue {queue} of {broker.address}")
         while not self._stopping.is_set():
-            reader = _Reader(self, broker, queue, failures + 1, refusals)
+            reader = _Reader(self, broker, queue, failures + 1)
             try:
                 await reader.read()
             except _OtherStore as other:
@@ -109,8 +111,9 @@ class OffsetConsumer:
                 wait = RETRY.wait_ms(failures) / 1000
                 what = f"{self._subscription.name}: queue {queue} of {broker.address}"
                 # Where it was raised is of interest only if it may be the handler's doing.
-                away = isinstance(failure, BrokerUnavailable)
-                log.warning("%s stopped, again in %.1f s: %s", what, wait, failure, exc_info=None if away else failure)
+                shown = None if isinstance(failure, BrokerUnavailable | Moved) else exc_info_of(failure)
+                level = logging.DEBUG if isinstance(failure, Moved) else logging.WARNING
+                log.log(level, "%s stopped, again in %.1f s: %s", what, wait, in_one_line(failure), exc_info=shown)
                 await self.pause(wait)
 
     async def pause(self, seconds: float) -> None:
@@ -131,10 +134,8 @@ class OffsetConsumer:
 class _Reader:
     """One reading of one queue, from the stored offset to the first failure."""
 
-    def __init__(
-        self, consumer: OffsetConsumer, broker: BrokerPeer, queue: int, attempt: int, refusals: Refusals
-    ) -> None:
-        self._refusals = refusals
+    def __init__(self, consumer: OffsetConsumer, broker: BrokerPeer, queue: int, attempt: int) -> None:
+        self._refusals, self._name = consumer._refusals, f"queue {queue} of {broker.address}"
         self._consumer = consumer
         self._subscription = consumer._subscription
         self._producer = consumer._producer
@@ -150,7 +151,7 @@ class _Reader:
         self.progress = False
 
     async def read(self) -> None:
-        with self._refusals.told():  # what handlers raise is theirs, though it may look the same
+        with self._refusals.told(self._name):  # what handlers raise is theirs, though it may look the same
             place, offset = await self._place()
             fetched = await self._consumer.unless_stopped(self._fetch(place, offset))
         while fetched is not None:
@@ -164,7 +165,7 @@ class _Reader:
             if self._stored not in (None, self._shown):
                 self._show_progress(place, self._stored)
             offset = fetched.next
-            with self._refusals.told():
+            with self._refusals.told(self._name):
                 fetched = await self._consumer.unless_stopped(self._fetch(place, offset))
 
     async def _place(self) -> tuple[GroupQueue, int]:

@@ -12,13 +12,21 @@ from tallystick.barrier.adapters.base import why_alone
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations.barrier import mark_committed, outcome_of, rename_mark
 from tallystick.barrier.operations.outbox import outbox_has, outbox_put
+from tallystick.client.connection.exchange import distrusted
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.outbox import encode_row
 from tallystick.client.transactions.prepared import Sign, outcome, outcome_gid, prepared
 from tallystick.client.transactions.producer import FirstOp, Pinned
 from tallystick.client.transactions.script import Ask, InDatabase, Local, OnLoop, Script, nothing
-from tallystick.core.errors import AlreadyResolved, Conflict, InvalidRequest, TallystickError, TransactionFailed
+from tallystick.core.errors import (
+    AlreadyResolved,
+    BrokerUnreachable,
+    Conflict,
+    InvalidRequest,
+    TallystickError,
+    TransactionFailed,
+)
 from tallystick.core.ops import Check, ClientOp, Prepare, Send
 
 ModeName = Literal["check-back", "outbox", "consumer-dedup"]
@@ -253,7 +261,12 @@ class ConsumerDedupBlock(OutboxBlock):
         half = Send(prepared(self.messages, pinned.gid), pinned.gid)
         yield from self._put(pinned, self._outcome(pinned, "commit"))
         self.pinned = pinned
-        yield Ask(pinned.broker, half, self.settings.timeout)
+        try:
+            yield Ask(pinned.broker, half, self.settings.timeout)
+        except BrokerUnreachable as error:
+            if distrusted(error):
+                self.pinned = None  # there is nothing to withdraw
+            raise
 
     def after_commit(self, pinned: Pinned) -> Script[None]:
         yield self.producer().send_row(self._source, pinned, self._outcome(pinned, "commit"), wait=self.wait)

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from tallystick.client.base.refusals import Refusals
 from tallystick.client.connection import LoopConnection
+from tallystick.client.connection.exchange import distrusted
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.transactions.outbox import Outbox
 from tallystick.client.transactions.script import Answer, Ask, OnLoop, Put, Script, Tell
@@ -160,7 +161,7 @@ class Producer:
 
     def _forget(self, pinned: Pinned, error: BaseException) -> Script[None]:
         """What may have been prepared is rolled back rather than left for a check-back."""
-        if not isinstance(error, TallystickError) or error.retryable:
+        if not distrusted(error) and (not isinstance(error, TallystickError) or error.retryable):
             yield self.rollback(pinned)
 
     # What it is told
