@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tallystick.cli.credentials import given_credentials
-from tallystick.cli.doctor.cluster import look_at_cluster, look_at_topics
+from tallystick.cli.doctor.cluster import look_at_cluster
 from tallystick.cli.doctor.finding import Finding
 from tallystick.cli.doctor.identity import ADVICE, look_at_identity, look_at_tokens, turned_away
 from tallystick.cli.doctor.tls import look_at_tls
@@ -48,7 +48,6 @@ def look_at_broker(url: str, expected: bool, max_lag: int, max_pending: int) -> 
             "tokens": lambda: look_at_tokens(broker),
             "broker": lambda: _info(broker, max_pending),
             "cluster": lambda: look_at_cluster(broker),
-            "topics": lambda: look_at_topics(broker),
             "parked": lambda: [_parked(broker)],
             "called services": lambda: [_circuits(broker)],
             "consumers": lambda: [_lag(broker, max_lag)],

@@ -32,9 +32,10 @@ def look_at_cluster(broker: Link) -> Iterator[Finding]:
         return
     yield _state(view)
     yield from _addresses(_settled(broker, view))
+    yield from _topics(broker)
 
 
-def look_at_topics(broker: Link) -> Iterator[Finding]:
+def _topics(broker: Link) -> Iterator[Finding]:
     """A topic comes to a store with the first message there, or when it is created; a copied store brings its own."""
     missing = [one for one in broker.get("topics")["topics"] if one.get("missing_on")]
     if missing:
