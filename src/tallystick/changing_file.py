@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from tallystick.core.errors import ConfigError, TallystickError
+from tallystick.core.tokens import parse_token
 
 T = TypeVar("T")
 
@@ -88,7 +89,8 @@ class ChangingFile(MadeOfFiles[T]):
         """`parse` makes a ConfigError or a ValueError of what is wrong. `what` it is, for whoever reads that. If it is
         `secret` and others than its owner may read it, the log says so."""
         self._path, self._parse, self._secret = Path(path), parse, secret
-        self._named = f"{what} {path}"
+        misplaced = parse_token(str(path)) is not None
+        self._named = f"{what} (a token stands where the path of its file belongs)" if misplaced else f"{what} {path}"
         super().__init__(self._named, (path,), self._read, look_seconds)
 
     def _read(self) -> T:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -115,3 +117,19 @@ def test_the_plain_path_and_the_absolute_form_are_for_those_who_may(broker: Brok
 def test_another_method_is_no_way_in(broker: BrokerProcess, method: str) -> None:
     assert status(broker, "/v1/info", {}, method) in (400, 401)
     assert status(broker, "/v1/info", {"X-HTTP-Method-Override": "GET"}, method) in (400, 401)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.3], ids=["in one piece", "in two"])
+def test_what_comes_behind_a_body_says_nothing_of_who_sends_it(broker: BrokerProcess, pause: float) -> None:
+    """Trailers stand where proxies do not look; and whether they were there in time would be up to the network."""
+    head = b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n"
+    body = b'{"messages": [{"topic": "open.one", "value": 1}]}'
+    known = f"Authorization: {ADMIN.headers['Authorization']}\r\n".encode()
+    found = []
+    for in_head, behind in ((b"", known), (known, b"Authorization: Bearer x\r\nOrigin: http://elsewhere.example\r\n")):
+        with socket.create_connection(("127.0.0.1", broker.port), timeout=30) as connection:
+            connection.sendall(head + in_head + b"\r\n")
+            time.sleep(pause)
+            connection.sendall(b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(body), body, behind))
+            found.append(connection.recv(65_536)[9:12])
+    assert found == [b"401", b"201"]

@@ -111,7 +111,10 @@ def following(url: str, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 def next_value(process: subprocess.Popen[str]) -> Any:
     assert process.stdout is not None
-    return json.loads(process.stdout.readline())["value"]
+    assert process.stderr is not None
+    line = process.stdout.readline()
+    assert line, f"it ended: {process.stderr.read()}"
+    return json.loads(line)["value"]
 
 
 def test_following_shows_what_comes_and_keeps_the_order_of_a_queue(url: str, post: Post) -> None:

@@ -20,6 +20,8 @@ from client_certificates import TestAuthority, serving
 from keeper import doorkeeper
 from tallystick.client.base.settings import checked_settings
 from tallystick.client.connection.wire import Wire, WireConnection
+from tallystick.core.errors import TallystickError
+from tallystick.core.tokens import new_token
 from tallystick.credentials import Credentials, SecretToken, find_credentials
 from tallystick.link import Link
 from tallystick.local import free_port
@@ -200,3 +202,10 @@ def test_what_is_sent_while_another_thread_hangs_up_is_encrypted(
         cut(made)
         monkeypatch.undo()
         assert there.recv(1_000) == TOKEN.encode()
+
+
+def test_a_token_in_the_place_of_its_file_is_not_shown() -> None:
+    text, _, _ = new_token()
+    with pytest.raises(TallystickError, match="a token stands where the path of its file belongs") as refused:
+        tallystick.Client("http://127.0.0.1:1", token_file=text)
+    assert text not in "".join(traceback.format_exception(refused.value))

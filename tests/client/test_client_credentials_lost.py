@@ -142,6 +142,7 @@ def test_one_refusal_at_several_places_is_told_once(
         client.subscribe(topic, exactly_once=bank.open, by=by)(lambda message, connection: got.append(message.value))
         client.start()
         eventually(lambda: all(len(one.refused) >= 2 for one in both))
+        eventually(lambda: told(caplog, "is refused"))
         assert len(told(caplog, "is refused")) == 1
         for one in both:
             one.judge = lambda path, body: 0

@@ -15,6 +15,7 @@ from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Ack, Check, Commit, Prepare, Send
 from tallystick.core.wire import CheckPoll, Delivery, ReceiveRequest
+from tallystick.store.shared.memory import MemoryCluster
 
 
 def sending(value: str, topic: str = "orders") -> Send:
@@ -57,6 +58,21 @@ async def test_a_key_that_has_become_another_is_learnt(monkeypatch: pytest.Monke
             return {site.node.peer_key for site in cluster.sites.values()} == {b"another"}
 
         await eventually_async(learnt, "the new key at both nodes")
+
+
+@pytest.mark.parametrize("made_anew", [0, 3])
+async def test_an_engine_that_was_emptied_is_told_of_and_nobody_joins_what_was_made_since(made_anew: int) -> None:
+    async with cluster_of(2, "a") as cluster:
+        site, known = cluster.sites["a"], set(cluster.ids)
+        site.way.registry = MemoryCluster(made_anew)
+
+        async def told() -> bool:
+            return site.node.away
+
+        await eventually_async(told, "the node says that its stores are gone")
+        assert "not there any more" in site.node.trouble
+        assert site.node.seen is not None
+        assert {holding.id for holding in site.node.seen.holdings} == known
 
 
 async def test_what_was_acknowledged_is_there_after_a_death() -> None:

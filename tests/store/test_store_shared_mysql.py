@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from servers import Server
 from shared_stores import new_number, opener, url_of
-from tallystick.core.errors import ConfigError
+from tallystick.core.errors import ConfigError, StorageFailed
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Send
 from tallystick.store.kv.engine import Changes
@@ -135,7 +135,7 @@ def test_a_value_that_no_packet_can_hold_is_told_with_the_setting_to_raise(serve
 
 def test_a_server_that_takes_small_packets_only_is_refused_at_the_opening(mariadb: Server, url: str) -> None:
     small = setting(mariadb, "max_allowed_packet", str(16 * 1024 * 1024))
-    with small, pytest.raises(ConfigError, match="set it to 64M"):
+    with small, pytest.raises(StorageFailed, match="set it to 64M"):
         opener(url)(StoreSettings())
 
 

@@ -26,6 +26,7 @@ from tallystick.broker.outbound.outbound import Outbound
 from tallystick.broker.outbound.signer import Signer
 from tallystick.broker.sweeps import deliver_delayed, start_sweeps
 from tallystick.broker.threads import on_a_thread
+from tallystick.broker.turns import Turns
 from tallystick.broker.waiters import Waiters
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.clock import Clock, SystemClock
@@ -85,6 +86,7 @@ class Broker:
         self._collector = StoreCollector(self._store, self.metrics)
         self.metrics.registry.register(self._collector)
         self._waiters = Waiters(config.max_long_polls)
+        self.turns = Turns()
         space = SpaceGuard(config.data_dir if config.store == "rocksdb" else None, config.min_free_bytes)
         self._writer = Writer(
             self._store, self.clock, space, config.max_waiting_bytes, self._durable, self.metrics.commit_seconds

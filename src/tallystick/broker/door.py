@@ -306,6 +306,14 @@ class BrokerDoor(AccessWays):
         (guarded,) = self._caller.guarded([op])
         return audited(guarded, op, self._caller)
 
+    # --- whose turn it is, among the brokers of a cluster -----------------------------------------------------------
+
+    async def take_turn(self, what: str, holder: str) -> bool:
+        return self._broker.turns.take(what, holder)
+
+    async def give_turn_back(self, what: str, holder: str) -> None:
+        self._broker.turns.give_back(what, holder)
+
     # --- what can be looked at, between two group commits --------------------------------------------------------
 
     async def transaction(self, gid: str) -> TransactionView:

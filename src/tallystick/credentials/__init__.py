@@ -55,6 +55,7 @@ class Credentials:
         self._token = token
         self.ca, self.cert, self.key = ca, cert, key
         self._tls: MadeOfFiles[ssl.SSLContext] | None = None
+        self._system = ""  # where the system's CAs were when it was made
 
     @property
     def token_file(self) -> str:
@@ -96,8 +97,10 @@ class Credentials:
         """Made when it is first needed, since it reads every certificate of the system, and again when one of our own
         files has changed. While these do not fit each other, since they are just being exchanged, it is the last one
         that did."""
-        if self._tls is None:
-            files = self.ca, self.cert, self.key, os.environ.get("SSL_CERT_FILE", "")  # the last one is OpenSSL's own
+        system = os.environ.get("SSL_CERT_FILE", "")  # OpenSSL's own
+        if self._tls is None or system != self._system:
+            self._system = system
+            files = self.ca, self.cert, self.key, system
             self._tls = MadeOfFiles("the files of TLS", filter(None, files), self._context, look_seconds=0.0)
         return self._tls.value
 
@@ -116,7 +119,7 @@ class Credentials:
 
     def __setstate__(self, told: tuple[TokenSource | None, str, str, str]) -> None:
         self._token, self.ca, self.cert, self.key = told
-        self._tls = None
+        self._tls, self._system = None, ""
 
 
 NO_CREDENTIALS = Credentials()

@@ -100,7 +100,7 @@ def test_the_door_of_a_cluster_has_every_way_of_a_brokers_own() -> None:
     ways = {name for part in (BrokerDoor, AccessWays) for name in vars(part) if not name.startswith("_")}
     own = {name for part in (ClusterDoor, ClusterAccess, ClusterViews) for name in vars(part)}
     # Made of others; asked of a store's own door only; and about whom a door is for.
-    assert ways - own == {"do", "families", "of", "whoami"}
+    assert ways - own == {"do", "families", "give_turn_back", "of", "take_turn", "whoami"}
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -79,6 +82,59 @@ def test_a_topic_is_made_changed_and_deleted_as_one_thing(api: RoundRobin, store
     api.answer("DELETE", "/v1/topics/one")
     for store in stores:
         assert api.raw("GET", f"/stores/{store}/v1/topics/one", None, {}).status == 404
+
+
+def at_once(cluster: BrokerCluster, *asked: tuple[str, str, Any]) -> list[Answer]:
+    """Each asked of another broker, as nearly at the same moment as can be."""
+    ready = threading.Barrier(len(asked))
+
+    def ask(url: str, method: str, path: str, content: Any) -> Answer:
+        with closing(RawClient(url)) as client:
+            ready.wait()
+            return client.json(method, path, content)
+
+    with ThreadPoolExecutor(len(asked)) as pool:
+        urls = itertools.cycle(broker.url for broker in cluster.brokers)
+        return [each.result() for each in [pool.submit(ask, next(urls), *one) for one in asked]]
+
+
+def test_two_who_change_a_topic_at_once_leave_the_same_everywhere(
+    cluster: BrokerCluster, api: RoundRobin, stores: list[str]
+) -> None:
+    api.json("PUT", "/v1/topics/contested", {"queues": 1})
+    for _ in range(40):
+        changed = [{"retention_ms": 1_000_000}, {"retention_ms": 86_400_000}]
+        answers = at_once(cluster, *(("PUT", "/v1/topics/contested", each) for each in changed))
+        assert [answer.status for answer in answers] == [200, 200]
+        kept = {api.json("GET", f"/stores/{store}/v1/topics/contested")["retention_ms"] for store in stores}
+        assert len(kept) == 1, f"each store has the word of another: {kept}"
+
+
+def test_a_topic_that_is_deleted_and_made_at_once_is_everywhere_or_nowhere(
+    cluster: BrokerCluster, api: RoundRobin, stores: list[str]
+) -> None:
+    for _ in range(40):
+        api.json("PUT", "/v1/topics/undecided", {"queues": 2})
+        deleted, made = at_once(
+            cluster, ("DELETE", "/v1/topics/undecided", None), ("PUT", "/v1/topics/undecided", {"queues": 2})
+        )
+        assert (deleted.status, made.status) == (204, 200)
+        found = {api.raw("GET", f"/stores/{store}/v1/topics/undecided", None, {}).status for store in stores}
+        assert len(found) == 1, f"on some stores only: {found}"
+
+
+def test_two_who_change_a_call_topic_at_once_leave_the_same_everywhere(
+    cluster: BrokerCluster, api: RoundRobin, stores: list[str]
+) -> None:
+    place, url = "/v1/call-topics/contested-calls/subscribers", "http://127.0.0.1:9/there"
+    for _ in range(20):
+        at_once(cluster, ("PUT", place, {"url": url}))
+        deleted, made = at_once(cluster, ("DELETE", f"{place}?url={quote(url)}", None), ("PUT", place, {"url": url}))
+        assert deleted.status == 204
+        assert made.status < 300 or made.json()["code"] == "conflict", "there still, or there again"
+        views = [api.json("GET", f"/stores/{store}/v1/call-topics/contested-calls") for store in stores]
+        found = {str(sorted(one["url"] for one in view["subscribers"])) for view in views}
+        assert len(found) == 1, f"each store has the word of another: {found}"
 
 
 def test_messages_go_where_their_key_says_and_are_read_by_the_cluster_s_queues(

@@ -141,7 +141,8 @@ def test_what_one_broker_prepares_another_submits_and_each_branch_is_called_once
             assert faces[first].prepare(trans).ok
             assert {look.status(gid) for look in places.looks} == {"prepared"}
             assert faces[second].submit(trans).ok
-            assert faces[third].submit(trans).ok
+            again = faces[third].submit(trans)
+            assert again.ok or "current status 'succeed'" in again.message, "as dtm says of what is done by then"
             places.looks[third].wait(gid, "succeed")
             assert set(places.looks[first].branches(gid).values()) == {"succeed"}
             assert [call.branch for call in branches.calls(gid)] == ["01", "02"]

@@ -44,6 +44,7 @@ METHODS = frozenset(
         BrokerDoor.ends,
         BrokerDoor.fetch,
         BrokerDoor.forget_app,
+        BrokerDoor.give_turn_back,
         BrokerDoor.groups,
         BrokerDoor.hurry,
         BrokerDoor.hurry_all,
@@ -65,6 +66,7 @@ METHODS = frozenset(
         BrokerDoor.stop_calls,
         BrokerDoor.stored_offsets,
         BrokerDoor.subscribe,
+        BrokerDoor.take_turn,
         BrokerDoor.tokens,
         BrokerDoor.topic,
         BrokerDoor.transaction,
@@ -114,10 +116,14 @@ class Asking:
         answer: T = await self._tell(store, caller, method.__name__, args, way(method.__name__).gives)
         return answer
 
+    @property
+    def me(self) -> Caller:
+        """For what this broker asks for itself, and not for whoever has asked it."""
+        return Caller(Identity(self._owners.node.membership.me.id, "broker", ()))
+
     async def identity(self, store: str, evidence: Evidence) -> Identity:
-        """Who shows this, as another broker finds. It is we who ask, not whoever it is."""
-        me = Caller(Identity(self._owners.node.membership.me.id, "broker", ()))
-        found: Identity = await self._tell(store, me, CALLER_OF, (evidence,), Identity)
+        """Who shows this, as another broker finds."""
+        found: Identity = await self._tell(store, self.me, CALLER_OF, (evidence,), Identity)
         return found
 
     async def _tell(self, store: str, caller: Caller, method: str, args: Any, gives: Any) -> Any:

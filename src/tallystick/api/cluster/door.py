@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from prometheus_client.registry import Collector
 
 from tallystick.api.cluster.access import ClusterAccess
+from tallystick.api.cluster.asking import Method
 from tallystick.api.cluster.callers import ClusterCallers
 from tallystick.api.cluster.dividing import MARK, joined, numbered, refused
 from tallystick.api.cluster.metrics import ClusterMetrics
@@ -23,10 +27,11 @@ from tallystick.broker.config import Config
 from tallystick.broker.door import WEIGHT, BrokerDoor
 from tallystick.core.access import Evidence
 from tallystick.core.calls import CallsView
-from tallystick.core.errors import BrokerUnavailable, Draining, Moved, NotFound, TallystickError
+from tallystick.core.errors import BrokerUnavailable, Busy, Draining, Moved, NotFound, TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import ClientOp, Commit, CommitOffsets, OpResult, Outcome, Prepare, PrepareColumns, Rollback
+from tallystick.core.placing import store_for
 from tallystick.core.wire import (
     CheckPoll,
     CheckRequest,
@@ -42,6 +47,7 @@ from tallystick.core.wire import (
 
 T = TypeVar("T")
 POLL_AGAIN_SECONDS = 0.05
+TURN_WAIT_SECONDS = 10.0
 LOOK_AGAIN_MS = 500  # for messages that become visible without anything being appended
 
 
@@ -150,20 +156,54 @@ class ClusterDoor(ClusterAccess):
         await self._of_gid(BrokerDoor.stop_calls, gid)
 
     async def subscribe(self, topic: str, url: str, remark: str) -> None:
-        await self._each(BrokerDoor.subscribe, topic, url, remark)
+        async with self._turn(f"call-topic/{topic}"):
+            await self._each_to_its_end(BrokerDoor.subscribe, topic, url, remark)
 
     async def unsubscribe(self, topic: str, url: str) -> None:
-        await self._where_known(BrokerDoor.unsubscribe, topic, url)
+        async with self._turn(f"call-topic/{topic}"):
+            await self._each_to_its_end(BrokerDoor.unsubscribe, topic, url, known=True)
 
     async def drop_call_topic(self, topic: str) -> None:
-        await self._where_known(BrokerDoor.drop_call_topic, topic)
+        async with self._turn(f"call-topic/{topic}"):
+            await self._each_to_its_end(BrokerDoor.drop_call_topic, topic, known=True)
 
     async def put_topic(self, name: str, spec: TopicSpec) -> TopicView:
         """On every store alike; `queues` is how many each of them has."""
-        return merged_topic(await self._each(BrokerDoor.put_topic, name, spec))
+        async with self._turn(f"topic/{name}"):
+            return merged_topic(await self._each_to_its_end(BrokerDoor.put_topic, name, spec))
 
     async def delete_topic(self, name: str) -> None:
-        await self._where_known(BrokerDoor.delete_topic, name)
+        async with self._turn(f"topic/{name}"):
+            await self._each_to_its_end(BrokerDoor.delete_topic, name, known=True)
+
+    @asynccontextmanager
+    async def _turn(self, what: str) -> AsyncIterator[None]:
+        """Those who change one thing at once, at whichever brokers, do it one after the other: the owner of one store
+        says whose turn it is. Else each store would end with another's word."""
+        loop, holder = asyncio.get_running_loop(), secrets.token_hex(8)
+        home, deadline = store_for(what, self._owners.stores()), loop.time() + TURN_WAIT_SECONDS
+        while not await self._asking.ask(home, self._asking.me, BrokerDoor.take_turn, what, holder):
+            if loop.time() >= deadline:
+                raise Busy(f"{what.partition('/')[2]} is being changed by others all the time; try again")
+            await asyncio.sleep(POLL_AGAIN_SECONDS)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(TallystickError):  # it ends by itself
+                await self._asking.ask(home, self._asking.me, BrokerDoor.give_turn_back, what, holder)
+
+    async def _each_to_its_end(self, method: Method[T], *args: Any, known: bool = False) -> list[T]:
+        """Asked of each store. No error is told before all have answered: nothing of it may come after the turn. With
+        `known` some may not know the name, as long as one does."""
+        asked = (self._ask(store, method, *args) for store in self._owners.stores())
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        errors = [one for one in told if isinstance(one, BaseException)]
+        missing = [one for one in errors if known and isinstance(one, NotFound)]
+        if len(missing) < len(errors):
+            raise next(one for one in errors if one not in missing)
+        if len(missing) == len(told):
+            raise missing[0]
+        return [one for one in told if not isinstance(one, BaseException)]
 
     async def trim(self, topic: str, offsets: dict[int, int]) -> None:
         for store, some in self._divided(offsets):

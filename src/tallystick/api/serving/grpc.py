@@ -179,6 +179,7 @@ def _options(limits: GrpcLimits, tls: Tls) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", limits.message_bytes),
         ("grpc.max_allowed_incoming_connections", limits.connections),
         ("grpc.max_concurrent_streams", limits.calls_of_one),
+        ("grpc.http2.bdp_probe", 0),  # it has clients send megabytes ahead that nobody has asked to read
         ("grpc.server_handshake_timeout_ms", int(limits.handshake_seconds * 1000)),
         ("grpc.max_connection_idle_ms", int(limits.idle_seconds * 1000)),
         # Whoever has calls under way and does not answer to this is gone.

@@ -262,7 +262,7 @@ class Http1Connection(asyncio.Protocol):
         self._head_bytes = self._hosts = self._length = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._continues = False
+        self._continues = self._in_body = False
 
     def on_url(self, piece: bytes) -> None:
         if self._replaying:
@@ -274,6 +274,8 @@ class Http1Connection(asyncio.Protocol):
         if self._replaying:
             return
         self._count(len(name) + len(value))
+        if self._in_body:
+            return  # a trailer: who asks, and for what, was said in the head and nowhere else
         name = name.lower()
         if name == b"host":
             self._hosts += 1
@@ -298,6 +300,7 @@ class Http1Connection(asyncio.Protocol):
         if self._replaying:
             return
         self._loose_bytes = self._body_bytes = 0
+        self._in_body = True
         self._body_left = self._length
         self._head_at = 0.0
         url = httptools.parse_url(self._url)

@@ -185,6 +185,7 @@ class Node:
     async def _look(self) -> Todo:
         me, asked_at, moving = self.membership.beat(), self.clock.elapsed_ms(), self._moves.under_way()
         seen = await self._ask(lambda: self._registry.look(me))
+        self._refuse_another_cluster(seen)
         self.seen = seen = self._but_for(moving, seen)
         answered_at = self._answered_at = self.clock.elapsed_ms()
         self.looked.set()
@@ -192,6 +193,13 @@ class Node:
         todo = self.membership.saw(seen, asked_at, answered_at)
         self._tell_of_wrong_addresses()
         return todo
+
+    def _refuse_another_cluster(self, seen: Seen) -> None:
+        """Raises `ServerAway` if nothing that was there is there: the engine was emptied, or is another one. To go on
+        with what somebody has made in its place since would hide that everything is gone."""
+        known = {holding.id for holding in self.seen.holdings} if self.seen is not None else set()
+        if known and known.isdisjoint(holding.id for holding in seen.holdings):
+            raise ServerAway("the stores of this cluster are not there any more; put them back, or start brokers anew")
 
     def _but_for(self, moving: Collection[int], seen: Seen) -> Seen:
         """With these stores as they are known here, who were claimed or released while we looked."""

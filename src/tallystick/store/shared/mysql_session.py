@@ -9,7 +9,6 @@ from typing import Any
 import pymysql
 from pymysql.constants import CLIENT
 
-from tallystick.core.errors import ConfigError
 from tallystick.store.shared.server import SESSIONS_NAME, ServerAway
 
 MysqlError = pymysql.Error
@@ -68,10 +67,9 @@ class MysqlSession:
             raise ServerAway("this Galera node is not ready: it has not joined the cluster yet, or is cut off from it")
         most = int(settings["max_allowed_packet"])
         if most < _LEAST_PACKET:
-            raise ConfigError(
-                f"store: the server's max_allowed_packet is {most}, and a request of 16 MiB needs {_LEAST_PACKET}:"
-                " set it to 64M",
-                field="store",
+            raise ServerAway(
+                f"the server's max_allowed_packet is {most}, and a request of 16 MiB needs {_LEAST_PACKET}:"
+                " set it to 64M"
             )
         return most
 
