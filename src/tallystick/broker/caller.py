@@ -133,6 +133,8 @@ class KnownCaller(Caller):
     def may_do(self, ops: Sequence[StoreOp]) -> None:
         done = self._done
         for op in ops:
+            if type(op) in done:  # the sign of those that are all alike: commits come as often as anything
+                continue
             alike = _ALIKE.get(type(op))
             sign = None if alike is None else alike(op)
             if sign not in done:
@@ -154,11 +156,13 @@ class KnownCaller(Caller):
     def guarded(self, ops: Sequence[Any]) -> Sequence[Any]:
         if not self._guards and self._produces is None:
             return ops
-        return [self._guarded(op) for op in ops]
+        return [self._guarded(op) if type(op) in _MAY_BE_GUARDED else op for op in ops]
 
     def _guarded(self, op: Any) -> Any:
         groups = self._guards.get(type(op), EVERY)
-        produces = self._produces if type(op) in _WITH_PARTS and getattr(op, "parts", True) else None
+        produces = self._produces
+        if produces is not None and not (type(op) in _WITH_PARTS and getattr(op, "parts", True)):
+            produces = None
         return op if groups == EVERY and produces is None else Guarded(op, groups, produces)
 
     def sees_transactions_of(self, group: str) -> bool:
@@ -393,6 +397,7 @@ _GUARDED: dict[type, Permission] = {
 
 # What they hold was judged when it came; who claims, drops or adds to a part may be somebody else.
 _WITH_PARTS = frozenset((Commit, Rollback, CommitBatch, DropParts, PreparePart, PrepareColumns))
+_MAY_BE_GUARDED = _WITH_PARTS.union(_GUARDED)
 
 
 def _guards_of(identity: Identity) -> dict[type, tuple[str, ...]]:

@@ -16,15 +16,16 @@ from tallystick.store.protocol import BrokerOp, Guarded, Result
 
 
 def guarded(batch: Batch, op: Guarded, handlers: Mapping[type, Callable[[Batch, Any], Result]]) -> Result:
-    if isinstance(op.op, AnswerChecks):
-        return checks.answer(batch, op.op, op.groups)
-    gid: str | None = getattr(op.op, "gid", None)
+    inner = op.op
+    if type(inner) is AnswerChecks:
+        return checks.answer(batch, inner, op.groups)
+    gid: str | None = getattr(inner, "gid", None)
     record = None if gid is None else batch.transaction(gid)
-    if record is not None and not _may_touch(op.op, record, op.groups):
+    if record is not None and record.group not in op.groups and not _may_touch(inner, record, op.groups):
         raise Forbidden(f"transaction {gid} belongs to another group", field="gid")
     if op.produces is not None:
-        _check_parts(batch, op.op, record.group if record is not None else getattr(op.op, "app", ""), op.produces)
-    return handlers[type(op.op)](batch, op.op)
+        _check_parts(batch, inner, record.group if record is not None else getattr(inner, "app", ""), op.produces)
+    return handlers[type(inner)](batch, inner)
 
 
 def _check_parts(
