@@ -71,6 +71,8 @@ WAYS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
     "call_hosts": ((), ("call hosts",)),
     "called_hosts": ((), ("call hosts",)),
     "cluster": ((), ("broker",)),
+    "take_turn": (("topic/orders", "one"), ("turns",)),
+    "give_turn_back": (("topic/orders", "one"), ("turns",)),
     "groups": (("g",), ("group", "g")),
     "stored_offsets": (("g", "orders"), ("group", "g", "orders")),
     "ledger": (("app",), ("ledger", "app")),

@@ -99,6 +99,8 @@ WAYS: dict[str, Callable[[BrokerDoor], Any]] = {
     "wait_for_calls": lambda door: door.wait_for_calls("called", 0),
     "poll_checks": lambda door: door.poll_checks(CheckPoll("shop", "m", 1, 0)),
     "caller_of": lambda door: door.caller_of(Evidence()),
+    "take_turn": lambda door: door.take_turn("topic/orders", "one"),
+    "give_turn_back": lambda door: door.give_turn_back("topic/orders", "one"),
     "whoami": lambda door: door.whoami(),
     "now_ms": lambda door: door.now_ms(),
     "cluster": lambda door: door.cluster(),

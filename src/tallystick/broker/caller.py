@@ -437,7 +437,14 @@ def _see_everything(caller: KnownCaller, *_: str) -> None:
     caller.need_every(_SEE_EVERYTHING, "groups")
 
 
+def _see_turns(caller: KnownCaller) -> None:
+    """What brokers of a cluster settle among themselves."""
+    if caller.identity.kind != "broker":
+        raise Forbidden("only the brokers of a cluster ask each other for this")
+
+
 _LOOKS: dict[str, Callable[..., None]] = {
+    "turns": _see_turns,
     "transaction": lambda caller, gid: caller.need(*_SEE_TRANSACTION),
     "transactions": lambda caller, *group: caller.need("read", "operate", group=group[0] if group else None),
     "calls": _see_everything,

@@ -309,9 +309,11 @@ class BrokerDoor(AccessWays):
     # --- whose turn it is, among the brokers of a cluster -----------------------------------------------------------
 
     async def take_turn(self, what: str, holder: str) -> bool:
+        self._caller.may_see("turns")
         return self._broker.turns.take(what, holder)
 
     async def give_turn_back(self, what: str, holder: str) -> None:
+        self._caller.may_see("turns")
         self._broker.turns.give_back(what, holder)
 
     # --- what can be looked at, between two group commits --------------------------------------------------------
