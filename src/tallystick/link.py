@@ -24,12 +24,13 @@ from tallystick.core.backoff import Backoff
 from tallystick.core.errors import (
     BrokerUnavailable,
     BrokerUnreachable,
+    BrokerUntrusted,
     InvalidRequest,
     TallystickError,
     error_from_code,
 )
 from tallystick.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
-from tallystick.credentials.tls import failure_in_words, hang_up
+from tallystick.credentials.tls import failure_in_words, hang_up, is_lasting
 
 TIMEOUT_SECONDS = 15.0
 ARROW = "application/vnd.apache.arrow.stream"
@@ -58,8 +59,10 @@ def addresses_of(urls: str, named: str) -> list[str]:
 class Link:
     """A connection to the broker at `url`, opened at the first request and again when it was lost.
 
-    With `patience` (seconds) a request that got no answer, or was told to come again, is made again until the time is
-    up: only for requests that may be repeated, as all of ours may. `named` is what the user calls the address.
+    With `patience` (seconds) a request is repeated until the time is up, if its error is `retryable`: no answer, a lost
+    connection, a broker that is busy, draining or without its store. What only a change of configuration can cure is
+    raised at once: a certificate that is not trusted, a wrong name, a port without TLS, 401, 403 and other refusals.
+    Only for requests that may be repeated, as all of ours may. `named` is what the user calls the address.
     One thread at a time may ask; any other may `abandon` what that one waits for.
     """
 
@@ -185,14 +188,20 @@ class Link:
             try:
                 return ask()
             except TallystickError as error:
+                if self._asks_elsewhere(error):
+                    continue
                 tries += 1
                 wait = _BACKOFF.wait_ms(tries) / 1000
                 if not error.retryable or time.monotonic() + wait > deadline or not self.rest(wait):
                     raise
                 self._before_another_try(error)
 
+    def _asks_elsewhere(self, error: TallystickError) -> bool:
+        """Whether the request is made again at once, at another broker. Overridden where others are known."""
+        return False
+
     def _before_another_try(self, error: TallystickError) -> None:
-        """For those who know where else to ask."""
+        """Choose the broker of the next try. Overridden where others are known."""
 
     def _exchange(
         self, method: str, path: str, body: bytes | memoryview | None, headers: dict[str, str]
@@ -252,7 +261,8 @@ class Link:
                 "and `tallystick doctor`, may say what it waits for"
             )
         if trouble.startswith("TLS: "):
-            return BrokerUnreachable(f"{self.url} cannot be reached ({trouble})")
+            kind = BrokerUntrusted if is_lasting(error) else BrokerUnreachable
+            return kind(f"{self.url} cannot be reached ({trouble})")
         return BrokerUnavailable(
             f"no broker answers at {self.url} ({_reason(error)}); "
             f"start one with `tallystick serve`, or name another with {self._named}"

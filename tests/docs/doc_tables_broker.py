@@ -79,10 +79,15 @@ def metrics() -> str:
 NOT_ANSWERED = (
     errors.Unproven,
     errors.AlreadyCommitted,
+    errors.ArchiveUnwritable,
     errors.BrokerUnavailable,
     errors.BrokerUnreachable,
+    errors.BrokerUntrusted,
     errors.ConfigError,
+    errors.DamagedArchive,
     errors.DataDirectoryError,
+    errors.DataLoss,
+    errors.Incomplete,
     errors.OutcomeUnknown,
     errors.TransactionFailed,
 )

@@ -26,10 +26,17 @@ from archive_support import (
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
 from tallystick.api.http.arrow import schema as endpoint_schema
-from tallystick.core.errors import Conflict, InvalidRequest, NotFound, OffsetOutOfRange
+from tallystick.core.errors import (
+    ArchiveUnwritable,
+    Conflict,
+    DamagedArchive,
+    InvalidRequest,
+    NotFound,
+    OffsetOutOfRange,
+)
 from tallystick.core.ops import Ack
 from tallystick.spark.archive.layout import SCHEMA, Archive
-from tallystick.spark.archive.manifest import ArchiveUnwritable, DamagedArchive, Manifest, publish
+from tallystick.spark.archive.manifest import Manifest, publish
 from tallystick.spark.jobs.archive import files as archive_files
 from tallystick.spark.source.ranges import Range
 

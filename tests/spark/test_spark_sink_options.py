@@ -32,7 +32,7 @@ def test_unknown_columns_are_named_with_what_is_allowed() -> None:
     [
         ({"key": "string"}, GIVEN, "no column 'value'"),
         ({"value": "bigint"}, GIVEN, "column 'value': bigint, but must be string or binary; to_json"),
-        ({"value": "string"}, {"url": URL}, "neither a column 'topic' nor an option 'topic'"),
+        ({"value": "string"}, {"url": URL}, "topic: a write needs one"),
         ({"value": "string", "topic": "binary"}, {"url": URL}, "column 'topic': binary, but must be string"),
         ({"value": "string", "key": "bigint"}, GIVEN, "column 'key': bigint, but must be string or binary"),
         ({"value": "string", "tag": "binary"}, GIVEN, "column 'tag': binary, but must be string"),

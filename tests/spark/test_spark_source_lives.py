@@ -30,9 +30,9 @@ from source_support import (
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
+from tallystick.core.errors import DataLoss
 from tallystick.spark.jobs.reconcile import brokers, job
 from tallystick.spark.jobs.reconcile.rules import BEGINNING
-from tallystick.spark.source.ranges import DataLoss
 
 both = pytest.mark.parametrize("fail", ["true", "false"])
 

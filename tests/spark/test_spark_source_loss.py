@@ -29,11 +29,11 @@ from source_support import (
 
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
-from tallystick.core.errors import InvalidRequest
+from tallystick.core.errors import DataLoss, Incomplete, InvalidRequest
 from tallystick.spark.archive.manifest import Manifest, publish
 from tallystick.spark.jobs.archive.files import write_range
-from tallystick.spark.source.messages import Incomplete, read_messages
-from tallystick.spark.source.ranges import DataLoss, Range
+from tallystick.spark.source.messages import read_messages
+from tallystick.spark.source.ranges import Range
 from tallystick.spark.source.settings import parse_settings
 
 

@@ -28,9 +28,8 @@ from source_support import (
 
 from brokers import BrokerProcess
 from raw_client import RawClient
-from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound
+from tallystick.core.errors import BrokerUnavailable, DataLoss, InvalidRequest, NotFound
 from tallystick.spark.schema import topic_schema
-from tallystick.spark.source.ranges import DataLoss
 from tallystick.spark.source.reader import BatchReader
 
 

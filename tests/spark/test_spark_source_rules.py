@@ -14,12 +14,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tallystick.api.http.arrow import schema as broker_schema
-from tallystick.core.errors import InvalidRequest
+from tallystick.core.errors import DataLoss, InvalidRequest
 from tallystick.core.wire import TopicView
 from tallystick.spark.format import TallystickSource
 from tallystick.spark.schema import Shape, topic_schema
 from tallystick.spark.source.marks import StreamMark, advance, fair_share, first_begin, first_end, read_mark
-from tallystick.spark.source.ranges import DataLoss, Loss, Range, divided, kept
+from tallystick.spark.source.ranges import Loss, Range, divided, kept
 from tallystick.spark.source.settings import OPTIONS, parse_settings
 
 URL = {"url": "http://127.0.0.1:7440"}
@@ -38,7 +38,7 @@ def test_defaults_are_those_of_kafka() -> None:
 
 def test_options_are_read_in_any_case_and_sparks_own_are_let_through() -> None:
     given = {"URL": URL["url"], "subscribe": "a, b,a", "MAXOFFSETSPERTRIGGER": "5", "FailOnDataLoss": "FALSE"}
-    own = {"path": "x", "checkpointLocation": "y", "queryName": "q", "serialization.format": "1", "__columns": "[]"}
+    own = {"path": "", "checkpointLocation": "y", "queryName": "q", "serialization.format": "1", "__columns": "[]"}
     found = parse_settings({**given, **own}, streaming=True)
     assert found.topics == ("a", "b")
     assert found.max_per_trigger == 5

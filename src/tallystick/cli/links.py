@@ -5,7 +5,7 @@ from __future__ import annotations
 from http.client import HTTPResponse
 
 from tallystick.cli.credentials import given_credentials
-from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
+from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, BrokerUntrusted
 from tallystick.link import TIMEOUT_SECONDS, Link, addresses_of
 
 LOOK_SECONDS = 3.0
@@ -27,17 +27,19 @@ class AnyLink(Link):
         return super()._exchange(method, path, body, headers)
 
     def _answering(self) -> str:
-        why = ""
+        why, failed = "", list[type[BrokerUnavailable]]()
         for address in self._given:
             with Link(address, LOOK_SECONDS, credentials=self._credentials) as asked:
                 try:
                     asked.ready()  # or not: it answers
                 except BrokerUnavailable as error:
-                    if isinstance(error, BrokerUnreachable):  # somebody is there, and TLS is the matter
+                    failed.append(type(error))
+                    if isinstance(error, BrokerUnreachable):  # TLS failed, so something listens there
                         why = f" ({error.detail})"
                     continue
             return address
-        raise BrokerUnavailable(
+        untrusted = all(issubclass(one, BrokerUntrusted) for one in failed)
+        raise (BrokerUntrusted if untrusted else BrokerUnavailable)(
             f"no broker answers at any of {', '.join(self._given)}{why}; start one with `tallystick serve`, or name "
             "others with --url"
         )

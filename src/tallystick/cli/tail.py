@@ -72,7 +72,7 @@ def _next_round(reader: TailReader, patient: bool) -> list[Message]:
         try:
             return reader.read()
         except BrokerUnavailable as error:
-            if not (patient and reader.began):
+            if not (patient and reader.began and error.retryable):
                 raise
             if not told:
                 note(f"{error.detail}; waiting for it")

@@ -209,6 +209,13 @@ class BrokerUnreachable(BrokerUnavailable):
     code = "unreachable"
 
 
+class BrokerUntrusted(BrokerUnreachable):
+    """TLS failed in a way that a retry cannot fix, such as an untrusted certificate; nothing was sent."""
+
+    code = "untrusted"
+    retryable = False
+
+
 class OutcomeUnknown(TallystickError):
     """The local commit's result is unknown; the check-back will find the truth, nothing was guessed."""
 
@@ -225,6 +232,33 @@ class AlreadyCommitted(TransactionFailed):
     """An earlier attempt under this gid has committed; this one changed nothing."""
 
     code = "already_committed"
+
+
+# --- Of Spark. They are here so that the last line of each traceback in its logs begins with the name of this module.
+
+
+class DataLoss(TallystickError):
+    """Messages that should have been read are gone."""
+
+    code = "data_loss"
+
+
+class DamagedArchive(TallystickError):
+    """The archive does not hold what its manifests say."""
+
+    code = "damaged_archive"
+
+
+class ArchiveUnwritable(TallystickError):
+    """The archive's directory cannot be written to."""
+
+    code = "archive_unwritable"
+
+
+class Incomplete(TallystickError):
+    """The broker's answer was not the range that was asked for."""
+
+    code = "incomplete"
 
 
 def _family(root: type[TallystickError]) -> dict[str, type[TallystickError]]:

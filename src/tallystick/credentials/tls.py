@@ -76,6 +76,11 @@ def is_distrust(failure: BaseException) -> bool:
     return ssl is not None and isinstance(failure, ssl.SSLCertVerificationError)
 
 
+def is_lasting(failure: BaseException) -> bool:
+    """Whether TLS fails in the same way until a certificate, a name or an address is changed: a retry is useless."""
+    return is_distrust(failure) or getattr(failure, "reason", None) in _BY_REASON
+
+
 def failure_in_words(failure: BaseException) -> str:
     """Why a connection failed. If TLS is the reason: what that means, and what to do about it."""
     ssl = sys.modules.get("ssl")

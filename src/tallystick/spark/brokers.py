@@ -7,11 +7,20 @@ there; when it answers no longer, another one is. Any of them takes any request,
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from http.client import HTTPResponse
+from typing import TypeVar
 
 import msgspec
 
-from tallystick.core.errors import BrokerUnavailable, Draining, InvalidRequest, NotFound, TallystickError
+from tallystick.core.errors import (
+    BrokerUnavailable,
+    BrokerUntrusted,
+    Draining,
+    InvalidRequest,
+    NotFound,
+    TallystickError,
+)
 from tallystick.core.placing import store_for
 from tallystick.core.wire import ClusterView
 from tallystick.credentials import NO_CREDENTIALS, Credentials
@@ -20,6 +29,7 @@ from tallystick.link import TIMEOUT_SECONDS, Link, addresses_of
 
 _STORES = "/stores/"
 _LOOK_SECONDS = 5.0
+T = TypeVar("T")
 _FRESH_SECONDS = 5.0  # brokers come and go while a query runs for weeks
 
 
@@ -37,6 +47,7 @@ class BrokersLink(Link):
     ) -> None:
         self._given = self._known = addresses_of(urls, named)
         self._view: ClusterView | None = None
+        self._untrusted: dict[str, BrokerUntrusted] = {}  # during one request: the brokers not to try again
         self._look_at = 0.0  # when the broker whose turn it is will be asked who else is there
         super().__init__(self._given[0], timeout, patience, named, credentials)
 
@@ -112,13 +123,39 @@ class BrokersLink(Link):
         self._seen()
         return super()._exchange(method, path, body, headers)
 
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        self._untrusted = {}
+        try:
+            return super()._patiently(ask)
+        except BrokerUnavailable as error:
+            others = [one.detail for one in self._untrusted.values() if one is not error]
+            if not others:
+                raise
+            raise type(error)("; ".join([error.detail, *others])) from error
+
+    def _asks_elsewhere(self, error: TallystickError) -> bool:
+        """A broker whose certificate is not trusted is not tried again. Another one may have a good certificate."""
+        if not isinstance(error, BrokerUntrusted):
+            return False
+        self._untrusted[self.url] = error
+        return self._go_on_at_another()
+
     def _before_another_try(self, error: TallystickError) -> None:
-        """Somebody else's turn, unless this one has only asked to come again."""
-        if isinstance(error, BrokerUnavailable | Draining) and len(self._known) > 1:
-            turn = self._known.index(self.url) + 1 if self.url in self._known else 0
-            self.close()
-            self._connect_to(self._known[turn % len(self._known)])
-            self._look_at = 0.0
+        """Go on at the next broker, unless this one has only asked for a later try."""
+        if isinstance(error, BrokerUnavailable | Draining):
+            self._go_on_at_another()
+
+    def _go_on_at_another(self) -> bool:
+        """False if no other broker is known that may be asked."""
+        at = self._known.index(self.url) if self.url in self._known else -1
+        turns = [*self._known[at + 1 :], *self._known[: max(at, 0)]]
+        another = next((url for url in turns if url not in self._untrusted and url != self.url), None)
+        if another is None:
+            return False
+        self.close()
+        self._connect_to(another)
+        self._look_at = 0.0
+        return True
 
 
 def stores_behind(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from tallystick.core.durations import milliseconds
 from tallystick.core.errors import InvalidRequest
+from tallystick.core.names import check_name
 from tallystick.credentials import Credentials, find_credentials
 from tallystick.credentials.tokens import TOKEN, TOKEN_FILE
 from tallystick.link import addresses_of
 
-# Spark adds these to what the user gave; they say nothing to us.
+# Spark adds these to the options that the user gave. The paths are the arguments of load(), save() and start().
 SPARKS_OWN = frozenset({"path", "paths", "checkpointlocation", "queryname"})
 CREDENTIALS = ("tokenFile", "caFile", "certFile", "keyFile")
 """Options of everything that asks a broker."""
@@ -55,6 +58,25 @@ class Given:
         if not found:
             raise refused(name, f"is needed, such as .option({name!r}, {such_as!r})")
         return found
+
+    def topics_of_path(self) -> tuple[str, ...]:
+        """The topics that are named by the argument of load(), save() or start(), as users of Delta and files do."""
+        try:
+            several = msgspec.json.decode(self.text("paths", "[]"), type=list[str])
+        except msgspec.MsgspecError as error:
+            raise refused("paths", f"must be a JSON list of topics (got {self.text('paths')[:200]!r})") from error
+        names = [name.strip() for text in (self.text("path"), *several) for name in text.split(",")]
+        return tuple(dict.fromkeys(check_name(name, "path") for name in names if name))
+
+    def check_path(self, option: str, topics: tuple[str, ...] = ()) -> None:
+        """Refuse an argument of load(), save() or start() that names other topics than this option does."""
+        named = self.topics_of_path()
+        if named and set(named) != set(topics):
+            raise refused(
+                "path",
+                f"load(), save() or start() names topic {', '.join(map(repr, named))}, but option {option!r} is "
+                f"{self.text(option)!r}. Name topics in one of the two places",
+            )
 
     def url(self) -> str:
         """The broker's address, or several of brokers that share their stores; of others, each has topics of its

@@ -107,6 +107,7 @@ class TableSettings(Struct, frozen=True, kw_only=True):
 def parse_settings(options: Mapping[str, str]) -> TableSettings:
     table = _table_of(options)
     given = Given(options, (*_COMMON, *TABLES[table].filters), f"table {table!r}")
+    given.check_path("table")
     group = given.text("group") or None
     return TableSettings(
         url=given.url(),
@@ -203,8 +204,8 @@ def _page(
     while True:
         try:
             return _ask(link, settings, columns, after, before)
-        except BrokerUnavailable:
-            if time.monotonic() + _PAUSE_SECONDS > deadline:
+        except BrokerUnavailable as error:
+            if not error.retryable or time.monotonic() + _PAUSE_SECONDS > deadline:
                 raise
         time.sleep(_PAUSE_SECONDS)
 

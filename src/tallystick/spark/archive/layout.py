@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from tallystick.core.errors import InvalidRequest, NotFound, OffsetOutOfRange
-from tallystick.spark.archive.manifest import ArchivedFile, DamagedArchive, Manifest, decode_manifest
+from tallystick.core.errors import DamagedArchive, InvalidRequest, NotFound, OffsetOutOfRange
+from tallystick.spark.archive.manifest import ArchivedFile, Manifest, decode_manifest
 
 BATCH_ROWS = 8_192
 Range = tuple[int, int]

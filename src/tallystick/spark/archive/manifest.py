@@ -15,22 +15,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from tallystick.core.errors import TallystickError
+from tallystick.core.errors import ArchiveUnwritable, DamagedArchive
 from tallystick.durable import make_directory, sync_directory
 
 FORMAT = 1
-
-
-class DamagedArchive(TallystickError):
-    """The archive does not hold what its manifests say."""
-
-    code = "damaged_archive"
-
-
-class ArchiveUnwritable(TallystickError):
-    """The archive's directory cannot be written to."""
-
-    code = "archive_unwritable"
 
 
 class ArchivedFile(Struct, frozen=True):

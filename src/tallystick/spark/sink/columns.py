@@ -109,7 +109,10 @@ def columns_of(schema: StructType, options: SinkOptions) -> Columns:
     if "value" not in names:
         raise InvalidRequest(f"there is no column 'value'; {COLUMNS['value'].advice}", field="value")
     if "topic" not in names and not options.topic:
-        raise InvalidRequest("there is neither a column 'topic' nor an option 'topic'; give one", field="topic")
+        raise InvalidRequest(
+            "topic: a write needs one. Use option 'topic', save('...') or start('...'), or a column 'topic'",
+            field="topic",
+        )
     if "deliver_at" in names and options.delay_ms:
         raise _refused("deliver_at", "and option 'delay' say the same thing; give one of them")
     # The option wins over the column, as with Spark's Kafka sink.

@@ -64,7 +64,14 @@ def parse(options: Mapping[str, str], streaming: bool) -> SinkOptions:
 
 
 def _topic(given: Given) -> str:
-    return check_name(given.text("topic"), "option 'topic':") if "topic" in given else ""
+    if "topic" in given:
+        topic = check_name(given.text("topic"), "option 'topic':")
+        given.check_path("topic", (topic,))
+        return topic
+    topics = given.topics_of_path()
+    if len(topics) > 1:
+        raise refused("path", f"a write has one topic (got {', '.join(topics)}). Use a column 'topic' for several")
+    return topics[0] if topics else ""
 
 
 def _identity(given: Given, streaming: bool) -> tuple[str, int | None]:

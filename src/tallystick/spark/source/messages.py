@@ -8,7 +8,7 @@ from http.client import HTTPResponse
 from typing import Any
 
 from tallystick.core.backoff import Backoff
-from tallystick.core.errors import BrokerUnavailable, NotFound, OffsetOutOfRange, TallystickError
+from tallystick.core.errors import BrokerUnavailable, Incomplete, NotFound, OffsetOutOfRange, TallystickError
 from tallystick.credentials import NO_CREDENTIALS, Credentials
 from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.options import credential_options
@@ -22,12 +22,6 @@ CREATED = "Tallystick-Created"  # the broker's word on which topic of a name it 
 AHEAD_BYTES = 8 * 1024 * 1024  # of each task's memory, for batches that Spark has not asked for yet
 _STEPS, _NO_STEPS = {"min": 1, "max": 1}, {"min": None, "max": None}
 _BACKOFF = Backoff(first_ms=50, cap_ms=2_000)
-
-
-class Incomplete(TallystickError):
-    """The broker's answer was not the range that was asked for."""
-
-    code = "incomplete"
 
 
 def read_range(settings: SourceSettings, shape: Shape, wanted: Range) -> Iterator[Any]:
@@ -92,6 +86,8 @@ class _Reading:
             except (OffsetOutOfRange, NotFound):
                 return
             except BrokerUnavailable as error:
+                if not error.retryable:
+                    raise
                 self._pause(error)
             else:
                 if self._next == before:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from pyspark.sql.datasource import InputPartition
 
-from tallystick.core.errors import TallystickError
+from tallystick.core.errors import DataLoss
 from tallystick.core.wire import TopicView
 from tallystick.spark.options import refused
 from tallystick.spark.source.settings import SourceSettings
@@ -165,12 +165,6 @@ class Archived:
 
 
 # --- messages that are no longer there: fail, or say so and go on -----------------------------------------------
-
-
-class DataLoss(TallystickError):
-    """Messages that should have been read are gone."""
-
-    code = "data_loss"
 
 
 class Loss(Struct, frozen=True):

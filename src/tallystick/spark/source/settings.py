@@ -107,9 +107,17 @@ def parse_settings(options: Mapping[str, str], streaming: bool) -> SourceSetting
 def _chosen(given: Given) -> tuple[tuple[str, ...], str]:
     """The topics' names, or the pattern for them."""
     named = [name for name in _TOPICS if given.text(name)]
+    if not named and (topics := given.topics_of_path()):
+        return topics, ""
     if len(named) != 1:
         raise refused("subscribe", f"give one of {', '.join(_TOPICS)}, not {' and '.join(named) or 'none'}")
     (option,) = named
+    topics, pattern = _chosen_by(given, option)
+    given.check_path(option, topics)
+    return topics, pattern
+
+
+def _chosen_by(given: Given, option: str) -> tuple[tuple[str, ...], str]:
     text = given.text(option)
     if option == "subscribePattern":
         try:

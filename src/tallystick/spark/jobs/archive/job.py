@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tallystick.core.errors import Conflict, InvalidRequest, TallystickError
+from tallystick.core.errors import Conflict, DamagedArchive, InvalidRequest, TallystickError
 from tallystick.spark.archive.layout import Archive
-from tallystick.spark.archive.manifest import ArchivedFile, DamagedArchive, Manifest, publish
+from tallystick.spark.archive.manifest import ArchivedFile, Manifest, publish
 from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.jobs.archive.files import write_range
 from tallystick.spark.jobs.archive.plan import (

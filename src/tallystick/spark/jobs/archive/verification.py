@@ -20,12 +20,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tallystick.core.errors import OffsetOutOfRange
+from tallystick.core.errors import DamagedArchive, OffsetOutOfRange
 from tallystick.core.message import Chunk
 from tallystick.core.wire import MSGPACK, FetchResponse
 from tallystick.link import Link
 from tallystick.spark.archive.layout import Archive
-from tallystick.spark.archive.manifest import ArchivedFile, DamagedArchive
+from tallystick.spark.archive.manifest import ArchivedFile
 
 NUMBERS = ("offset", "sequence", "timestamp", "born_at")
 TEXTS = ("key", "value", "tag", "gid", "header", "header_value")
