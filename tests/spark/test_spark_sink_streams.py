@@ -230,8 +230,8 @@ def test_two_drivers_on_one_query_write_each_batch_once(spark: SparkSession, pip
     held = pipeline.start(spark)
     pipeline.reached("commit.1")
     other = Play(pipeline.url, pipeline.topic, query=str(held.id))
-    other.run(1, numbers(20, 27), numbers(27, 35), numbers(35, 40))
-    other.run(2, numbers(40, 60))
+    other.run(1, numbers(20, 27), numbers(27, 35), numbers(35, 45))  # not the rows that the first one has
+    other.run(2, numbers(45, 60))
     pipeline.go_on("commit.1")
     with pytest.raises(StreamingQueryException, match="Another driver runs this query"):
         held.awaitTermination(60)

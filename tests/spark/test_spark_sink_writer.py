@@ -37,6 +37,7 @@ from tallystick.core.ids import new_gid
 from tallystick.link import Link
 from tallystick.spark.sink import parts
 from tallystick.spark.sink.writer import PreparedPart
+from tallystick.store.kv.ledger import EARLIER
 
 
 @pytest.fixture
@@ -348,9 +349,49 @@ def test_a_driver_that_comes_late_is_stopped_and_changes_nothing(broker: BrokerP
         play.run(batch, numbers(10 * batch, 10 * batch + 10))
     with pytest.raises(Conflict, match=r"batch 2 is committed already.*this driver stops"):
         play.commit(1, late)
+    again = play.task(1, numbers(100, 110))
+    assert again.skipped
     with pytest.raises(Conflict, match="Another driver runs this query"):
-        play.task(1, numbers(100, 110))
+        play.commit(1, [again])
     assert difference(broker.url, topic, expected(0, 30)) == NOTHING
+
+
+def test_a_checkpoint_several_batches_old_goes_on_where_its_rows_are_the_same(
+    broker: BrokerProcess, topic: str, play: Play
+) -> None:
+    """The ledger remembers the digests of the last batches, so that each is known when other tasks run it again."""
+    for batch in range(6):
+        play.run(batch, numbers(10 * batch, 10 * batch + 10))
+    for batch in range(2, 6):
+        first = 10 * batch
+        (one, two) = play.tasks(batch, [numbers(first, first + 3), numbers(first + 3, first + 10)])
+        assert one.skipped
+        assert two.skipped
+        play.commit(batch, [one, two])
+    play.run(6, numbers(60, 70))
+    assert difference(broker.url, topic, expected(0, 70)) == NOTHING
+
+
+def test_a_batch_out_of_turn_with_other_rows_is_refused_whatever_the_options_say(
+    broker: BrokerProcess, topic: str
+) -> None:
+    play = Play(broker.url, topic, failOnDifferentReplay="false", txnAppId=new_gid())
+    for batch in range(3):
+        play.run(batch, numbers(10 * batch, 10 * batch + 10))
+    with pytest.raises(Conflict, match=r"batch 0 .* is not sent: batch 2 .*10 rows then, 15 now"):
+        play.run(0, numbers(0, 15))
+    assert difference(broker.url, topic, expected(0, 30)) == NOTHING
+
+
+def test_a_batch_that_the_ledger_does_not_remember_is_refused_before_it_is_read(
+    broker: BrokerProcess, topic: str, play: Play
+) -> None:
+    for batch in range(EARLIER + 2):
+        play.run(batch, numbers(batch, batch + 1))
+    with pytest.raises(Conflict, match="the ledger does not remember the rows of that number"):
+        play.task(0, numbers(0, 1))
+    assert play.task(1, numbers(1, 2)).skipped
+    assert difference(broker.url, topic, expected(0, EARLIER + 2)) == NOTHING
 
 
 def test_an_application_id_that_two_queries_share_loses_no_row_in_silence(broker: BrokerProcess, topic: str) -> None:

@@ -60,7 +60,9 @@ class TallystickSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tallystick.spark.sink.writer import BatchWriter
 
-        return BatchWriter(schema, self.options, overwrite)
+        writer = BatchWriter(schema, self.options, overwrite)
+        writer.check_access()
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from tallystick.spark.sink.writer import StreamWriter

@@ -43,6 +43,10 @@ class Content(Struct, frozen=True):
     def digest(self) -> str:
         return f"{_SCHEME}:{self.sum:0{2 * _BYTES}x}"
 
+    def comparable(self, digest: str) -> bool:
+        """Whether a digest was made in the same way as this one, so that it tells equal rows from others."""
+        return digest.startswith(f"{_SCHEME}:")
+
     def differs(self, rows: int, digest: str) -> str:
         """How these rows differ from what is known of others, or an empty string. A digest of somebody else, or none,
         tells nothing; beside one of an earlier release only the number of rows can be compared."""
@@ -50,7 +54,7 @@ class Content(Struct, frozen=True):
             return ""
         if self.rows != rows:
             return f"{rows} rows then, {self.rows} now"
-        same = self.digest == digest or not digest.startswith(f"{_SCHEME}:")
+        same = self.digest == digest or not self.comparable(digest)
         return "" if same else f"{rows} rows both times, but not the same"
 
 

@@ -56,13 +56,14 @@ class Ledger:
                 "nothing was sent. Run again, the batch is sent anew",
                 field="txnAppId",
             )
-        known = [*last["earlier"], last]
-        found = next((one for one in known if one["version"] == version), None)
+        known, found = _remembered(last, version)
         if found is not None:
             how = content.differs(found["messages"], found["digest"])
         else:
             # Of what came before the first digest that is known, nothing can be told.
             how = f"no batch of that number is among the last {len(known)}" if known[0]["digest"] else ""
+        if how and self._query and version < last["version"]:
+            raise self._out_of_turn(version, last, how)
         if how:
             raise self._different(version, last, how)
 
@@ -86,8 +87,12 @@ class Ledger:
         return {"gid": f"{_MARK}:{self._query}:{version}:{secrets.token_hex(10)}"} if self._query else {}
 
     def _check_same(self, version: int, last: dict[str, Any]) -> None:
-        """Spark runs only its last batch again. An older number is a driver that was replaced, or a checkpoint that
-        was put back: its batch N need not hold the rows that the first batch N held."""
+        """Refuse a batch of another query, and one that is out of turn and whose rows cannot be compared.
+
+        Spark runs only its last batch again. An older number is a driver that was replaced, or a checkpoint that was
+        put back: its batch N need not hold the rows that the first batch N held. Where the ledger remembers the
+        digest, `require_same` compares the rows.
+        """
         if not self._query:
             return
         mark, _, rest = last["gid"].partition(":")
@@ -100,11 +105,17 @@ class Ledger:
                 field="txnAppId",
             )
         if version < last["version"]:
-            raise Conflict(
-                f"batch {version} of txnAppId {self._app!r} is not sent: batch {last['version']} is committed already. "
-                "Another driver runs this query, or its checkpoint was put back to an older state; this driver stops",
-                field="txnAppId",
-            )
+            _, found = _remembered(last, version)
+            if found is None or not Content().comparable(found["digest"]):
+                raise self._out_of_turn(version, last, "the ledger does not remember the rows of that number")
+
+    def _out_of_turn(self, version: int, last: dict[str, Any], how: str) -> Conflict:
+        return Conflict(
+            f"batch {version} of txnAppId {self._app!r} is not sent: batch {last['version']} is committed already, and "
+            f"this is not batch {version} as it was committed ({how}). Another driver runs this query, or its "
+            "checkpoint was put back to an older state; this driver stops",
+            field="txnAppId",
+        )
 
     def _different(self, version: int, last: dict[str, Any], how: str) -> DifferentContent:
         where = f", gid {last['gid']}" if version == last["version"] else ""
@@ -135,3 +146,9 @@ class Ledger:
             "another driver has dropped them. Run again, the batch is sent anew",
             field="parts",
         )
+
+
+def _remembered(last: dict[str, Any], version: int) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """The versions whose content the ledger remembers, and the one with this number, if it is among them."""
+    known = [*last["earlier"], last]
+    return known, next((one for one in known if one["version"] == version), None)

@@ -11,13 +11,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tallystick.core.errors import Conflict, DifferentContent, InvalidRequest, TallystickError
+from tallystick.core.access import covers
+from tallystick.core.errors import (
+    BrokerUnavailable,
+    Conflict,
+    DifferentContent,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    TallystickError,
+)
 from tallystick.core.ids import new_gid
 from tallystick.core.names import check_app
+from tallystick.core.wire import CallerView
 from tallystick.spark.sink.columns import columns_of
 from tallystick.spark.sink.content import Content
 from tallystick.spark.sink.ledger import Ledger
@@ -55,7 +66,7 @@ class _Sink:
     def _prepare(self, batches: Iterator[Any], app: str, query: str, version: int | None) -> PreparedPart:
         """Send the rows as a part. With a version the ledger is asked first: a replay need not send what is there."""
         with self._options.link() as link:
-            if version is not None and Ledger(link, app, query).decided(version):
+            if version is not None and self._decided(Ledger(link, app, query), version):
                 content = sum((self._columns.content(self._columns.shaped(batch)) for batch in batches), Content())
                 return PreparedPart(app, query, "", content.rows, True, content.sum)
             # A batch is kept in one store as a whole, and so are its parts; a part's id says where it belongs.
@@ -64,6 +75,18 @@ class _Sink:
                     part.add(batch)
         content = part.content
         return PreparedPart(app, query, part.id if content.rows else "", content.rows, False, content.sum)
+
+    def _decided(self, ledger: Ledger, version: int) -> bool:
+        try:
+            return ledger.decided(version)
+        except Forbidden as error:
+            if self._options.app:
+                raise
+            raise Forbidden(
+                f"{error.detail}. This application is the query's id. Set option 'txnAppId' to a name that the "
+                "token's groups cover",
+                field="txnAppId",
+            ) from error
 
     def _decide(self, messages: Sequence[PreparedPart], version: int) -> None:
         app, query = _identity(messages)
@@ -109,6 +132,30 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
             raise InvalidRequest("a topic cannot be overwritten: use .mode('append')", field="mode")
         super().__init__(schema, parse(options, streaming=False))
         self._app = self._options.app or new_gid()
+
+    def check_access(self) -> None:
+        """Refuse on the driver, before any row is sent, what the broker would refuse at the commit: an application
+        that was drawn at random, under a token that is limited to groups."""
+        if self._options.app:
+            return
+        with self._options.impatient_link() as link:
+            try:
+                caller = msgspec.convert(link.get("whoami"), CallerView)
+            except (NotFound, msgspec.ValidationError):  # a broker of another release: it says the rest at the commit
+                return
+            except BrokerUnavailable as error:
+                if not error.retryable:
+                    raise
+                return  # the tasks wait for it
+        groups = tuple(dict.fromkeys(name for one in caller.grants if one.has("produce") for name in one.groups))
+        if not groups or covers(groups, self._app):  # without groups access control is off, or the parts are refused
+            return
+        raise Forbidden(
+            f"option 'txnAppId': {caller.name!r} may not produce under a random application, which a batch write "
+            f"without txnAppId uses (its groups: {', '.join(groups)}). Set txnAppId and txnVersion, with a "
+            "txnAppId that these groups cover",
+            field="txnAppId",
+        )
 
     def write(self, iterator: Iterator[Any]) -> PreparedPart:
         # In foreachBatch there is a query, whose id tells one user of an application id from another.
