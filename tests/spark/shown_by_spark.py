@@ -1,10 +1,12 @@
 """A program that reads and writes with a token, and keeps all that Spark shows of itself: run by a test.
 
-Arguments: the broker's address, a topic, a directory, the file of the token, and its text, for the executors.
+Arguments: the broker's address, a topic, a directory, the file of the token. Its text is in the environment, and for
+the executors in a properties file.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import urllib.request
 from pathlib import Path
@@ -22,7 +24,8 @@ PAGES = (
 
 
 def main() -> None:
-    url, topic, place, file, text = sys.argv[1:]
+    url, topic, place, file = sys.argv[1:]
+    text = os.environ["TALLYSTICK_TOKEN"]
     events = Path(place, "events")
     events.mkdir()
     conf = {
@@ -32,7 +35,6 @@ def main() -> None:
         "spark.eventLog.compress": "false",
         "spark.ui.enabled": "true",
         "spark.ui.port": "0",
-        "spark.executorEnv.TALLYSTICK_TOKEN": text,
     }
     given = {"url": url, "topic": topic, "tokenFile": file}
     with job_session("shown", master="local[1]", conf=conf) as spark:

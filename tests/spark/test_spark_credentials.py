@@ -139,9 +139,16 @@ def test_spark_shows_the_token_nowhere(keeper: Keeper, topic: str, file: Path, t
     """Not in plans, pages, answers of its UI, event logs, output or errors."""
     place = tmp_path / "shown"
     place.mkdir()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TALLYSTICK_TOKEN": TOKEN}
+    properties = tmp_path / "token.conf"
+    properties.write_text(f"spark.executorEnv.TALLYSTICK_TOKEN {TOKEN}\n")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "PYSPARK_SUBMIT_ARGS": f"--properties-file {properties} pyspark-shell",
+        "TALLYSTICK_TOKEN": TOKEN,
+    }
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), keeper.url, topic, str(place), str(file), TOKEN],
+        [sys.executable, str(PROGRAM), keeper.url, topic, str(place), str(file)],
         env=environment,
         capture_output=True,
         timeout=300,

@@ -91,8 +91,9 @@ class TokenVariable:
             self._take(SecretToken(found))
         elif not found and not self._token.reveal():
             raise InvalidRequest(
-                f"{self._name} is not set in this process, as it was where the work began; for Spark's executors set "
-                f"spark.executorEnv.{self._name}, or use option tokenFile",
+                f"{self._name} is not set in this process, as it was where the work began. For Spark's executors use "
+                f"option tokenFile, or set spark.executorEnv.{self._name} in a properties file. In the session builder "
+                "or with --conf, `ps` would show the token",
                 field="token",
             )
         return self._token

@@ -13,6 +13,7 @@ from tallystick.core.names import check_name
 from tallystick.credentials import Credentials, find_credentials
 from tallystick.credentials.tokens import TOKEN, TOKEN_FILE
 from tallystick.link import addresses_of
+from tallystick.spark.command_lines import refuse_shown
 
 # Spark adds these to the options that the user gave. The paths are the arguments of load(), save() and start().
 SPARKS_OWN = frozenset({"path", "paths", "checkpointlocation", "queryname"})
@@ -90,11 +91,14 @@ class Given:
         without a token: they look for it where it was found here."""
         named = {option: self.text(option) or None for option in CREDENTIALS}
         try:
-            return find_credentials(
+            found = find_credentials(
                 token_file=named["tokenFile"], ca=named["caFile"], cert=named["certFile"], key=named["keyFile"]
             )
         except InvalidRequest as wrong:
             raise InvalidRequest(f"options {', '.join(CREDENTIALS)}: {wrong.detail}", field=wrong.field) from None
+        if token := found.token():
+            refuse_shown(token)
+        return found
 
     def flag(self, name: str, default: bool) -> bool:
         found = self.text(name)
@@ -132,8 +136,8 @@ def credential_options(credentials: Credentials) -> dict[str, str]:
     if not credentials.travels:
         raise InvalidRequest(
             "credentials: a token that is given in Python stays in this process, and Spark's executors would ask "
-            f"without one: put it into a file (token_file=), or set {TOKEN} or {TOKEN_FILE} in the environment of the "
-            f"driver and of the executors (spark.executorEnv.{TOKEN})",
+            f"without one. Put it into a file (token_file=), or set {TOKEN_FILE} in the environment of the driver and "
+            f"of the executors (spark.executorEnv.{TOKEN_FILE})",
             field="credentials",
         )
     files = credentials.token_file, credentials.ca, credentials.cert, credentials.key
@@ -146,8 +150,8 @@ def _shown_token() -> InvalidRequest:
     return refused(
         "token",
         "a token is no option: Spark has options in its plans and event logs. Put it into a file for option "
-        f"'tokenFile', or set {TOKEN} or {TOKEN_FILE} in the environment of the driver and of the executors "
-        f"(spark.executorEnv.{TOKEN_FILE}, spark.kubernetes.executor.secretKeyRef.{TOKEN})",
+        f"'tokenFile', or set {TOKEN_FILE} in the environment of the driver and of the executors "
+        f"(spark.executorEnv.{TOKEN_FILE}), or on Kubernetes spark.kubernetes.executor.secretKeyRef.{TOKEN}",
     )
 
 

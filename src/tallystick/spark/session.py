@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tallystick.core.errors import TallystickError
+from tallystick.spark.command_lines import refuse_conf
 from tallystick.spark.java import find_java
 from tallystick.spark.jdbc import driver_jars, library_options
 
@@ -67,6 +68,7 @@ def _started(
     settings = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
     builder = session_class.Builder().appName(f"tallystick {app}")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started Java, with its own settings
+        refuse_conf(conf)
         os.environ["JAVA_HOME"] = str(find_java().home)
         where = master or DEFAULT_MASTER
         builder = builder.master(where)
