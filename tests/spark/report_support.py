@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ SPAN = span_of(ReportSettings(url="", since_ms=T0, until_ms=T0 + HOUR), T0 + 2 *
 
 NAMES = (
     *("volume", "dead_letters", "dead_letter_reasons", "outcomes", "outcomes_over_time", "time_to_outcome"),
-    *("time_to_outcome_histogram", "checks", "pending", "pending_reasons", "lag"),
+    *("time_to_outcome_histogram", "checks", "pending", "pending_reasons", "lag", "missing"),
 )
 
 
@@ -24,11 +24,9 @@ def time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp((T0 + milliseconds) / 1000, UTC)
 
 
-def facts(span: Span = SPAN, kept: Mapping[str, int] | None = None, **figures: Sequence[Row]) -> Facts:
+def facts(span: Span = SPAN, **figures: Sequence[Row]) -> Facts:
     """Facts with these figures; the others are empty."""
-    broker = ReportedBroker(
-        "http://127.0.0.1:1", "store", "1.0", 7 * 24 * HOUR, kept or {}, bool(figures.get("dead_letters"))
-    )
+    broker = ReportedBroker("http://127.0.0.1:1", "store", "1.0", 7 * 24 * HOUR, (), bool(figures.get("dead_letters")))
     return Facts(broker, span, {**{name: [] for name in NAMES}, **figures})
 
 

@@ -158,7 +158,7 @@ def test_a_history_of_nothing_has_no_figures(history: DataFrame) -> None:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
-    """3 committed, 1 rolled back, 1 waits; 5 sent, of which group `mail` settled one and gave one up."""
+    """3 committed, 1 rolled back, 1 waits; 5 sent (`mail` settled one and gave one up); 3 of 4 were trimmed."""
     with running_broker(check_after="1h") as started, Link(started.url) as link:
         for number in range(5):
             messages = [{"topic": "orders", "value": "12345"}]
@@ -169,6 +169,9 @@ def broker() -> Iterator[BrokerProcess]:
         link.put("topics", "mails", queues=1)
         link.post("messages", messages=[{"topic": "mails", "value": "1234567890"}] * 5)
         _settle(link)
+        link.put("topics", "trimmed", queues=1)
+        link.post("messages", messages=[{"topic": "trimmed", "value": "x"}] * 4)
+        link.post("topics", "trimmed", "trim", offsets={"0": 3})
         yield started
 
 
@@ -185,17 +188,18 @@ def made(spark: SparkSession, broker: BrokerProcess, output: Path, **settings: A
 def test_a_report_of_a_broker(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
     told: list[str] = []
     summary = run_report(spark, ReportSettings(url=broker.url, output=str(tmp_path / "new" / "dir")), told.append)
-    assert (summary.topics, summary.messages, summary.bytes) == (2, 8, 3 * 5 + 5 * 10)
+    assert (summary.topics, summary.messages, summary.bytes) == (3, 9, 3 * 5 + 5 * 10 + 1)
     assert (summary.committed, summary.rolled_back, summary.pending, summary.parked) == (3, 1, 1, 0)
-    assert (summary.dead_letters, summary.lag) == (1, 3)
+    assert (summary.dead_letters, summary.lag, summary.missing) == (1, 3, 3)
     assert summary.p50_ms is not None
     assert len(told) > 1
     page = Path(summary.page).read_text()
     assert "&lt;script&gt;no&lt;/script&gt;" in page
     assert "<script" not in page
+    assert "Topic trimmed: up to 3 messages of this range were trimmed and are not counted." in page
     written = {path.stem: parquet.read_table(path) for path in Path(summary.figures).glob("*.parquet")}
     assert set(written) == set(NAMES)
-    assert sum(written["volume"]["messages"].to_pylist()) == 8
+    assert sum(written["volume"]["messages"].to_pylist()) == 9
     assert "dlq.mail" not in written["volume"]["topic"].to_pylist()
     assert sum(written["dead_letters"]["letters"].to_pylist()) == 1
     assert str(written["volume"].schema.field("step").type) == "timestamp[us, tz=UTC]"

@@ -234,9 +234,13 @@ def test_no_check_that_failed_is_not_no_check() -> None:
 
 def test_what_the_broker_no_longer_keeps_is_said() -> None:
     span = span_of(ReportSettings(url="", since_ms=T0 - 30 * 24 * HOUR, until_ms=T0), T0)
-    said = Reader(draw(facts(span, {"short": HOUR, "long": 90 * 24 * HOUR, "ever": 0}))).said()
+    trimmed = [{"topic": "orders", "queue": queue, "first": 0, "last": 599, "messages": 600} for queue in range(2)] + [
+        {"topic": "mails", "queue": 0, "first": 7, "last": 7, "messages": 1}
+    ]
+    said = Reader(draw(facts(span, missing=trimmed))).said()
     assert "keeps outcomes for 7 d" in said
-    assert "older ones may be missing: short." in said
+    assert "Topic orders: up to 1,200 messages of this range were trimmed and are not counted." in said
+    assert "Topic mails: up to 1 message of this range was trimmed and is not counted." in said
 
 
 def test_numbers_stand_beside_the_plots() -> None:

@@ -35,7 +35,8 @@ def report(
         list[str], typer.Option("--topic", metavar="TOPIC", help="Only this topic (may be repeated); default: all.")
     ] = [],  # noqa: B006  Typer's way to say "none"; it is never changed
     archive: Annotated[
-        str, typer.Option("--archive", metavar="PATH", help="Archive that has what the broker has trimmed.")
+        str,
+        typer.Option("--archive", metavar="PATH", help="Archive from which to read trimmed messages."),
     ] = "",
     master: Master = "",
     jars: Jars = [],  # noqa: B006
@@ -81,6 +82,7 @@ def _rows(summary: ReportSummary) -> list[tuple[str, str | int]]:
     return [
         ("topics", summary.topics),
         ("messages", summary.messages),
+        ("trimmed, not counted, at most", summary.missing),
         ("bytes", summary.bytes),
         ("committed", summary.committed),
         ("rolled back", summary.rolled_back),

@@ -147,7 +147,7 @@ def _by_number(place: GivenPlace, view: TopicView, queue: int, number: int, arch
 def _by_time(
     place: GivenPlace, view: TopicView, times: dict[int, int], link: Link, archived: Archived, none_later_fails: bool
 ) -> dict[int, int]:
-    told = {at_ms: _first_stored(link, view.name, at_ms) for at_ms in set(times.values())}
+    told = {at_ms: first_stored(link, view.name, at_ms) for at_ms in set(times.values())}
     found = {}
     for queue, at_ms in times.items():
         # A queue added since then is not in `view`, but what was told may have it, and later ends as well.
@@ -164,6 +164,7 @@ def _by_time(
     return found
 
 
-def _first_stored(link: Link, topic: str, at_ms: int) -> list[int]:
+def first_stored(link: Link, topic: str, at_ms: int) -> list[int]:
+    """By queue, the first kept offset that was stored at or after a time; the queue's end if there is none."""
     offsets: list[int] = link.get("topics", topic, "offsets", timestamp=at_ms)["offsets"]
     return offsets

@@ -24,14 +24,14 @@ def classes(edges: Sequence[int]) -> list[tuple[int, int | None]]:
 
 
 class ReportedBroker(NamedTuple):
-    """The broker, how long it keeps outcomes and the messages of each topic (0: for ever), and whether a group of it
-    has ever given a message up."""
+    """The broker, how long it keeps outcomes, the topics whose messages are counted, and whether a consumer group has
+    ever given a message up."""
 
     url: str
     store: str
     version: str
     outcomes_kept_ms: int
-    messages_kept_ms: Mapping[str, int]
+    topics: tuple[str, ...]
     has_letters: bool
 
 

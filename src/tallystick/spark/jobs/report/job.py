@@ -7,11 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tallystick.core.errors import NotFound
 from tallystick.core.names import DEAD_LETTERS
+from tallystick.core.wire import TopicView
 from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.jobs.report import figures as of
 from tallystick.spark.jobs.report.facts import Facts, ReportedBroker
+from tallystick.spark.jobs.report.missing import COLUMNS, missing_messages
 from tallystick.spark.jobs.report.page import draw
 from tallystick.spark.jobs.report.page.words import many
 from tallystick.spark.jobs.report.settings import ReportSettings, ReportSummary, Span, span_of
@@ -33,10 +37,12 @@ def run_report(spark: SparkSession, settings: ReportSettings, report: Report = q
     with BrokersLink(settings.url, patience=PATIENCE_SECONDS, named="url", credentials=settings.credentials) as broker:
         reported, now_ms = _reported(broker, settings)
     span = span_of(settings, now_ms)
-    report(f"counting the messages of {many(len(reported.messages_kept_ms), 'topic')}")
+    report(f"counting the messages of {many(len(reported.topics), 'topic')}")
     tables = _of_messages(spark, settings, span, reported.has_letters)
     report("counting transactions and their outcomes")
     tables |= {**_of_transactions(spark, settings, span), **_of_groups(spark, settings)}
+    # After the messages were counted: what was trimmed meanwhile is missing as well.
+    tables["missing"] = _missing(settings, span, reported)
     report("writing the figures and the page")
     return _written(
         Facts(reported, span, {name: table.to_pylist() for name, table in tables.items()}), tables, settings
@@ -45,20 +51,36 @@ def run_report(spark: SparkSession, settings: ReportSettings, report: Report = q
 
 def _reported(broker: BrokersLink, settings: ReportSettings) -> tuple[ReportedBroker, int]:
     info = broker.get("info")
-    kept = {view["name"]: view["retention_ms"] or 0 for view in broker.get("topics")["topics"]}
-    missing = sorted(set(settings.topics) - kept.keys())
+    names = [view["name"] for view in broker.get("topics")["topics"]]
+    missing = sorted(set(settings.topics) - set(names))
     if missing:
         raise NotFound(f"the broker at {settings.url} has no topic {', '.join(missing)}", field="topics")
-    wanted = {name: kept[name] for name in (settings.topics or kept) if name in settings.topics or not _letters(name)}
+    wanted = settings.topics or tuple(name for name in names if not _letters(name))
     reported = ReportedBroker(
         url=settings.url,
         store=broker.identity,
         version=info["version"],
         outcomes_kept_ms=info["dedup_retention_ms"],
-        messages_kept_ms=wanted,
-        has_letters=any(map(_letters, kept)),
+        topics=wanted,
+        has_letters=any(map(_letters, names)),
     )
     return reported, info["now_ms"]
+
+
+def _missing(settings: ReportSettings, span: Span, reported: ReportedBroker) -> Any:
+    import pyarrow as pa
+
+    with BrokersLink(settings.url, patience=PATIENCE_SECONDS, named="url", credentials=settings.credentials) as broker:
+        views = msgspec.convert(broker.get("topics")["topics"], list[TopicView])
+        counted = [view for view in views if _counts(settings, reported, view.name)]
+        rows = missing_messages(broker, counted, settings.archive or "", span)
+    text, number = pa.string(), pa.int64()
+    return pa.Table.from_pylist(rows, pa.schema([(name, text if name == "topic" else number) for name in COLUMNS]))
+
+
+def _counts(settings: ReportSettings, reported: ReportedBroker, topic: str) -> bool:
+    """Whether the report counts the messages of a topic, or its dead letters."""
+    return topic in reported.topics or (_letters(topic) and not settings.topics)
 
 
 def _letters(topic: str) -> bool:
@@ -177,6 +199,7 @@ def _summary(facts: Facts, output: Path) -> ReportSummary:
         until_ms=facts.span.until_ms,
         topics=len({row["topic"] for row in facts.figures["volume"]}),
         messages=total("volume", "messages"),
+        missing=total("missing", "messages"),
         bytes=total("volume", "bytes"),
         committed=total("outcomes", "transactions", outcome="committed"),
         rolled_back=total("outcomes", "transactions", outcome="rolled_back"),

@@ -32,7 +32,8 @@ class ReportSettings(Struct, frozen=True, kw_only=True):
 
 
 class ReportSummary(Struct, frozen=True, kw_only=True):
-    """The figures that stand at the top of the page, and where the page is."""
+    """The figures at the top of the page, and where the page is. `missing`: at most so many messages of the range were
+    trimmed and are not in `messages`."""
 
     page: str
     figures: str
@@ -40,6 +41,7 @@ class ReportSummary(Struct, frozen=True, kw_only=True):
     until_ms: int
     topics: int
     messages: int
+    missing: int
     bytes: int
     committed: int
     rolled_back: int

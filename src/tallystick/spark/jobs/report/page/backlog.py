@@ -5,6 +5,7 @@ And what of all that is worth a look, and what the report could not see.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -107,8 +108,8 @@ def _sum(rows: Sequence[Row], column: str) -> int:
 
 
 class Advice(NamedTuple):
-    """`far_behind` are lags by group and topic; `forgets` says that the range began before the broker's memory of
-    outcomes does, and `short` names the topics whose messages may be gone."""
+    """`far_behind` are lags by group and topic. `forgets`: the range begins before the outcomes that the broker keeps.
+    `missing`: by topic, how many messages of the range may have been trimmed."""
 
     parked: int
     old: int
@@ -117,7 +118,7 @@ class Advice(NamedTuple):
     letters: int
     far_behind: dict[tuple[str, str], int]
     forgets: bool
-    short: list[str]
+    missing: dict[str, int]
 
     @property
     def given(self) -> bool:
@@ -126,7 +127,6 @@ class Advice(NamedTuple):
 
 def advice(facts: Facts) -> Advice:
     old = [row for row in facts.figures["pending"] if row["state"] == "prepared" and row["over_ms"] >= OLD_MS]
-    length, kept = facts.span.now_ms - facts.span.since_ms, facts.broker.messages_kept_ms
     return Advice(
         parked=facts.total("pending", "transactions", state="parked"),
         old=sum(row["transactions"] for row in old),
@@ -134,9 +134,16 @@ def advice(facts: Facts) -> Advice:
         exhausted=facts.total("outcomes", "transactions", by="exhausted"),
         letters=facts.total("dead_letters", "letters"),
         far_behind=_far_behind(facts),
-        forgets=length > facts.broker.outcomes_kept_ms,
-        short=sorted(name for name, kept_ms in kept.items() if kept_ms and length > kept_ms),
+        forgets=facts.span.now_ms - facts.span.since_ms > facts.broker.outcomes_kept_ms,
+        missing=_missing(facts),
     )
+
+
+def _missing(facts: Facts) -> dict[str, int]:
+    counts = Counter[str]()
+    for row in facts.figures["missing"]:
+        counts[row["topic"]] += row["messages"]
+    return dict(counts.most_common())
 
 
 def _far_behind(facts: Facts) -> dict[tuple[str, str], int]:
