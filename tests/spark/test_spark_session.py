@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from servers import Server
 from service_database import Service
 from tallystick.barrier import BARRIER_TABLE
-from tallystick.core.errors import ConfigError, TallystickError
-from tallystick.spark import jdbc
+from tallystick.core.errors import ConfigError, InvalidRequest, TallystickError
+from tallystick.spark import ARROW_ROWS, jdbc, register
 from tallystick.spark.jdbc import Database, DriverMissing
 from tallystick.spark.session import job_session
 
@@ -98,3 +98,20 @@ def test_a_missing_driver_is_told_with_its_package(
 def test_a_split_needs_numbers_or_text(spark: SparkSession, postgres: Server) -> None:
     with pytest.raises(ConfigError, match="create_time is neither"):
         Database.parse(Service(postgres).url).read(spark, BARRIER_TABLE, partition_by="create_time")
+
+
+def test_a_setting_with_which_pyspark_reads_nothing_is_named(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = spark.conf.get(ARROW_ROWS)
+    spark.conf.set(ARROW_ROWS, "0")
+    try:
+        register(spark)
+        with pytest.raises(InvalidRequest, match=rf"{ARROW_ROWS}: .*at least 1 \(got 0\)"):
+            job_session("refused").__enter__()
+    finally:
+        spark.conf.set(ARROW_ROWS, before)
+    assert [record.message for record in caplog.records if ARROW_ROWS in record.message]
+    caplog.clear()
+    register(spark)
+    assert not caplog.records

@@ -8,6 +8,7 @@ spark.readStream.format("tallystick").option("url", "http://127.0.0.1:7440").opt
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,23 @@ if TYPE_CHECKING:
 
 __all__ = ["TallystickSource", "register"]
 
+ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
 
 def register(spark: SparkSession) -> None:
     """Make `format("tallystick")` known to a session. Not needed where the package `pyspark_tallystick` is found."""
+    if trouble := unreadable(spark):
+        logging.getLogger(__name__).warning("%s", trouble)
     spark.dataSource.register(import_module("tallystick.spark.format").TallystickSource)
+
+
+def unreadable(spark: SparkSession) -> str:
+    """Why PySpark fails on every read of a source that is written in Python, or an empty string. Its own error is an
+    AssertionError that names no setting, and the source is not asked before it."""
+    rows = str(spark.conf.get(ARROW_ROWS, "10000"))
+    if rows.isdigit() and int(rows) > 0:
+        return ""
+    return f"{ARROW_ROWS}: PySpark reads a Python source only with at least 1 (got {rows}). Set it to 10000"
 
 
 def __getattr__(name: str) -> Any:

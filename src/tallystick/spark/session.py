@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tallystick.core.errors import TallystickError
+from tallystick.core.errors import InvalidRequest, TallystickError
 from tallystick.spark.command_lines import refuse_conf
 from tallystick.spark.java import find_java
 from tallystick.spark.jdbc import driver_jars, library_options
@@ -106,8 +106,10 @@ def _with_drivers(jars: Sequence[str], conf: Mapping[str, str]) -> dict[str, str
 def _registered(spark: SparkSession) -> SparkSession:
     """Registered even where Spark finds the format by itself: one broken `pyspark_*` package of somebody else would
     make it lose all that it finds. It warns of that each time, which tells the user nothing."""
-    from tallystick.spark import register
+    from tallystick.spark import register, unreadable
 
+    if trouble := unreadable(spark):
+        raise InvalidRequest(trouble, field="conf")
     java = getattr(getattr(spark, "sparkContext", None), "_jvm", None)
     if java is not None:
         logging = java.org.apache.logging.log4j
