@@ -18,7 +18,6 @@ from pyspark.sql.types import StructType
 
 from tallystick.core.access import covers
 from tallystick.core.errors import (
-    BrokerUnavailable,
     Conflict,
     DifferentContent,
     Forbidden,
@@ -143,10 +142,10 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
                 caller = msgspec.convert(link.get("whoami"), CallerView)
             except (NotFound, msgspec.ValidationError):  # a broker of another release: it says the rest at the commit
                 return
-            except BrokerUnavailable as error:
+            except TallystickError as error:
                 if not error.retryable:
                     raise
-                return  # the tasks wait for it
+                return  # the tasks wait for the broker
         groups = tuple(dict.fromkeys(name for one in caller.grants if one.has("produce") for name in one.groups))
         if not groups or covers(groups, self._app):  # without groups access control is off, or the parts are refused
             return
