@@ -12,6 +12,18 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 DAY = datetime.timedelta(days=1)
+# Python 3.13 accepts no authority without it.
+CA_USAGE = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 def self_signed(path: Path, name: str) -> Path:
@@ -33,6 +45,7 @@ class Authority:
         made = (
             _builder(self._subject, self._subject, self._key, days=30)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+            .add_extension(CA_USAGE, True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), False)
         )
         self.path = directory / f"{name}.pem"
@@ -46,7 +59,11 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [*map(_host, hosts), *map(x509.UniformResourceIdentifier, uris)]
         names += map(x509.RFC822Name, emails)
-        made = _builder(_called(common_name), self._subject, key, days)
+        made = _builder(_called(common_name), self._subject, key, days).add_extension(
+            # Python 3.13 accepts no certificate without it.
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+            False,
+        )
         if names:
             made = made.add_extension(x509.SubjectAlternativeName(names), False)
         signed = made.sign(self._key, hashes.SHA256())

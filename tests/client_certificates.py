@@ -11,6 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from certificates import CA_USAGE
+
 DAY = datetime.timedelta(days=1)
 
 
@@ -28,6 +30,8 @@ class TestAuthority:
         made = (
             self._builder(self._name, self._key, now - DAY, now + DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(CA_USAGE, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         self.file = directory / f"{name}-ca.pem"
@@ -41,6 +45,8 @@ class TestAuthority:
         made = (
             self._builder(_named(name), key, now - 3 * DAY, now - DAY if expired else now + DAY)
             .add_extension(x509.SubjectAlternativeName([whom]), critical=False)
+            # Python 3.13 accepts no certificate without it.
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         path = self._directory / f"{name}.pem"

@@ -8,6 +8,8 @@ import sys
 import pytest
 from borders_support import Service
 
+from forking_warnings import FORKING_WARNINGS
+
 PROGRAM = """
 import os, sys
 import tallystick
@@ -79,7 +81,7 @@ def test_a_child_that_was_forked_inside_a_block_neither_commits_nor_undoes_it(an
     ways = ("exit", "error", "end", "commit") if mode == "late" else ("end",)
     for leaving in ways:
         where = [service.broker.url, service.group, service.topic, mode, leaving, *place(service)]
-        command = [sys.executable, "-W", "error", "-c", PROGRAM, *where]
+        command = [sys.executable, *FORKING_WARNINGS, "-c", PROGRAM, *where]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (leaving, done.returncode, done.stderr) == (leaving, 0, "")
     service.agrees_on(*["once"] * len(ways))

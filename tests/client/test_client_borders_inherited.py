@@ -208,6 +208,7 @@ def test_with_aiosqlite_whose_thread_the_child_does_not_have(bank: Bank) -> None
     run(ON_A_THREAD, str(bank.path))
 
 
+@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")  # dropped on purpose
 def test_nothing_is_kept_of_connections_that_are_gone(tmp_path: Path) -> None:
     before = len(inherited_connections._marks)
     for _ in range(50):

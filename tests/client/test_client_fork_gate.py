@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from brokers import running_broker
+from forking_warnings import FORKING_WARNINGS
 from tallystick.client.base.forks import _Gate
 
 SLOW_WRITER = """
@@ -44,7 +45,7 @@ sys.exit(code)
 
 def test_a_child_forked_while_the_client_writes_can_write(tmp_path: Path) -> None:
     with running_broker() as broker:
-        command = [sys.executable, "-c", SLOW_WRITER, broker.url, str(tmp_path / "service.db")]
+        command = [sys.executable, *FORKING_WARNINGS, "-c", SLOW_WRITER, broker.url, str(tmp_path / "service.db")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

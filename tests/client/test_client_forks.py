@@ -17,6 +17,7 @@ from client_support import Bank, values_in
 
 from brokers import BrokerProcess
 from eventually import eventually
+from forking_warnings import FORKING_WARNINGS
 
 FORKS = """
 import os, sqlite3, sys
@@ -59,8 +60,8 @@ connection.close()
 
 
 def run(program: str, *arguments: str) -> str:
-    """Run a program in a process of its own, with every warning an error; what it printed."""
-    command = [sys.executable, "-W", "error", "-c", program, *arguments]
+    """Run a program in a separate process, with every warning an error; what it printed."""
+    command = [sys.executable, *FORKING_WARNINGS, "-c", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

@@ -17,6 +17,7 @@ URL = "http://127.0.0.1:9/"
 NONE = float("nan")
 HUGE = 10**30
 
+MEMORY = sqlite3.connect(":memory:")
 HALF = [outgoing("t", 1)]
 LENT = Message("t", 0, 0, b"", None, None, None, "g", 0, 0, 0, "s", "http://127.0.0.1:9", "g", "receipt")
 
@@ -59,7 +60,7 @@ ASKED: list[tuple[str, str, Work]] = [
     ("commit parts", "parts[0].count", lambda ts: ts.commit("g", [PartRef("p", HUGE)])),
     ("commit wait", "wait", lambda ts: ts.commit("g", wait=NONE)),
     ("poll_checks wait", "wait", lambda ts: ts.poll_checks("g", wait=1e300)),
-    ("clean", "older_than", lambda ts: ts.clean(sqlite3.connect(":memory:"), older_than=NONE)),
+    ("clean", "older_than", lambda ts: ts.clean(MEMORY, older_than=NONE)),
     ("redrive", "every", lambda ts: ts.redrive(lambda: None, every=NONE)),
     ("poll_checks max", "max", lambda ts: ts.poll_checks("g", max=HUGE)),
 ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import sys
 from typing import Any
 
 import psycopg
 import pytest
 from client_support import Bank, messages_in, pay, values_in
+from sqlalchemy import create_engine
 
 import tallystick
 from brokers import BrokerProcess
@@ -217,6 +219,33 @@ def test_early_prepare_is_refused_where_it_has_no_meaning(ts: tallystick.Client,
             ts.transaction(connection).prepare()
         with pytest.raises(errors.InvalidRequest, match="prepare"):
             ts.transaction(connection, mode="outbox", prepare="early")
+
+
+if sys.version_info >= (3, 12):
+
+    @modes
+    @pytest.mark.parametrize("autocommit", [True, False])
+    def test_each_commit_mode_of_sqlite3_keeps_both_together(
+        ts: tallystick.Client, broker: BrokerProcess, bank: Bank, topic: str, mode: Any, autocommit: bool
+    ) -> None:
+        with contextlib.closing(sqlite3.connect(bank.path, timeout=60, autocommit=autocommit)) as connection:
+            for number in range(3):
+                failure = KeyError(number) if number == 1 else None
+                with contextlib.suppress(KeyError):
+                    pay(ts, bank, topic, number, note=str(number), connection=connection, fail=failure, mode=mode)
+        assert bank.notes() == ["0", "2"]
+        assert values_in(broker.url, topic) == [0, 2]
+
+    @modes
+    def test_sqlite3_without_autocommit_keeps_both_together_through_sqlalchemy(
+        ts: tallystick.Client, broker: BrokerProcess, bank: Bank, topic: str, mode: Any
+    ) -> None:
+        engine = create_engine(f"sqlite:///{bank.path}", connect_args={"autocommit": False})
+        with engine.connect() as connection, ts.transaction(connection, mode=mode) as tx:
+            connection.exec_driver_sql("insert into ledger values ('paid')")
+            tx.send(topic, 1)
+        engine.dispose()
+        assert (bank.notes(), values_in(broker.url, topic)) == (["paid"], [1])
 
 
 # Commits that fail for certain

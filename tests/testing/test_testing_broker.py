@@ -23,6 +23,7 @@ from testing_shop import Shop
 
 import tallystick
 from eventually import eventually_equal
+from forking_warnings import FORKING_WARNINGS
 from tallystick.errors import BrokerUnavailable, TallystickError
 from tallystick.testing import MemoryBroker
 
@@ -340,7 +341,7 @@ class TestLife:
             "started {started - imported:.4f} s')\n"
         )
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=120
+            [sys.executable, *FORKING_WARNINGS, "-c", program], capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 0, done.stderr
         print(done.stdout)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sqlite3
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
@@ -35,6 +36,12 @@ class DriverState(Protocol):
 
     def lost(self, raw: Any) -> TransactionLost | None:
         """Why a transaction that was begun cannot be committed; None if it can."""
+
+
+def begins_next(raw: Any) -> bool:
+    """Whether the driver's commit() begins the next transaction: sqlite3 with `autocommit=False`, from Python 3.12 on."""
+    connection = getattr(raw, "_conn", raw)  # aiosqlite holds the sqlite3 connection there
+    return isinstance(connection, sqlite3.Connection) and getattr(connection, "autocommit", None) is False
 
 
 def ended() -> TransactionLost:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tallystick.barrier.adapters.state import DriverState, ended
+from tallystick.barrier.adapters.state import DriverState, begins_next, ended
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.errors import TransactionLost
 from tallystick.barrier.faults import driver_error
@@ -49,7 +49,7 @@ class Ending:
 
     def after_commit(self, raw: Any) -> None:
         """Raises `TransactionLost` if the driver's commit() has not ended the transaction."""
-        if self._state.open(raw):
+        if self._state.open(raw) and not begins_next(raw):
             raise not_committed(certain=not self._state.chains)
 
     def failure_is_certain(self, error: BaseException) -> bool:
