@@ -1,6 +1,7 @@
 # `make` alone lists what there is. Every target sets up what it needs and is quick when nothing is left to set up.
 SHELL := /bin/bash
-BIN := .venv/bin
+VENV := $(or $(TALLYSTICK_VENV),.venv)
+BIN := $(VENV)/bin
 ARGS ?=
 # Hundreds of processes are started here, and each would compile what it imports if nobody kept the outcome.
 export PYTHONDONTWRITEBYTECODE :=
@@ -10,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST_FLAGS ?= --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos serve test test-full check bench bench-spark fmt lock clean
+.PHONY: help setup demo chaos serve test test-full test-pythons check bench bench-spark fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +39,9 @@ test-full: ## the tests that `make test` leaves out: further engines, drivers, k
 	@scripts/setup test
 	$(BIN)/pytest -n 4 $(PYTEST_FLAGS) -m full $(ARGS)
 
+test-pythons: ## a short selection of the tests on every other version of Python that is found
+	@scripts/test-pythons
+
 check: ## style, types and import rules
 	@scripts/setup demo
 	$(BIN)/ruff check .
@@ -62,5 +66,5 @@ lock: ## write requirements.lock anew from pyproject.toml
 	@scripts/lock
 
 clean: ## remove the virtual environment and all caches
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
