@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST_FLAGS ?= --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos serve test test-full test-pythons check bench bench-spark fmt lock clean
+.PHONY: help setup demo chaos serve test test-full test-pythons test-clients check bench bench-spark fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test-full: ## the tests that `make test` leaves out: further engines, drivers, k
 
 test-pythons: ## a short selection of the tests on every other version of Python that is found
 	@scripts/test-pythons
+
+test-clients: ## dtm's own Go tests against this broker, where Go is found
+	@scripts/test-clients $(ARGS)
 
 check: ## style, types and import rules
 	@scripts/setup demo
