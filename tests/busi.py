@@ -31,6 +31,7 @@ class Reply:
     hold: float = 0.0
     headers: tuple[tuple[str, str], ...] = ()
     jsonrpc_code: int | None = None
+    bare: bool = False  # to JSON-RPC as well: the status and the body themselves, without an envelope
 
 
 SUCCESS = Reply()
@@ -142,7 +143,7 @@ def _handler(busi: Busi) -> type[BaseHTTPRequestHandler]:
 
         def _answer(self, reply: Reply, envelope: dict[str, Any] | None) -> None:
             status, text = reply.status, reply.body
-            if envelope is not None:
+            if envelope is not None and not reply.bare:
                 error = None if reply.jsonrpc_code is None else {"code": reply.jsonrpc_code, "message": reply.body}
                 answer = {"jsonrpc": "2.0", "id": envelope.get("id"), "error": error, "result": {}}
                 status, text = 200, json.dumps(answer)

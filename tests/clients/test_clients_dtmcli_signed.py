@@ -7,10 +7,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from dtmcli_bank import Bank
+from dtmcli_bank import FAST, Bank
 
 from brokers import BrokerProcess, running_broker
-from conftest import FAST
 from tallystick.signing_keys import new_key_line
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.full]

@@ -10,10 +10,20 @@ import pytest
 from engines import MakePlace, Place, message, prepare
 
 from tallystick.core.backoff import Backoff
-from tallystick.core.calls import OutgoingCall
+from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.ops import AnswerChecks, Check, Commit, Prepare, Rollback
 from tallystick.core.transaction import CheckDefaults
-from tallystick.store.protocol import ClaimChecks, Claimed, FailChecks, OperatorResolve, ParkOld, Resume, TableQuery
+from tallystick.store.protocol import (
+    ClaimCalls,
+    ClaimChecks,
+    Claimed,
+    ClaimedCalls,
+    FailChecks,
+    OperatorResolve,
+    ParkOld,
+    Resume,
+    TableQuery,
+)
 
 make_place = engines.make_place
 place = engines.place
@@ -70,6 +80,42 @@ def test_a_claim_tells_all_that_the_asker_needs(steady: Place) -> None:
     assert (one.group, one.member) == ("shop", "member-1")
     assert (one.request.gid, one.request.source, one.request.checks) == ("t1", "bank", 0)
     assert one.request.created_at == steady.now
+
+
+@pytest.mark.parametrize(("remark", "dtm", "retry_ms"), [('{"rule":"dtm"}', True, 3_000), ("why", False, None)])
+def test_claims_show_what_came_through_dtms_interfaces(
+    place: Place, remark: str, dtm: bool, retry_ms: int | None
+) -> None:
+    calls = [OutgoingCall("http://127.0.0.1:9/in", b"b")]
+    check = Check("url", "http://127.0.0.1:9/check", after_ms=0)
+    place.do(Prepare("t1", "dtm", [], check, calls=calls, call_options=CallPolicy(retry_ms=3_000), remark=remark))
+    place.reopen()
+    claimed = place.do(ClaimChecks([place.channel("http://127.0.0.1:9", "url")], 10, LEASE))
+    assert isinstance(claimed, Claimed)
+    assert [(one.dtm, one.retry_ms) for one in claimed.claims] == [(dtm, retry_ms)]
+    place.do(AnswerChecks({"t1": "committed"}))
+    place.reopen()
+    due = place.do(ClaimCalls([place.channel("http://127.0.0.1:9", "call")], 10, 1 << 20, LEASE))
+    assert isinstance(due, ClaimedCalls)
+    assert [one.dtm for one in due.claims] == [dtm]
+
+
+def test_a_wait_that_a_check_names_counts_the_check_and_is_kept_to(steady: Place) -> None:
+    """Also one beyond the longest wait of the store, which must not look like one of a clock that was set back."""
+    steady.do(prepare("t1"))
+    steady.wait(10_000)
+    assert claim(steady) == ["t1"]
+    steady.do(FailChecks({"t1": "ongoing"}, retry_ms=100_000))
+    assert (steady.view("t1").checks, steady.view("t1").last_error) == (1, "ongoing")
+    steady.do(prepare("t2", check=Check(after_ms=99_000)))
+    assert claim(steady) == []
+    steady.wait(99_000)
+    steady.reopen()
+    assert claim(steady) == ["t2"]
+    steady.wait(999)
+    assert claim(steady) == []
+    steady.wait(1)
+    assert claim(steady) == ["t1"]
 
 
 def test_a_claim_tells_when_the_next_is_due(steady: Place) -> None:

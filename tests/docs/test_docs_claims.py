@@ -102,7 +102,7 @@ def test_an_alert_has_the_documented_form(tmp_path: Path) -> None:
         ts.prepare("claims-2", [outgoing("orders", "x")], check=nobody)
         eventually(lambda: received)
     assert [(one["event"], one["subject"]) for one in received] == [("parked", "claims-2")]
-    assert set(received[0]) == {"event", "subject", "detail"}
+    assert set(received[0]) == {"event", "subject", "detail", "gid"}
 
 
 def test_every_event_that_is_posted_is_told() -> None:

@@ -35,9 +35,22 @@ class Alerts:
     async def run(self) -> None:
         while True:
             event = await self._waiting.get()
-            body = {"event": event.kind, "subject": event.subject, "detail": event.detail}
+            body = body_of(event)
             try:
                 await self._outbound.post_json(self._url, body, seconds=5)
             except OutboundFailed as error:
                 self._metrics.alerts_failed.inc()
                 log.warning("the alert URL did not take %s of %s: %s", event.kind, event.subject, error)
+
+
+def body_of(event: Event) -> dict[str, str | int]:
+    """The event, and the keys of dtm's alert webhook where the event concerns a transaction or one of its calls."""
+    body: dict[str, str | int] = {"event": event.kind, "subject": event.subject, "detail": event.detail}
+    if event.gid:
+        body["gid"] = event.gid
+    if event.call is not None:
+        body["status"] = "submitted"  # calls are only made for what is committed and not finished
+        body["branch"] = event.call.url.removeprefix("grpc://")  # as dtm writes it
+        body["error"] = event.call.error
+        body["retry_count"] = event.call.failures
+    return body

@@ -32,6 +32,8 @@ from tallystick.core.wire import (
     TransactionView,
 )
 
+STILL_UNKNOWN = "the producer could not tell the outcome yet"
+
 
 class StoreSettings(Struct, frozen=True):
     """The rules a store applies where a request does not say."""
@@ -74,7 +76,8 @@ class ClaimChecks(Struct):
 
 
 class FailChecks(Struct):
-    """Checks that brought no answer. `counted=False`: nobody could be asked, so it was no check."""
+    """Checks that brought no outcome. `counted=False`: no check was made. `retry_ms` replaces the wait that the
+    broker would choose."""
 
     errors: dict[str, str]
     permanent: bool = False
@@ -319,6 +322,8 @@ class Claim(Struct):
     request: CheckRequest
     headers: dict[str, str] | None = None
     timeout_ms: int | None = None
+    dtm: bool = False  # it came through dtm's interfaces
+    retry_ms: int | None = None  # the wait after `unknown`, where the transaction has one
 
 
 class Claimed(Struct):
@@ -327,7 +332,7 @@ class Claimed(Struct):
 
 
 class CallClaim(Struct, gc=False):
-    """A call claimed to be made."""
+    """A call claimed to be made; `dtm` where it came through dtm's interfaces."""
 
     channel: int
     gid: str
@@ -335,6 +340,7 @@ class CallClaim(Struct, gc=False):
     call: OutgoingCall
     attempts: int
     created_at: int
+    dtm: bool = False
 
 
 class ClaimedCalls(Struct):
@@ -347,12 +353,23 @@ class Received(Struct):
     next_visible: int | None = None
 
 
+class FailedCall(Struct):
+    """What an event says of the call that it is about."""
+
+    url: str
+    error: str
+    failures: int
+
+
 class Event(Struct):
-    """Something an operator may want to hear of; `kind` is one word, such as parked or call_failing."""
+    """Something an operator may want to hear of; `kind` is one word, such as parked or call_failing. `gid` is the
+    transaction that it concerns, if it concerns one."""
 
     kind: str
     subject: str
     detail: str = ""
+    gid: str = ""
+    call: FailedCall | None = None
 
 
 class Progress(Struct):

@@ -211,6 +211,10 @@ def test_a_branch_that_fails_again_and_again_is_told_to_the_alert_url(busi: Busi
             assert face.submit(msg(gid, busi, "/TransIn")).ok
             alerts = eventually(lambda: [call for call in hook.calls("") if gid.encode() in call.body])
             assert b"something broke" in alerts[0].body
-            assert b"call_failing" in alerts[0].body
+            told = json.loads(alerts[0].body)
+            assert told["event"] == "call_failing"
+            # dtm's own keys, which a hook that was written for dtm reads.
+            assert (told["gid"], told["status"], told["branch"]) == (gid, "submitted", f"{busi.url}/TransIn")
+            assert (told["error"], told["retry_count"]) == ("status 500: something broke", 3)
             look.wait(gid, "succeed")
             assert len(busi.calls(gid)) == 4

@@ -9,7 +9,6 @@ from tallystick.api.dtm import errors
 from tallystick.api.dtm.errors import DtmError, DtmOngoing, refusal_of
 from tallystick.api.dtm.states import finished, judge, patience, status_of
 from tallystick.api.dtm.translate import (
-    GROUP,
     Trans,
     check_type,
     checked_gid,
@@ -23,6 +22,7 @@ from tallystick.api.dtm.translate import (
     url_of,
 )
 from tallystick.broker.door import WEIGHT, BrokerDoor, Whole, raise_refusal
+from tallystick.core.dtm_mark import DTM_GROUP
 from tallystick.core.errors import (
     AlreadyResolved,
     Conflict,
@@ -60,7 +60,7 @@ class Dtm:
             if status_of(found) != "prepared":
                 raise errors.cannot_prepare(status_of(found))
             # As in dtm, what was stored first stands. But a gid of another producer is not this transaction.
-            if found.transaction.group != GROUP:
+            if found.transaction.group != DTM_GROUP:
                 raise DtmError(f"gid {op.gid} belongs to a transaction that did not come through this API")
 
     async def submit(self, trans: Trans, weight: int = WEIGHT) -> None:

@@ -9,18 +9,19 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.api.dtm.engine import Dtm
-from tallystick.api.dtm.errors import DtmForbidden, refusal_of
+from tallystick.api.dtm.errors import DtmError, DtmForbidden, refusal_of
 from tallystick.api.dtm.translate import Trans, trans_from
 from tallystick.api.serving.problems import DECODING
 
 PARSE_ERROR, BAD_REQUEST, NO_METHOD = -32700, -32600, -32601
 Method = Callable[[Trans], Awaitable[dict[str, str] | None]]
+_WITHOUT_PARAMS = ("newGid",)
 
 
 class Envelope(Struct):
     jsonrpc: str | None = None
     method: str | None = None
-    params: dict[str, Any] | None = None
+    params: Any = None
     id: str | None = None
 
 
@@ -68,7 +69,7 @@ class JsonRpc:
             known = ", ".join(self._methods)
             return _refused(name, NO_METHOD, f"Method not found: {(asked.method or '')[:80]!r} is none of {known}")
         try:
-            return Reply("2.0", name, None, await method(trans_from(asked.params or {})))
+            return Reply("2.0", name, None, await method(_params_of(asked)))
         except Exception as error:
             refusal = refusal_of(error)
             self.forbidden = isinstance(refusal, DtmForbidden)
@@ -88,6 +89,16 @@ class JsonRpc:
 
     async def _register_branch(self, trans: Trans) -> None:
         self._dtm.register_branch(trans.trans_type)
+
+
+def _params_of(asked: Envelope) -> Trans:
+    """As in dtm, `params` are only read where a method needs them, and null is as good as nothing."""
+    if asked.params is None or asked.method in _WITHOUT_PARAMS:
+        return Trans()
+    if not isinstance(asked.params, dict):
+        kind = type(asked.params).__name__
+        raise DtmError(f"params: expected a JSON object (got {kind}). Send the transaction's fields by name.")
+    return trans_from(asked.params)
 
 
 def _refused(name: str, code: int, message: str) -> Reply:

@@ -12,13 +12,12 @@ from msgspec import Meta, Struct
 from tallystick.api.dtm.errors import DtmError, wrong_type
 from tallystick.api.serving.problems import DECODING, undecodable
 from tallystick.core.calls import PROTOCOLS, CallPolicy, OutgoingCall, Protocol
+from tallystick.core.dtm_mark import DTM_GROUP, DTM_TAG, DTM_TAG_FIELD
 from tallystick.core.errors import TallystickError
 from tallystick.core.message import MAX_TIMEOUT_MS
 from tallystick.core.names import HeaderName, HeaderValue, check_gid
 from tallystick.core.ops import Check, Commit, Prepare, Send
 from tallystick.core.urls import TOPIC_SCHEME
-
-GROUP = "dtm"  # the producer group of every transaction that came through dtm's protocol
 
 # dtm's own defaults, in seconds. They stand here and not in the broker's configuration: who moves from dtm gets the
 # times that dtm documents, and whoever uses the native API gets the broker's.
@@ -81,8 +80,9 @@ class DtmOptions(Struct, frozen=True, omit_defaults=True):
     concurrent: bool = False
 
 
-class DtmRemark(Struct, omit_defaults=True):
-    """What the broker keeps beside the calls because only dtm's protocol has a word for it."""
+class DtmRemark(Struct, omit_defaults=True, tag_field=DTM_TAG_FIELD, tag=DTM_TAG):
+    """What the broker keeps beside the calls because only dtm's protocol has a word for it. Its tag comes first: by it
+    the broker knows that dtm's rule counts for the answers."""
 
     protocol: str = ""
     custom_data: str = ""
@@ -230,7 +230,12 @@ def shown_url(url: str) -> str:
 
 
 def call_options_of(trans: Trans) -> CallPolicy:
-    return CallPolicy(bool(trans.concurrent), 1000 * (trans.retry_interval or RETRY_INTERVAL))
+    return CallPolicy(bool(trans.concurrent), 1000 * retry_seconds(trans))
+
+
+def retry_seconds(trans: Trans) -> int:
+    """As in dtm, a `timeout_to_fail` below the default interval shortens the interval."""
+    return trans.retry_interval or min(trans.timeout_to_fail or RETRY_INTERVAL, RETRY_INTERVAL)
 
 
 def remark_of(trans: Trans) -> str:
@@ -249,11 +254,12 @@ def remark_of(trans: Trans) -> str:
             f"custom_data, branch_headers and query_prepared have {len(text)} characters together as JSON; "
             f"the limit is {MOST_REMARK}"
         )
-    return "" if text == "{}" else text
+    return text
 
 
 def read_remark(text: str) -> DtmRemark:
-    """What `remark_of` wrote; the calls of a native transaction may have a remark of another kind, or none."""
+    """What `remark_of` wrote, in older versions without the tag; the calls of a native transaction may have a remark of
+    another kind, or none."""
     try:
         return _decode_remark(text) if text else _EMPTY
     except DECODING:
@@ -285,7 +291,7 @@ def check_of(trans: Trans) -> Check:
 
 def prepare_op(trans: Trans) -> Prepare:
     gid, check, calls = gid_of(trans), check_of(trans), calls_of(trans)
-    return Prepare(gid, GROUP, [], check, calls=calls, call_options=call_options_of(trans), remark=remark_of(trans))
+    return Prepare(gid, DTM_GROUP, [], check, calls=calls, call_options=call_options_of(trans), remark=remark_of(trans))
 
 
 def commit_op(trans: Trans) -> Commit:
@@ -296,5 +302,5 @@ def send_ops(trans: Trans) -> list[Prepare | Commit | Send]:
     """A submit without a prepare. One without calls is a transaction that is over at once."""
     gid, calls = gid_of(trans), calls_of(trans)
     if not calls:
-        return [Prepare(gid, GROUP, []), Commit(gid)]
+        return [Prepare(gid, DTM_GROUP, []), Commit(gid)]
     return [Send([], gid, calls, call_options_of(trans), remark_of(trans))]

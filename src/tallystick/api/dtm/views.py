@@ -8,9 +8,10 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.api.dtm.states import finished, status_of
-from tallystick.api.dtm.translate import GROUP, DtmOptions, DtmRemark, read_remark, shown_url
+from tallystick.api.dtm.translate import DtmOptions, DtmRemark, read_remark, shown_url
 from tallystick.broker.door import BrokerDoor, Whole
 from tallystick.core.calls import CallTopicView, CallView
+from tallystick.core.dtm_mark import DTM_GROUP
 
 EXAMINED_PER_PAGE = 1_000  # a page that filters much away ends early instead of keeping the caller
 NOT_FOUND: dict[str, object] = {"transaction": None, "branches": []}
@@ -137,7 +138,7 @@ class Wanted(Struct, frozen=True):
     def takes(self, found: Whole) -> bool:
         created = found.transaction.created_at
         return (
-            (found.calls is not None or found.transaction.group == GROUP)
+            (found.calls is not None or found.transaction.group == DTM_GROUP)
             and self.status in ("", status_of(found))
             and created >= self.created_from
             and (not self.created_to or created <= self.created_to)

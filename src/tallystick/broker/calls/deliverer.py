@@ -244,7 +244,7 @@ class Calls:
         # What is told if the task is cancelled: it may have reached the service, nobody knows.
         verdict = CallVerdict("unreachable", "the broker stopped before the answer came", reached=False)
         try:
-            verdict = await make_call(self._outbound, claim.gid, claim.call, self._settings.timeout_ms)
+            verdict = await make_call(self._outbound, claim.gid, claim.call, self._settings.timeout_ms, claim.dtm)
         except Exception:
             log.exception("call %s/%s of %s met an error of ours", claim.gid, claim.index, host.name)
             verdict = CallVerdict("error", "internal error; the broker's log has the details", reached=False)

@@ -1,4 +1,7 @@
-"""What an answer means for a call. Status first; the body may only make a success less than one."""
+"""What an answer means for a call: natively, and by dtm's rule for calls that came through dtm's interfaces.
+
+Natively the status decides first, and the body can only turn a success into something else.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,19 @@ from typing import NamedTuple
 import msgspec
 
 from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed
+from tallystick.broker.outbound.dtm_rule import (
+    DtmResult,
+    JsonRpcError,
+    http_result,
+    json_rpc_result,
+    of_error,
+)
 from tallystick.core.calls import CallOutcome
 
 MAX_TEXT = 200
 _UNREACHABLE_STATUS = (502, 503, 504)  # a gateway speaks for a service that it cannot reach
 _WORDS: dict[str, CallOutcome] = {"FAILURE": "failure", "ONGOING": "ongoing"}
 _WORD_IN_A_PIECE = re.compile(rb'"dtm_result"\s*:\s*"(FAILURE|ONGOING)"')
-FAILURE_CODE, ONGOING_CODE = -32901, -32902
 
 
 class CallVerdict(NamedTuple):
@@ -30,14 +39,9 @@ class _Body(msgspec.Struct):
     dtm_result: str | None = None
 
 
-class _Error(msgspec.Struct):
-    code: int | float = 0
-    message: str = ""
-
-
 class _Reply(msgspec.Struct):
     jsonrpc: str
-    error: _Error | None = None
+    error: JsonRpcError | None = None
 
 
 def of_http(answered: Answered) -> CallVerdict:
@@ -83,8 +87,23 @@ def of_json_rpc(answered: Answered) -> CallVerdict:
     if reply.error is None:
         return verdict
     shown = f"error {reply.error.code}: {reply.error.message[:MAX_TEXT]}"
-    outcomes: dict[float, CallOutcome] = {FAILURE_CODE: "failure", ONGOING_CODE: "ongoing"}
-    return CallVerdict(outcomes.get(reply.error.code, "error"), shown)
+    return CallVerdict(of_error(reply.error), shown)
+
+
+def of_http_by_dtm(answered: Answered) -> CallVerdict:
+    return _by_dtm(http_result(answered), answered)
+
+
+def of_json_rpc_by_dtm(answered: Answered) -> CallVerdict:
+    return _by_dtm(json_rpc_result(answered), answered)
+
+
+def _by_dtm(result: DtmResult, answered: Answered) -> CallVerdict:
+    if result == "success":
+        return SUCCESS
+    if result == "error" and answered.status in _UNREACHABLE_STATUS:
+        return CallVerdict("unreachable", _shown(answered), reached=False)
+    return CallVerdict(result, _shown(answered))
 
 
 def of_grpc(answer: GrpcAnswer) -> CallVerdict:

@@ -23,7 +23,16 @@ from tallystick.broker.writer import Writer
 from tallystick.core.clock import Clock
 from tallystick.core.errors import StorageFailed, TallystickError
 from tallystick.core.ops import Answer, AnswerChecks
-from tallystick.store.protocol import Channel, Claim, ClaimChecks, Claimed, FailChecks, ParkOld, Store
+from tallystick.store.protocol import (
+    STILL_UNKNOWN,
+    Channel,
+    Claim,
+    ClaimChecks,
+    Claimed,
+    FailChecks,
+    ParkOld,
+    Store,
+)
 
 log = logging.getLogger("tallystick.broker.checkback")
 
@@ -218,13 +227,19 @@ class CheckScheduler:
         self._metrics.checks_sent.labels("url").inc()
         seconds = (claim.timeout_ms or self._timeout_ms) / 1000
         try:
-            said = await ask_url(self._outbound, claim.target, gid, seconds, claim.headers, claim.request.source)
+            said = await ask_url(
+                self._outbound, claim.target, gid, seconds, claim.headers, claim.request.source, claim.dtm
+            )
         except OutboundFailed as error:
             self._metrics.checks_failed.labels("url", error.kind).inc()
             await self._give_up({gid: str(error)}, permanent=error.permanent)
         else:
             self._metrics.check_seconds.labels("url").observe(time.perf_counter() - began)
-            await self._believe("url", {gid: said})
+            if said == "unknown" and claim.retry_ms:
+                self._count("url", {gid: said})
+                await self._give_up({gid: STILL_UNKNOWN}, retry_ms=claim.retry_ms)
+            else:
+                await self._believe("url", {gid: said})
         finally:
             self._out.discard(gid)
             self._busy[channel.id] -= 1

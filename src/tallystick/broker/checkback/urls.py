@@ -1,4 +1,7 @@
-"""Asking a URL, in dtm's manner: GET with the gid, or a gRPC call with it; only a clear answer is an answer."""
+"""Checks by URL, in dtm's manner: GET with the gid, or a gRPC call with it.
+
+Native transactions accept clear answers only. Those prepared through dtm's interfaces follow dtm's rule.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed, unsendable
+from tallystick.broker.outbound.dtm_rule import check_result
 from tallystick.broker.outbound.headers import grpc_marks, joined, marks, metadata_of
 from tallystick.broker.outbound.outbound import Outbound
 from tallystick.core.ops import Answer
@@ -28,6 +32,7 @@ _WORDS: dict[tuple[int, str], Answer] = {
     (409, "rolled_back"): "rolled_back",
     (409, "FAILURE"): "rolled_back",
 }
+_OF_DTM: dict[str, Answer] = {"success": "committed", "failure": "rolled_back", "ongoing": "unknown"}
 # Codes with which a service says that it will never have an answer: wrong method, wrong request, no right to ask.
 _PERMANENT_CODES = ("UNIMPLEMENTED", "INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED")
 _CODE_KINDS = {"UNAVAILABLE": "network", "DEADLINE_EXCEEDED": "timeout"}
@@ -48,9 +53,22 @@ def understand(answered: Answered) -> Answer:
         answer = said.pop()
         assert answer is not None  # noqa: S101 - for the type checker
         return answer
+    raise _unclear(answered)
+
+
+def understand_by_dtm(answered: Answered) -> Answer:
+    """dtm's rule: ONGOING, then FAILURE, in the status or anywhere in the body; any other 200 is a commit. A success
+    whose body was cut is not one, because the rest may hold either word."""
+    result = check_result(answered)
+    if result == "error" or (result == "success" and answered.cut):
+        raise _unclear(answered)
+    return _OF_DTM[result]
+
+
+def _unclear(answered: Answered) -> OutboundFailed:
     permanent = 300 <= answered.status < 500 and answered.status not in (408, 429)
     text = answered.body[:200].decode(errors="replace")
-    raise OutboundFailed(f"status {answered.status} is no clear answer: {text!r}", "unclear", permanent)
+    return OutboundFailed(f"status {answered.status} is no clear answer: {text!r}", "unclear", permanent)
 
 
 def understand_grpc(answer: GrpcAnswer) -> Answer:
@@ -67,13 +85,20 @@ def understand_grpc(answer: GrpcAnswer) -> Answer:
 
 
 async def ask_url(
-    outbound: Outbound, url: str, gid: str, seconds: float, headers: Mapping[str, str] | None = None, source: str = ""
+    outbound: Outbound,
+    url: str,
+    gid: str,
+    seconds: float,
+    headers: Mapping[str, str] | None = None,
+    source: str = "",
+    dtm: bool = False,
 ) -> Answer:
+    """The answer to a check; `dtm`: by dtm's rule. Raises OutboundFailed where there is none."""
     if source:
         headers = {SOURCE_HEADER: quote(source, safe="/:#"), **(headers or {})}
     for tries in range(RETRIES + 1):
         try:
-            return await _ask_once(outbound, url, gid, seconds, headers)
+            return await _ask_once(outbound, url, gid, seconds, headers, dtm)
         except OutboundFailed as error:
             if error.permanent or error.kind != "network" or tries == RETRIES:
                 raise
@@ -81,13 +106,14 @@ async def ask_url(
 
 
 async def _ask_once(
-    outbound: Outbound, url: str, gid: str, seconds: float, headers: Mapping[str, str] | None
+    outbound: Outbound, url: str, gid: str, seconds: float, headers: Mapping[str, str] | None, dtm: bool
 ) -> Answer:
     try:
         if url.startswith("grpc://"):
             metadata = [*grpc_marks(gid, BRANCH, OP), *metadata_of(headers)]
             return understand_grpc(await outbound.grpc(url, metadata, b"", seconds))
         sent = joined({"Content-Type": "application/json"}, headers)
-        return understand(await outbound.get(url, marks(gid, BRANCH, OP), seconds, sent))
+        answered = await outbound.get(url, marks(gid, BRANCH, OP), seconds, sent)
+        return understand_by_dtm(answered) if dtm else understand(answered)
     except ValueError as error:  # headers that cannot be sent
         raise unsendable(str(error)) from error

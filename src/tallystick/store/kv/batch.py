@@ -17,7 +17,7 @@ from tallystick.store.kv.appender import Appender
 from tallystick.store.kv.call_records import CallsRecord, CallsState, decode_calls, decode_state
 from tallystick.store.kv.catalog import Catalog, QueueId, Topic
 from tallystick.store.kv.engine import AREAS, Area, Changes, Engine, Found, Wanted
-from tallystick.store.protocol import Event, MadeTopic, StoreSettings
+from tallystick.store.protocol import Event, FailedCall, MadeTopic, StoreSettings
 
 T = TypeVar("T")
 Entries = Iterator[tuple[bytes, bytes]]
@@ -234,8 +234,9 @@ class Batch:
         self.delete("index", keys.CALLS_STATE.key(gid))
         self.delete("tx", keys.CALLS.key(gid))
 
-    def event(self, kind: str, subject: str, detail: str = "") -> None:
-        self.events.append(Event(kind, subject, detail))
+    def event(self, kind: str, gid: str, detail: str = "", call: FailedCall | None = None) -> None:
+        """Something happened to a transaction that an operator may want to hear of."""
+        self.events.append(Event(kind, gid, detail, gid, call))
 
     # --- the end of the unit ---------------------------------------------------------------------------------
 

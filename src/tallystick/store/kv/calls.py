@@ -13,6 +13,7 @@ import msgspec
 
 from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, CallSpec
+from tallystick.core.dtm_mark import has_dtm_calls
 from tallystick.core.errors import Conflict, NotFound
 from tallystick.core.ops import OpResult, Outcome
 from tallystick.store.kv import keys
@@ -23,6 +24,7 @@ from tallystick.store.protocol import (
     CallClaim,
     ClaimCalls,
     ClaimedCalls,
+    FailedCall,
     FinishCalls,
     Progress,
     RequeueCalls,
@@ -147,8 +149,9 @@ def _claim_one(batch: Batch, key: bytes, at: int, lease_ms: int) -> CallClaim | 
     batch.put("index", keys.LEASED_CALL.key(progress.next_at, gid, index), b"")
     batch.catalog.first_lease_end = min(batch.catalog.first_lease_end, progress.next_at)
     batch.keep_calls_state(gid, state)
-    call = batch.calls_record(gid).spec.calls[index]
-    return CallClaim(progress.channel, gid, index, call, progress.attempts, state.created_at)
+    spec = batch.calls_record(gid).spec
+    dtm = has_dtm_calls(spec.remark)
+    return CallClaim(progress.channel, gid, index, spec.calls[index], progress.attempts, state.created_at, dtm)
 
 
 def requeue(batch: Batch, op: RequeueCalls) -> Progress:
@@ -240,7 +243,7 @@ def _park(batch: Batch, gid: str, index: int, progress: CallProgress) -> None:
 def _tell(batch: Batch, kind: str, gid: str, index: int, progress: CallProgress) -> None:
     call = batch.calls_record(gid).spec.calls[index]
     said = f"call {call.branch} to {call.url} has failed, try {progress.attempts}: {progress.last_error}"
-    batch.event(kind, gid, said)
+    batch.event(kind, gid, said, FailedCall(call.url, progress.last_error, progress.failures))
 
 
 # --- an operator's word ------------------------------------------------------------------------------------------

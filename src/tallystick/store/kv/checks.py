@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from tallystick.core.access import EVERY, covers
+from tallystick.core.dtm_mark import has_dtm_check
 from tallystick.core.errors import Conflict, Forbidden, NotFound
 from tallystick.core.message import KeptMessage
 from tallystick.core.ops import Answer, AnswerChecks, OpResult, Outcome
@@ -14,7 +15,7 @@ from tallystick.core.wire import CheckRequest
 from tallystick.store.kv import keys
 from tallystick.store.kv.batch import Batch, Entries, Look, decode_pending, decode_record, encode
 from tallystick.store.kv.transactions import Decided, is_plain, resolve, resolve_plain
-from tallystick.store.protocol import Claim, ClaimChecks, Claimed, FailChecks, ParkOld, Progress, Resume
+from tallystick.store.protocol import STILL_UNKNOWN, Claim, ClaimChecks, Claimed, FailChecks, ParkOld, Progress, Resume
 
 # Transactions of an answer that are in memory at a time: each may hold a megabyte of messages.
 READ_AT_ONCE = 128
@@ -82,6 +83,7 @@ def _claim_one(batch: Batch, gid: str, record: Prepared, due_at: int, lease_ms: 
     _store_state(batch, gid, record, state)
     batch.put("index", keys.AGED.key(record.created_at, gid), b"")
     request = CheckRequest(gid, record.source, state.checks, record.created_at)
+    dtm = has_dtm_check(record)
     return Claim(
         record.channel,
         record.via,
@@ -91,11 +93,13 @@ def _claim_one(batch: Batch, gid: str, record: Prepared, due_at: int, lease_ms: 
         request,
         record.check_headers,
         record.check_timeout_ms,
+        dtm,
+        record.pushed.retry_ms if dtm and record.pushed else None,
     )
 
 
-def _store_state(batch: Batch, gid: str, record: Undecided, state: CheckState) -> None:
-    batch.add_due(record.channel, state.next_at, gid)
+def _store_state(batch: Batch, gid: str, record: Undecided, state: CheckState, after: int = 0) -> None:
+    batch.add_due(record.channel, state.next_at, gid, after)
     _keep_state(batch, gid, record, state)
 
 
@@ -147,7 +151,7 @@ def _answered(batch: Batch, op: AnswerChecks, gid: str, said: Answer, record: Un
         if said not in ("unknown", record.outcome):
             batch.event("conflict", gid, f"{_who(op)} answered {said}, the transaction is {record.outcome}")
     elif said == "unknown":
-        reason = op.reasons.get(gid, "the producer could not tell the outcome yet")
+        reason = op.reasons.get(gid, STILL_UNKNOWN)
         _unanswered(batch, gid, record, reason, permanent=False)
     else:
         resolve(batch, gid, record, said, "check", _messages(record, said))
@@ -175,7 +179,7 @@ def fail(batch: Batch, op: FailChecks) -> None:
         if not isinstance(record, Prepared):
             continue
         if op.counted:
-            _unanswered(batch, gid, record, error, op.permanent)
+            _unanswered(batch, gid, record, error, op.permanent, op.retry_ms)
         else:
             state = _take_from_line(batch, gid, record)
             wait = batch.settings.checks.backoff.cap_ms if op.retry_ms is None else op.retry_ms
@@ -183,13 +187,17 @@ def fail(batch: Batch, op: FailChecks) -> None:
                 _store_state(batch, gid, record, CheckState(state.checks, batch.now + wait, error))
 
 
-def _unanswered(batch: Batch, gid: str, record: Undecided, error: str, permanent: bool) -> None:
+def _unanswered(
+    batch: Batch, gid: str, record: Undecided, error: str, permanent: bool, retry_ms: int | None = None
+) -> None:
     state = _take_from_line(batch, gid, record)
     if state.parked:
         return
     follows = after_unanswered(state, record, batch.now, batch.settings.checks.backoff, error, permanent)
     if isinstance(follows, CheckState):
-        _store_state(batch, gid, record, follows)
+        if retry_ms is not None:
+            follows.next_at = batch.now + retry_ms
+        _store_state(batch, gid, record, follows, retry_ms or 0)
     elif follows == "rollback":
         _store_state(batch, gid, record, CheckState(state.checks + 1, batch.now, error))
         resolve(batch, gid, record, "rolled_back", "exhausted", [])

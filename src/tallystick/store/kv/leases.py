@@ -22,7 +22,7 @@ from tallystick.store.kv.batch import Batch, Look, encode
 from tallystick.store.kv.catalog import Topic
 from tallystick.store.kv.places import Cursor, store_cursor
 from tallystick.store.kv.reader import QueueReader
-from tallystick.store.protocol import Receive, Received
+from tallystick.store.protocol import Event, Receive, Received
 
 MAX_BURIED = 1_000  # dead letters that one receive may make
 
@@ -317,4 +317,4 @@ def bury(batch: Batch, group: str, message: StoredMessage, attempts: int, reason
         name, message.value, message.key, headers, message.tag, born_at=message.born_at or batch.now
     )
     batch.log.add(topic, letter, message.gid, message.sequence)
-    batch.event("dead_letter", f"{group}:{message.topic}/{message.queue}/{message.offset}", reason)
+    batch.events.append(Event("dead_letter", f"{group}:{message.topic}/{message.queue}/{message.offset}", reason))
