@@ -10,15 +10,15 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from tallystick.barrier.adapters import adapt, adapt_sync
-from tallystick.barrier.adapters.base import Adapter
+from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, Managed, SyncAdapter
 from tallystick.barrier.operations.inbox import read_offset
+from tallystick.barrier.runner import run_async, run_sync
 from tallystick.client.async_client import AsyncClient
-from tallystick.client.base.databases import Door
 from tallystick.client.base.message import Message
 from tallystick.client.client import Client
 from tallystick.client.consumers.effects import (
@@ -39,8 +39,19 @@ from tallystick.core.wire import TopicView
 
 AT_ONCE = 500
 
-Work = Generator[OnLoop | Script[Any], Any, int]
-"""What is to be done, on the client's event loop or as a script of one local transaction; how many were handled."""
+
+class ReadOffset(NamedTuple):
+    """Read the group's offset on the handler's connection, without a commit.
+
+    The connection is the handler's, because a test may never commit; then no other connection sees its offsets. It is
+    no script, because `crash_at` would count its begin as the begin of a block.
+    """
+
+    place: GroupQueue
+
+
+Work = Generator[OnLoop | ReadOffset | Script[Any], Any, int]
+"""Steps on the client's event loop and scripts of one local transaction; returns how many messages were handled."""
 
 
 def drain(client: Client, arrive: Callable[[], None], twice: bool) -> int:
@@ -119,12 +130,42 @@ async def _carried_out_async(work: Work, seam: ClientSeam, desk: Desk | None) ->
         return int(end.value)
 
 
-def _do_sync(seam: ClientSeam, step: OnLoop | Script[Any], desk: Desk | None) -> Any:
+def _do_sync(seam: ClientSeam, step: OnLoop | ReadOffset | Script[Any], desk: Desk | None) -> Any:
+    if isinstance(step, ReadOffset):
+        return _read_offset(cast(SyncAdapter, _adapter(desk)), step.place)
     return seam.call(step.call) if isinstance(step, OnLoop) else seam.play_sync(step, _adapter(desk))
 
 
-async def _do(seam: ClientSeam, step: OnLoop | Script[Any], desk: Desk | None) -> Any:
+async def _do(seam: ClientSeam, step: OnLoop | ReadOffset | Script[Any], desk: Desk | None) -> Any:
+    if isinstance(step, ReadOffset):
+        adapter = cast(Adapter, _adapter(desk))
+        return await _aread_offset(adapter, step.place) if adapter.is_async else _read_offset(adapter, step.place)
     return await (step.call() if isinstance(step, OnLoop) else seam.play_async(step, _adapter(desk)))
+
+
+def _read_offset(adapter: SyncAdapter, place: GroupQueue) -> int | None:
+    ends = _ends_after_read(adapter)
+    adapter.begin()
+    try:
+        return run_sync(adapter, read_offset(*msgspec.structs.astuple(place)))
+    finally:
+        if ends:
+            adapter.rollback()
+
+
+async def _aread_offset(adapter: AsyncAdapter, place: GroupQueue) -> int | None:
+    ends = _ends_after_read(adapter)
+    await adapter.begin()
+    try:
+        return await run_async(adapter, read_offset(*msgspec.structs.astuple(place)))
+    finally:
+        if ends:
+            await adapter.rollback()
+
+
+def _ends_after_read(adapter: Adapter) -> bool:
+    """Whether the read has its own transaction, or savepoint; what the test itself has begun must stay open."""
+    return isinstance(adapter, Managed) or not adapter.in_transaction
 
 
 def _adapter(desk: Desk | None) -> Adapter | None:
@@ -238,7 +279,8 @@ async def _topic(seam: ClientSeam, subscription: Subscription) -> TopicView | No
 def _queue(
     seam: ClientSeam, subscription: Subscription, desk: Desk, place: GroupQueue, view: TopicView, twice: bool
 ) -> Work:
-    stored = yield OnLoop(lambda: _stored(seam, subscription, place))
+    # On the handler's connection: a test may never commit, and then no other connection sees its offsets.
+    stored = yield ReadOffset(place)
     if stored is None and subscription.start == "latest":
         stored = yield begin_at_ends(desk, place, view.ends)
     offset = view.starts[place.queue] if stored is None else stored
@@ -266,11 +308,6 @@ def _second_reader(
     except OffsetMoved:
         return 0
     raise AssertionError(f"{subscription.name}: the same messages were handled twice, by two consumers of their queue")
-
-
-async def _stored(seam: ClientSeam, subscription: Subscription, place: GroupQueue) -> int | None:
-    assert subscription.exactly_once is not None  # noqa: S101 - a subscription by offset has it
-    return await seam.run(Door(subscription.exactly_once), read_offset(*msgspec.structs.astuple(place)))
 
 
 def _batches(messages: Sequence[Message], subscription: Subscription, desk: Desk | None) -> Iterator[list[Message]]:

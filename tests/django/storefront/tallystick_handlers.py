@@ -17,3 +17,14 @@ def keep(message: Message) -> None:
 def answer(message: Message, tx: TransactionBase) -> None:
     Order.objects.create(note=message.text)
     tx.send("answers", f"to {message.text}")
+
+
+@ts.subscribe("ledger", group="bookkeeper", by="offset")
+def book(message: Message, tx: TransactionBase) -> None:
+    Order.objects.create(note=message.text)
+    tx.send("booked", message.text)
+
+
+@ts.subscribe("news", group="reader", by="offset", start="latest", tags=["new"])
+def read(message: Message) -> None:
+    Order.objects.create(note=message.text)

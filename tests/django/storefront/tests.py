@@ -6,6 +6,7 @@ from django.db import transaction
 from django.test import Client, TestCase, TransactionTestCase
 
 from storefront.models import Order
+from tallystick import outgoing
 from tallystick.django import ts
 from tallystick.django.test import TallystickTestMixin
 
@@ -38,6 +39,23 @@ class InATransaction(TallystickTestMixin, TestCase):
         assert Order.objects.filter(note="a letter").exists()
         self.broker.assert_sent("answers", "to a letter")
 
+    def test_a_handler_by_offset_goes_on_where_it_was(self) -> None:
+        for round in ("first", "second"):
+            ts.send_many([outgoing("ledger", f"{round} {number}") for number in range(3)])
+            assert self.consume("ledger") == 3
+            assert self.consume("ledger") == 0
+        assert Order.objects.filter(note__startswith="second").count() == 3
+        assert [message.text for message in self.broker.messages("booked")][-1] == "second 2"
+
+    def test_a_handler_by_offset_from_the_latest_message_passes_over_other_tags(self) -> None:
+        ts.send("news", "before", tag="new")
+        assert self.consume("news") == 0
+        ts.send("news", "left out", tag="old")
+        assert self.consume("news") == 0
+        ts.send("news", "now", tag="new")
+        assert self.consume("news") == 1
+        assert [order.note for order in Order.objects.all()] == ["now"]
+
 
 class WithRealCommits(TallystickTestMixin, TransactionTestCase):
     def test_what_was_sent(self) -> None:
@@ -49,3 +67,20 @@ class WithRealCommits(TallystickTestMixin, TransactionTestCase):
         ts.send("parcels", "a parcel")
         assert self.consume() == 1
         assert Order.objects.filter(note="a parcel").exists()
+
+    def test_a_handler_by_offset_goes_on_where_it_was(self) -> None:
+        for round in ("first", "second"):
+            ts.send_many([outgoing("ledger", f"{round} {number}") for number in range(3)])
+            assert self.consume("ledger") == 3
+            assert self.consume("ledger") == 0
+        assert Order.objects.filter(note__startswith="second").count() == 3
+        assert [message.text for message in self.broker.messages("booked")][-1] == "second 2"
+
+    def test_a_handler_by_offset_from_the_latest_message_passes_over_other_tags(self) -> None:
+        ts.send("news", "before", tag="new")
+        assert self.consume("news") == 0
+        ts.send("news", "left out", tag="old")
+        assert self.consume("news") == 0
+        ts.send("news", "now", tag="new")
+        assert self.consume("news") == 1
+        assert [order.note for order in Order.objects.all()] == ["now"]
