@@ -21,6 +21,7 @@ from typing import Any, Unpack
 import msgspec
 
 from tallystick.client import AsyncClient, CheckBack, Client, Verifier, handlers
+from tallystick.client.base.arguments import check_truths
 from tallystick.client.base.settings import DEFAULT_URL, ClientOptions, Decider, OpenConnection
 from tallystick.client.consumers.subscribing import LaterSubscriptions
 from tallystick.core.errors import TallystickError
@@ -60,6 +61,7 @@ class Tallystick(LaterSubscriptions):
         self._database = database
         self._consume = consume
         options["token"] = hidden(options.get("token"))
+        check_truths(database, options)
         self._options = options
         self._async_client: AsyncClient | None = None
         self._client: Client | None = None

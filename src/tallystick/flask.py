@@ -26,6 +26,7 @@ import msgspec
 from tallystick.barrier.adapters import own_opener
 from tallystick.client import CallOptions, CheckBack, Client, Transaction, Verifier, handlers
 from tallystick.client.base import forks
+from tallystick.client.base.arguments import check_truths
 from tallystick.client.base.settings import DEFAULT_URL, ClientOptions, OpenConnection
 from tallystick.client.consumers.subscribing import LaterSubscriptions
 from tallystick.client.consumers.subscription import Handler
@@ -74,6 +75,7 @@ class Tallystick(LaterSubscriptions):
         self._database = database
         self._verifier = verifier
         options["token"] = hidden(options.get("token"))
+        check_truths(database, options)
         self._options = options
         if app is not None:
             self.init_app(app)

@@ -12,6 +12,7 @@ from typing import Any
 from tallystick.barrier.adapters import adapt
 from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.client import cleanup
+from tallystick.client.base.arguments import check_flag, checked_check
 from tallystick.client.base.calls import CallOptions
 from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection, checked_settings
 from tallystick.client.base.stats import Stats
@@ -68,6 +69,7 @@ class AsyncClient(Operations, Subscriptions):
         key: FilePath | None = None,
     ) -> None:
         token = hidden(token)  # before anything can fail: no traceback shows it
+        check_flag(wait, "wait", "The limit of the wait is commit_wait.")
         self._settings = checked_settings(
             urls,
             group=group,
@@ -75,7 +77,7 @@ class AsyncClient(Operations, Subscriptions):
             timeout=timeout,
             wait=wait,
             commit_wait=commit_wait,
-            check=check or CheckBack(),
+            check=checked_check(check, check_after) or CheckBack(),
             check_after=check_after,
             barrier_table=barrier_table,
             max_in_flight=max_in_flight,

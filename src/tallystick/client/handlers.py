@@ -26,6 +26,7 @@ from tallystick.barrier.operations.barrier import Decision, decide
 from tallystick.barrier.runner import run_sync
 from tallystick.barrier.statement import Operation
 from tallystick.client.answering.deciders import RememberedOutcomes, ask_decider, decide_sync
+from tallystick.client.base.arguments import checked_decider
 from tallystick.client.base.databases import Door, run_on_new
 from tallystick.client.base.settings import Decider, OpenConnection
 from tallystick.client.base.workers import Workers
@@ -57,7 +58,10 @@ class _Checks:
     """What all kinds of handler know."""
 
     def __init__(self, truth: OpenConnection | Decider, table: str) -> None:
-        self._truth = truth if isinstance(truth, Decider) else own_opener(truth)
+        if isinstance(truth, Decider) and not isinstance(truth, type):
+            self._truth: OpenConnection | Decider = checked_decider(truth, "check")
+        else:
+            self._truth = own_opener(truth, "open_connection")
         self._table = checked_table(table)
         self.remembered = RememberedOutcomes()
 

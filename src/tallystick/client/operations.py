@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tallystick.client.base.calls import CallOptions, outgoing_call, wait_seconds
+from tallystick.client.base.arguments import checked_check, checked_tags
+from tallystick.client.base.calls import CallOptions, outgoing_call, policy_of, wait_seconds
 from tallystick.client.base.message import Message, outgoing
 from tallystick.client.base.settings import CheckBack, Settings, parse_address
 from tallystick.client.base.times import milliseconds, milliseconds_or_none
@@ -103,11 +104,11 @@ class Operations:
         settings = self._settings
         runtime = self._core.runtime()
         group = settings.needs_group("prepare")
-        how = (check or settings.check).on_the_wire(
+        how = (checked_check(check) or settings.check).on_the_wire(
             source, settings.check_after if check_after is None else check_after
         )
         broker = runtime.brokers.only or await runtime.brokers.of_gid(gid)
-        options = None if call_options is None else call_options.on_the_wire()
+        options = policy_of(call_options)
         op = Prepare(check_gid(gid), group, list(messages), how, runtime.member, list(calls), options)
         return _was_duplicate(await broker.ops.run(broker.check(op), settings.timeout))
 
@@ -229,7 +230,7 @@ class Operations:
             milliseconds(invisible, "invisible"),
             ordered,
             start,
-            None if tags is None else list(tags),
+            checked_tags(tags),
             self._core.runtime().member,
         )
         return await questions.receive(await self._broker(broker), group, request)
@@ -356,7 +357,7 @@ class Operations:
     ) -> Sent:
         """Have the broker make several calls (of `outgoing_call`), in order or concurrently; see `call`."""
         seconds = wait_seconds(wait)
-        options = None if call_options is None else call_options.on_the_wire()
+        options = policy_of(call_options)
         sent = await levels.send_calls(self._core.runtime().brokers, list(calls), options, gid)
         if seconds:
             broker = await self._core.runtime().brokers.of_gid(sent.gid or "")

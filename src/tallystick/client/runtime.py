@@ -113,7 +113,7 @@ class ClientCore:
 
     async def redrive(self, open_connection: OpenConnection, every: float | None) -> None:
         milliseconds_or_none(every, "every")
-        self.runtime().outbox.drive(Door(own_opener(open_connection)), every)
+        self.runtime().outbox.drive(Door(own_opener(open_connection, "open_connection")), every)
 
     async def plan_clean_up(self, older_than: float, groups: Sequence[str] | None) -> cleanup.CleanupAges:
         return await cleanup.plan(self.runtime().brokers, older_than, groups, self.settings.timeout)

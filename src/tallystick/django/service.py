@@ -12,13 +12,16 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from tallystick.barrier.adapters.django import OrmAdapter
 from tallystick.client.base import forks
+from tallystick.client.base.arguments import checked_tags
 from tallystick.client.base.calls import CallOptions
 from tallystick.client.base.settings import CheckBack
 from tallystick.client.base.stats import Stats
 from tallystick.client.client import Client
+from tallystick.client.consumers.subscription import check_topic
 from tallystick.client.seam import seam_of
 from tallystick.client.transactions import Transaction
 from tallystick.client.transactions.modes import ModeName
+from tallystick.core.errors import InvalidRequest
 from tallystick.django import conf
 from tallystick.django.handlers import Handler, Registered
 
@@ -109,6 +112,19 @@ class Tallystick:
         ORM's changes in that database happen once. With `using=None` it runs in no transaction, and may be called more
         than once for a message. The other options are those of `Client.subscribe`, but for `exactly_once`.
         """
+
+        check_topic(topic)
+        if "exactly_once" in options:
+            raise InvalidRequest(
+                "exactly_once: Django's connections are named by their alias. Give using='default' instead.",
+                field="exactly_once",
+            )
+        if using is not None and not isinstance(using, str):
+            raise InvalidRequest(
+                f"using: the alias of a database is needed (got {type(using).__name__}). Give using='default'.",
+                field="using",
+            )
+        checked_tags(options.get("tags"))
 
         def register(handler: H) -> H:
             self.registered.append(Registered(topic, handler, using, options))

@@ -6,11 +6,15 @@ service does not use.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from tallystick.barrier.adapters import inherited_connections  # noqa: F401 (before any fork: it notes what is open)
+from tallystick.barrier.adapters import (
+    inherited_connections,  # noqa: F401 (before any fork: it notes what is open)
+    openers,
+)
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
 from tallystick.barrier.adapters.not_connections import mistaken, name_of
 from tallystick.barrier.adapters.pools import keeps_no_track, past_pool
@@ -45,6 +49,15 @@ _KINDS: dict[tuple[str, str], tuple[str, str]] = {
 }
 # Registries that stand for the session of the current thread or task; a call returns it.
 _REGISTRIES = {("sqlalchemy", "scoped_session"), ("sqlalchemy", "async_scoped_session")}
+
+_ASYNC_OWNERS = {
+    ("asyncpg", "Pool"),
+    ("psycopg_pool", "AsyncConnectionPool"),
+    ("aiomysql", "Pool"),
+    ("asyncmy", "Pool"),
+    ("sqlalchemy", "AsyncEngine"),
+    ("sqlalchemy", "async_sessionmaker"),
+}
 
 _makers: dict[type, Callable[[Any], Adapter]] = {}
 
@@ -97,14 +110,21 @@ def adapt_async(connection: Any) -> AsyncAdapter:
     return adapter
 
 
-def own_opener(open_connection: Callable[[], Any]) -> Callable[[], Any]:
+def check_opener(given: Any, field: str) -> None:
+    """InvalidRequest, with what to give instead, unless the argument may be a function that opens a connection."""
+    openers.check_opener(given, field, _kinds_of, _KINDS)
+
+
+def opens_async(open_connection: Callable[[], Any]) -> bool:
+    """Whether a function surely opens asynchronous connections: a coroutine function, a method of an async pool."""
+    owner = getattr(open_connection, "__self__", None)
+    return inspect.iscoroutinefunction(open_connection) or bool(_ASYNC_OWNERS & set(_kinds_of(type(owner))))
+
+
+def own_opener(open_connection: Callable[[], Any], field: str = "database") -> Callable[[], Any]:
     """The same way in without a pool of the service's own behind it, where that can be seen: `engine.connect`,
     `pool.acquire`, `pool.getconn`."""
-    if not callable(open_connection):
-        raise UnsupportedConnection(
-            f"{type(open_connection).__qualname__} is not a function that opens a connection; give one, as in "
-            "`database=pool.acquire`, `database=engine.connect` or `database=lambda: psycopg.connect(...)`"
-        )
+    check_opener(open_connection, field)
     owner = getattr(open_connection, "__self__", None)
     kinds = _kinds_of(type(owner))
     if not {("sqlalchemy", "Engine"), ("sqlalchemy", "AsyncEngine")} & set(kinds):

@@ -47,6 +47,18 @@ class CallOptions(Struct, frozen=True, kw_only=True):
             raise InvalidRequest(f"call_options: {failure}", field="call_options") from failure
 
 
+def policy_of(call_options: CallOptions | None) -> wire.CallPolicy | None:
+    if call_options is None:
+        return None
+    if not isinstance(call_options, CallOptions):
+        raise InvalidRequest(
+            f"call_options: it must be CallOptions (got {type(call_options).__name__}). Give "
+            "call_options=CallOptions(max_attempts=5).",
+            field="call_options",
+        )
+    return call_options.on_the_wire()
+
+
 class CallsNotFinished(TallystickError):
     """Not every call was done when the wait for them was over; the transaction itself is committed.
 

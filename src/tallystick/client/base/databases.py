@@ -19,10 +19,10 @@ from tallystick.barrier.faults import Contention, driver_error
 from tallystick.barrier.operations.identity import Whereabouts, ensure_identity, require_here
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
+from tallystick.client.base.arguments import checked_deciders, checked_openers
 from tallystick.client.base.settings import Decider, OpenConnection
 from tallystick.client.base.workers import Workers
 from tallystick.core.errors import TallystickError
-from tallystick.core.names import check_name
 
 log = logging.getLogger("tallystick.client")
 
@@ -64,9 +64,8 @@ class Databases:
         given: OpenConnection | Sequence[OpenConnection] | None,
         deciders: Mapping[str, Decider] | None = None,
     ) -> None:
-        self._deciders = {check_name(source, "deciders"): decider for source, decider in (deciders or {}).items()}
-        openers = [given] if callable(given) else given or ()
-        self._given = [Door(own_opener(opener)) for opener in openers]
+        self._deciders = checked_deciders(deciders)
+        self._given = [Door(own_opener(opener)) for opener in checked_openers(given)]
         self._given_sources: dict[Door, str] = {}
         self._by_source: dict[str, Door] = {}
         self.outboxes: list[Door] = list(self._given)

@@ -17,6 +17,7 @@ from tallystick.core.ops import Check, OnExhausted
 from tallystick.credentials import NO_CREDENTIALS, Credentials, FilePath, SecretToken
 
 DEFAULT_URL = "http://127.0.0.1:7440"
+LONGEST_MEMBER = 256
 
 OpenConnection = Callable[[], Any]
 """Opens a connection to the service's own database: what `sqlite3.connect(path)` or a pool's `get` returns.
@@ -140,10 +141,18 @@ def checked_settings(urls: str | Iterable[str], **given: Any) -> Settings:
     if settings.group is not None:
         check_name(settings.group, "group")
     checked_table(settings.barrier_table)
+    member = settings.member
+    if member is not None and not (isinstance(member, str) and 1 <= len(member) <= LONGEST_MEMBER):
+        raise InvalidRequest(
+            f"member: it must be a text of 1 to {LONGEST_MEMBER} characters (got {member!r:.40}).", field="member"
+        )
     for field in ("timeout", "commit_wait"):
         seconds = getattr(settings, field)
         if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
             raise InvalidRequest(f"{field}: {seconds!r} is not a time in seconds, such as 10.0", field=field)
-    if settings.max_in_flight < 1:
-        raise InvalidRequest("max_in_flight: at least 1", field="max_in_flight")
+    if not isinstance(settings.max_in_flight, int) or settings.max_in_flight < 1:
+        raise InvalidRequest(
+            f"max_in_flight: it must be a whole number of at least 1 (got {settings.max_in_flight!r:.40}).",
+            field="max_in_flight",
+        )
     return settings

@@ -8,10 +8,16 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 from tallystick.client.base.message import Message
 from tallystick.client.base.settings import OpenConnection, Settings
 from tallystick.client.connection.questions import Start
-from tallystick.client.consumers.subscription import By, Handler, Subscription, checked_subscription
+from tallystick.client.consumers.subscription import (
+    By,
+    Handler,
+    Subscription,
+    check_open_options,
+    check_topic,
+    checked_subscription,
+)
 from tallystick.client.transactions import TransactionBase
 from tallystick.client.transactions.modes import ModeName
-from tallystick.core.names import check_name
 
 H = TypeVar("H", bound=Handler)
 D = TypeVar("D")
@@ -140,7 +146,8 @@ class Subscribing:
             "type": type,
         }
 
-        check_name(topic, "topic")  # now: without parentheses, `topic` is the handler, and nobody would register it
+        check_topic(topic)
+        check_open_options(options)
 
         def register(handler: H) -> H:
             self._take(handler, topic, options)

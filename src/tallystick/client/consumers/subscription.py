@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
+from tallystick.barrier.adapters import check_opener, opens_async
+from tallystick.client.base.arguments import check_choice, check_handler, checked_tags
 from tallystick.client.base.message import Message
 from tallystick.client.base.settings import OpenConnection
 from tallystick.client.base.times import milliseconds
@@ -21,6 +23,13 @@ from tallystick.core.names import check_name
 Handler = Callable[..., Any]
 _WITH_TRANSACTION = 3
 By = Literal["inbox", "offset"]
+
+_CHOICES = {
+    "by": ("inbox", "offset"),
+    "start": ("earliest", "latest"),
+    "on_trimmed": ("stop", "skip"),
+    "mode": ("check-back", "outbox", "consumer-dedup"),
+}
 
 DEFAULT_PREFETCH = 32
 MOST_IN_A_BATCH = 500
@@ -86,6 +95,7 @@ class Subscription(Struct, frozen=True, kw_only=True):
 
 def checked_subscription(*, asynchronous: bool, **given: Any) -> Subscription:
     """A subscription whose parts fit together, or an error that says which do not."""
+    check_handler(given["handler"])
     places = handler_places(given["handler"])
     subscription = Subscription(**given, with_connection=places > 1, sends=places == _WITH_TRANSACTION)
     check_name(subscription.topic, "topic")
@@ -94,9 +104,41 @@ def checked_subscription(*, asynchronous: bool, **given: Any) -> Subscription:
         decoder_of(subscription.type)  # one that cannot be decoded is told of now, and not at the first message
     _check_numbers(subscription)
     _check_delivery(subscription)
-    if not asynchronous and inspect.iscoroutinefunction(subscription.handler):
-        raise InvalidRequest("an async handler needs AsyncClient", field="handler")
+    _check_manner(subscription, asynchronous)
     return subscription
+
+
+def _check_manner(subscription: Subscription, asynchronous: bool) -> None:
+    """Refuse a coroutine function where nothing awaits it."""
+    awaits = inspect.iscoroutinefunction(subscription.handler)
+    if awaits and not asynchronous:
+        raise InvalidRequest("an async handler needs AsyncClient", field="handler")
+    opens = subscription.exactly_once
+    if opens is not None and not awaits and opens_async(opens):
+        raise InvalidRequest(
+            "exactly_once: it opens an async connection, and the handler is a plain function. Make the handler an "
+            "`async def` of an AsyncClient, or open a synchronous connection.",
+            field="exactly_once",
+        )
+
+
+def check_topic(topic: Any) -> None:
+    """InvalidRequest unless it is the name of a topic. Without parentheses, `@ts.subscribe` is given the handler; it
+    would return a function, and the handler would never be registered."""
+    if callable(topic):
+        raise InvalidRequest(
+            f"topic: @ts.subscribe needs the name of a topic (got the function {getattr(topic, '__name__', topic)}). "
+            'Write @ts.subscribe("orders") above the function.',
+            field="topic",
+        )
+    check_name(topic, "topic")
+
+
+def check_open_options(options: Mapping[str, Any]) -> None:
+    """Refuse at once what is wrong by itself, before there is a handler or a client."""
+    if options["exactly_once"] is not None:
+        check_opener(options["exactly_once"], "exactly_once")
+    checked_tags(options["tags"])
 
 
 def handler_places(handler: Handler) -> int:
@@ -126,15 +168,8 @@ def _check_numbers(subscription: Subscription) -> None:
 
 
 def _check_delivery(subscription: Subscription) -> None:
-    if subscription.by not in ("inbox", "offset"):
-        raise InvalidRequest(f"by: {subscription.by!r} is none of inbox, offset", field="by")
-    opens = subscription.exactly_once
-    if opens is not None and (not callable(opens) or hasattr(opens, "commit")):  # sqlite3's connections are callable
-        raise InvalidRequest(
-            f"exactly_once: a function that opens a connection, not {type(opens).__name__}: each "
-            "thread that handles messages has one of its own",
-            field="exactly_once",
-        )
+    for field, choices in _CHOICES.items():
+        check_choice(getattr(subscription, field), field, choices)
     if subscription.with_connection and subscription.exactly_once is None:
         raise InvalidRequest("a handler that takes a connection needs exactly_once=open_connection", field="handler")
     if subscription.batch > 1 and subscription.exactly_once is None:

@@ -17,7 +17,8 @@ from tallystick.barrier.adapters.base import Adapter, Managed, why_alone
 from tallystick.barrier.errors import AlreadyDecided, UnsupportedConnection
 from tallystick.barrier.operations.barrier import Decision, committed_outcome, decide, outcome_of
 from tallystick.barrier.operations.identity import Whereabouts, has_identity, whereabouts
-from tallystick.client.base.calls import CallOptions, outgoing_call
+from tallystick.client.base.arguments import check_flag, checked_check
+from tallystick.client.base.calls import CallOptions, outgoing_call, policy_of
 from tallystick.client.base.databases import Door
 from tallystick.client.base.message import outgoing
 from tallystick.client.base.settings import CheckBack, Settings
@@ -69,12 +70,14 @@ class Block(ABC):
         self._managed = adapter if isinstance(adapter, Managed) else None
         self.messages: list[OutgoingMessage] = []
         self.calls: list[OutgoingCall] = []
-        self.call_options = None if call_options is None else call_options.on_the_wire()
+        self.call_options = policy_of(call_options)
         self.pinned: Pinned | None = None
+        if wait is not None:
+            check_flag(wait, "wait", "The limit of the wait is the client's commit_wait.")
         self.wait = settings.wait if wait is None else wait
         self.own_gid = gid is not None
         self.known_gid = None if gid is None else check_gid(gid)
-        self.check = check or settings.check
+        self.check = checked_check(check) or settings.check
         self.marked_early = False
         self.local = LocalTransaction(adapter)
         self.here: Whereabouts | None = None

@@ -1,0 +1,109 @@
+"""Checks of the arguments that clients, blocks and subscriptions take, made before anything begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tallystick.barrier.adapters import check_opener
+from tallystick.client.base.settings import CheckBack, ClientOptions, Decider, OpenConnection
+from tallystick.core.errors import InvalidRequest
+from tallystick.core.names import check_name
+from tallystick.core.urls import check_url
+
+_CLIENTS_OF_STORES = {"redis": "RedisDecider", "pymongo": "MongoDecider", "motor": "MongoDecider"}
+
+
+def checked_openers(given: OpenConnection | Sequence[OpenConnection] | None) -> list[OpenConnection]:
+    """What `database=` stands for: no function that opens a connection, one, or a list of them."""
+    if given is None:
+        return []
+    openers: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    for opener in openers:
+        check_opener(opener, "database")
+    return openers
+
+
+def checked_check(check: CheckBack | None, check_after: float | None = None) -> CheckBack | None:
+    """A `CheckBack` whose parts a broker can take, or None."""
+    if check is not None and not isinstance(check, CheckBack):
+        raise InvalidRequest(
+            f"check: it must be a CheckBack (got {_shown(check)}). To answer check-backs with your own code, give "
+            "the client deciders={source: decider}; to have a URL asked, give check=CheckBack(url=...).",
+            field="check",
+        )
+    if check is None and check_after is None:
+        return None
+    described = (check or CheckBack()).on_the_wire("", check_after)
+    if check is not None and check.url is not None:
+        check_url(str(described.target), "check.url")
+    return check
+
+
+def checked_deciders(deciders: Mapping[str, Decider] | None) -> dict[str, Decider]:
+    if deciders is None:
+        return {}
+    if not isinstance(deciders, Mapping):
+        raise InvalidRequest(
+            f"deciders: a mapping of sources to deciders is needed (got {_shown(deciders)}). Give "
+            "deciders={'stock': RedisDecider(redis)}.",
+            field="deciders",
+        )
+    return {check_name(source, "deciders"): checked_decider(one, source) for source, one in deciders.items()}
+
+
+def checked_decider(decider: Decider, source: str) -> Decider:
+    """Something with a method `decide(gid)`; a client of Redis or MongoDB is not one, though it has every attribute."""
+    for base in type(decider).__mro__:
+        made = _CLIENTS_OF_STORES.get(base.__module__.partition(".")[0])
+        if made is not None:
+            raise _no_decider(decider, source, f"Give {made}(...), made from it.")
+    if isinstance(decider, type) or not callable(getattr(decider, "decide", None)):
+        raise _no_decider(decider, source, "Give an object with a method decide(gid), such as RedisDecider(redis).")
+    return decider
+
+
+def _no_decider(given: Any, source: str, advice: str) -> InvalidRequest:
+    return InvalidRequest(f"deciders[{source!r}]: it is no decider (got {_shown(given)}). {advice}", field="deciders")
+
+
+def check_truths(database: OpenConnection | Sequence[OpenConnection] | None, options: ClientOptions) -> None:
+    """For extensions of frameworks, which make their clients later: refuse at once what a client would refuse."""
+    checked_openers(database)
+    checked_check(options.get("check"), options.get("check_after"))
+    checked_deciders(options.get("deciders"))
+
+
+def check_flag(given: Any, field: str, advice: str) -> None:
+    if not isinstance(given, bool):
+        raise InvalidRequest(f"{field}: it must be True or False (got {_shown(given)}). {advice}", field=field)
+
+
+def checked_tags(tags: Sequence[str] | None) -> list[str] | None:
+    """A list of tags. One text would be taken for the list of its letters."""
+    if tags is None:
+        return None
+    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+        raise InvalidRequest(f"tags: a list of texts is needed (got {_shown(tags)}). Give tags=['new'].", field="tags")
+    return list(tags)
+
+
+def check_choice(given: Any, field: str, choices: Sequence[str]) -> None:
+    if given not in choices:
+        raise InvalidRequest(f"{field}: it must be one of {', '.join(choices)} (got {_shown(given)}).", field=field)
+
+
+def check_handler(handler: Callable[..., Any]) -> None:
+    if not callable(handler):
+        raise InvalidRequest(
+            f"handler: a function is needed (got {_shown(handler)}). Put @ts.subscribe(...) above a function.",
+            field="handler",
+        )
+
+
+def _shown(given: Any) -> str:
+    if isinstance(given, str | int | float):
+        return repr(given)[:80]
+    kind = given if callable(given) and hasattr(given, "__qualname__") else type(given)
+    module = getattr(kind, "__module__", "builtins")
+    return str(kind.__qualname__) if module == "builtins" else f"{module}.{kind.__qualname__}"
