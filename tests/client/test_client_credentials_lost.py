@@ -276,6 +276,24 @@ def test_rollbacks_that_are_heard_again_end_their_refusal(
             )  # type: ignore[misc]
 
 
+def test_a_process_that_only_consumes_is_not_warned_that_it_may_not_poll_for_checks(
+    keeper: Keeper, topic: str, bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    got: list[bytes] = []
+    keeper.judge = lambda path, body: 403 if path == "/v1/checks/poll" else 0
+    with tallystick.Client(keeper.url, group="g-only-consumes", token=TOKEN, database=bank.open) as client:
+        client.create_topic(topic)
+        client.subscribe(topic, exactly_once=bank.open)(lambda message, connection: got.append(message.value))
+        client.start()
+        client.send(topic, b"one")
+        eventually(lambda: got == [b"one"] and keeper.refused.count("/v1/checks/poll") >= 2)
+        assert told(caplog, "polling for checks") == []
+        assert said(caplog, "polling for checks is not allowed, nor needed") == 1
+        pay(client, bank, topic)
+        eventually(lambda: told(caplog, "polling for checks is refused"))
+
+
 def roll_back(client: tallystick.Client, bank: Bank, topic: str) -> None:
     with (
         contextlib.suppress(ZeroDivisionError),

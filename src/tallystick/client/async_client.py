@@ -14,6 +14,7 @@ from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.client import cleanup
 from tallystick.client.base.arguments import check_flag, checked_check
 from tallystick.client.base.calls import CallOptions
+from tallystick.client.base.misuse import NotSync
 from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection, checked_settings
 from tallystick.client.base.stats import Stats
 from tallystick.client.consumers import GRACE_SECONDS
@@ -29,7 +30,7 @@ from tallystick.client.transactions.script import play_async
 from tallystick.credentials import FilePath, SecretToken, find_credentials, hidden
 
 
-class AsyncClient(Operations, Subscriptions):
+class AsyncClient(Operations, Subscriptions, NotSync):
     """Transactions, messages and consumers, on the event loop that it is used on.
 
     `urls` is one address, several with commas between them, or a list; of a cluster, some of its brokers. `group` is
@@ -46,6 +47,7 @@ class AsyncClient(Operations, Subscriptions):
     """
 
     _asynchronous = True
+    _on_threads = "Client: `with Client(...) as ts:`"
 
     def __init__(
         self,

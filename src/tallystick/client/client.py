@@ -19,6 +19,7 @@ from tallystick.client import cleanup
 from tallystick.client.async_client import AsyncClient
 from tallystick.client.base import forks
 from tallystick.client.base.calls import CallOptions
+from tallystick.client.base.misuse import NotAsync
 from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection
 from tallystick.client.base.stats import Stats
 from tallystick.client.blocking import BlockingOperations
@@ -44,7 +45,7 @@ SIGNAL_SECONDS = 0.5
 """How late `run` may notice a signal."""
 
 
-class Client(BlockingOperations, Subscriptions):
+class Client(BlockingOperations, Subscriptions, NotAsync):
     """Transactions, messages and consumers, for any number of threads and in prefork servers.
 
     `urls` is one address, several with commas between them, or a list; of a cluster, some of its brokers. `group` is
@@ -63,6 +64,7 @@ class Client(BlockingOperations, Subscriptions):
     """
 
     _asynchronous = False
+    _in_coroutines = "AsyncClient: `async with AsyncClient(...) as ts:`"
 
     def __init__(
         self,

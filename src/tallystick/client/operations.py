@@ -107,8 +107,10 @@ class Operations:
         how = (checked_check(check) or settings.check).on_the_wire(
             source, settings.check_after if check_after is None else check_after
         )
+        await levels.check_counts(runtime.brokers, list(messages), calls)
         broker = runtime.brokers.only or await runtime.brokers.of_gid(gid)
         options = policy_of(call_options)
+        runtime.prepares = True
         op = Prepare(check_gid(gid), group, list(messages), how, runtime.member, list(calls), options)
         return _was_duplicate(await broker.ops.run(broker.check(op), settings.timeout))
 

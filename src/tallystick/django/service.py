@@ -14,6 +14,7 @@ from tallystick.barrier.adapters.django import OrmAdapter
 from tallystick.client.base import forks
 from tallystick.client.base.arguments import checked_tags
 from tallystick.client.base.calls import CallOptions
+from tallystick.client.base.misuse import OneProcess
 from tallystick.client.base.settings import CheckBack
 from tallystick.client.base.stats import Stats
 from tallystick.client.client import Client
@@ -40,7 +41,7 @@ def _of_client(method: Callable[Concatenate[Client, P], T]) -> Callable[Concaten
     return call
 
 
-class Tallystick:
+class Tallystick(OneProcess):
     """A client that knows Django's databases by their aliases. Safe for threads and prefork servers, as `Client` is."""
 
     def __init__(self) -> None:

@@ -38,6 +38,7 @@ class Answerer:
     """Answers for this process as one member of its producer group."""
 
     def __init__(self, connection: LoopConnection) -> None:
+        self._connection = connection
         self._brokers = connection.brokers
         self._settings = connection.settings
         self._member = connection.member
@@ -58,7 +59,8 @@ class Answerer:
         self._tasks.start(self._listen(self._settings.needs_group("answering check-backs")))
 
     async def _listen(self, group: str) -> None:
-        refusals = Refusals("polling for checks")
+        # A process that only consumes may have a token without the right to poll, and needs none.
+        refusals = Refusals("polling for checks", needed=lambda: self._connection.prepares)
         for broker in await self._brokers.known():
             what = f"polling {broker.address} for checks"
             self._tasks.start(repeat(what, self._poll(broker, group), refusals, broker.address))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tallystick.core.backoff import Backoff
@@ -28,8 +28,10 @@ class Refusals:
     told once, and again only after it was over: when the last place that refused has not, and nothing was refused in
     the last `lasting` seconds. What to do about it is in the refusal."""
 
-    def __init__(self, what: str, lasting: float = 0.0) -> None:
-        self._what, self._lasting = what, lasting
+    def __init__(self, what: str, lasting: float = 0.0, needed: Callable[[], bool] = lambda: True) -> None:
+        """`needed` says whether this process needs the right at all; without a need, its lack is only noted."""
+        self._what, self._lasting, self._needed = what, lasting, needed
+        self._noted = False
         self._told: set[type[BaseException]] = set()
         self._at: set[str] = set()
         self._met_at = 0.0
@@ -57,6 +59,12 @@ class Refusals:
         self._met_at = time.monotonic()
         self._at.add(place)
         kind = Unauthenticated if isinstance(error, Unauthenticated) else Forbidden
+        if kind is Forbidden and not self._needed():
+            log.log(
+                logging.DEBUG if self._noted else logging.INFO, "%s is not allowed, nor needed: %s", self._what, error
+            )
+            self._noted = True
+            return
         if kind in self._told:
             log.debug("%s is still refused: %s", self._what, error)
             return

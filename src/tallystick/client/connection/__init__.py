@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from tallystick.barrier.statement import Operation
 from tallystick.client.base.databases import Databases, Door, run_on_new
 from tallystick.client.base.settings import Settings
 from tallystick.client.base.stats import Stats
+from tallystick.client.base.tasks import Tasks
 from tallystick.client.base.workers import Workers
 from tallystick.client.connection.brokers import Brokers
 from tallystick.core.ids import new_member_id
@@ -36,10 +38,28 @@ class LoopConnection:
         self.workers = Workers("tallystick-database", DATABASE_THREADS)
         # Whose turn it is, among blocks and handlers, to use a synchronous connection on this loop.
         self.turn = asyncio.Lock()
+        self.prepares = False
+        """Whether this process has prepared a transaction, whose check-backs it must be allowed to answer."""
+
+        self._tasks = Tasks()
+        self._asks_for_limits = False
 
     async def learn(self, address: str, here: Whereabouts, door: Door | None) -> str:
         """Remember a way into the barrier that a block has found; its source, "" if there is none."""
         return await self.databases.learn(self.workers, address, here, door, self.settings.barrier_table)
+
+    def learn_limits_soon(self) -> None:
+        """Have a broker say its limits, without waiting for them. May be called on any thread."""
+        if not self._asks_for_limits:
+            self._asks_for_limits = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the end of the block says so
+                self.loop.call_soon_threadsafe(lambda: self._tasks.start(self._learn_limits()))
+
+    async def _learn_limits(self) -> None:
+        try:
+            await self.brokers.learn_limits()
+        finally:
+            self._asks_for_limits = False
 
     async def run(self, door: Door, operation: Operation[T]) -> T:
         """Run an operation of the barrier on a connection of its own."""
@@ -53,6 +73,7 @@ class LoopConnection:
             log.warning("closed with %s unanswered; the outcome is left to the check-back", what)
 
     async def let_go(self) -> None:
+        await self._tasks.cancel()
         self.brokers.let_go()
         await asyncio.sleep(0)  # its sockets are closed in the loop's next turn, and the loop may end before that
         self.workers.stop()

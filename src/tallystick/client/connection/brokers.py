@@ -115,6 +115,17 @@ class Brokers:
             return self.only
         return self.cluster.of_key(key)
 
+    def most_in_a_transaction(self) -> int | None:
+        """How many messages, or calls, a transaction may have at any of them; None while none has said."""
+        return max((place.limits.transaction_messages for place in self if place.limits is not None), default=None)
+
+    async def learn_limits(self) -> None:
+        """Ask the preferred broker for its limits, unless one has said them; without an answer they stay unknown."""
+        await self.look()
+        if self.most_in_a_transaction() is None:
+            with contextlib.suppress(TallystickError):
+                await self.for_new()[0].info()
+
     async def for_questions(self) -> BrokerPeer:
         """Who is asked if no broker is named: the preferred one, or any of a cluster for all stores together."""
         await self.look()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
+from tallystick.client.base.counts import COUNT_EVERY, DEFAULT_LIMITS, check_count
 from tallystick.client.base.stats import Stats
 from tallystick.client.connection.brokers import Brokers
 from tallystick.client.connection.peer import BrokerPeer
@@ -48,6 +50,7 @@ async def send(brokers: Brokers, messages: list[OutgoingMessage], level: int, gi
         raise InvalidRequest(f"level: {level!r} is none of 0, 1, 2", field="level")
     if gid is not None and level != 2:
         raise InvalidRequest("gid: only level 2 drops duplicates by gid", field="gid")
+    await check_counts(brokers, messages)
     if level == 2:
         return await _send_once(brokers, Send(messages), gid)
     if level == 1:
@@ -61,7 +64,20 @@ async def send_calls(brokers: Brokers, calls: list[OutgoingCall], options: CallP
     """Calls are always sent with the care of level 2: the broker knows each by its gid."""
     if not calls:
         raise InvalidRequest("calls: give at least one", field="calls")
+    await check_counts(brokers, [], calls)
     return await _send_once(brokers, Send([], calls=calls, call_options=options), gid)
+
+
+async def check_counts(brokers: Brokers, messages: list[OutgoingMessage], calls: Sequence[OutgoingCall] = ()) -> None:
+    """TooLarge before anything is encoded. More than the default are compared with what a broker says first."""
+    count = max(len(messages), len(calls))
+    if count <= COUNT_EVERY:
+        return
+    if count > DEFAULT_LIMITS.transaction_messages:
+        await brokers.learn_limits()
+    most = brokers.most_in_a_transaction()
+    check_count("messages", len(messages), most)
+    check_count("calls", len(calls), most)
 
 
 def _send_unconfirmed(brokers: Brokers, messages: list[OutgoingMessage], stats: Stats) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 from tallystick.client.base.message import Message
+from tallystick.client.base.misuse import OneProcess
 from tallystick.client.base.settings import OpenConnection, Settings
 from tallystick.client.connection.questions import Start
 from tallystick.client.consumers.subscription import (
@@ -172,7 +173,7 @@ class Subscriptions(Subscribing):
         self._subscriptions.append(subscription)
 
 
-class LaterSubscriptions(Subscribing):
+class LaterSubscriptions(Subscribing, OneProcess):
     """Of an application whose client is not made yet: collects handlers until there is one to give them to."""
 
     def __init__(self) -> None:

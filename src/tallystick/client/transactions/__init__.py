@@ -7,12 +7,13 @@ from types import TracebackType
 from typing import Any
 
 from tallystick.client.base.calls import wait_seconds
+from tallystick.client.base.misuse import NotAsync, NotSync, OneProcess
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.script import FindWay, play_async, play_sync
 from tallystick.core.calls import Protocol
 
 
-class TransactionBase:
+class TransactionBase(OneProcess):
     """What every block has, also that of a handler of `(message, conn, tx)`."""
 
     def __init__(self, block: Block) -> None:
@@ -57,8 +58,10 @@ class TransactionBase:
         self._block.add_call(url, body, **options)
 
 
-class Transaction(TransactionBase):
+class Transaction(TransactionBase, NotAsync):
     """A block on the caller's thread, with the caller's synchronous connection."""
+
+    _in_coroutines = "the transaction of an AsyncClient"
 
     def __init__(self, block: Block, way: FindWay) -> None:
         super().__init__(block)
@@ -96,13 +99,15 @@ class Transaction(TransactionBase):
             raise
 
 
-class AsyncTransaction(TransactionBase):
+class AsyncTransaction(TransactionBase, NotSync):
     """A block on the event loop.
 
     A synchronous connection (sqlite3, say) is used on the loop's own thread, so each of its statements blocks the
     loop. Such blocks run one after the other: two at once could wait for each other's locks on the one thread that
     would have to release them.
     """
+
+    _on_threads = "the transaction of a Client"
 
     def __init__(self, block: Block, turn: asyncio.Lock | None) -> None:
         super().__init__(block)

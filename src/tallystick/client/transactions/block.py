@@ -19,12 +19,13 @@ from tallystick.barrier.operations.barrier import Decision, committed_outcome, d
 from tallystick.barrier.operations.identity import Whereabouts, has_identity, whereabouts
 from tallystick.client.base.arguments import check_flag, checked_check
 from tallystick.client.base.calls import CallOptions, outgoing_call, policy_of
+from tallystick.client.base.counts import COUNT_EVERY, DEFAULT_LIMITS, check_count
 from tallystick.client.base.databases import Door
 from tallystick.client.base.message import outgoing
 from tallystick.client.base.settings import CheckBack, Settings
 from tallystick.client.connection.questions import wait_for_calls
 from tallystick.client.transactions.local import LocalTransaction
-from tallystick.client.transactions.producer import Pinned, Producer
+from tallystick.client.transactions.producer import Pinned, Producer, failed, in_words
 from tallystick.client.transactions.script import InDatabase, OnLoop, Script, WhenCommitted, nothing
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import (
@@ -84,7 +85,9 @@ class Block(ABC):
         self._found = ""  # the database that the connection was last seen to lead to
         self._entered = False
         self._sealed = False
+        self._room = COUNT_EVERY
         self.ended = False
+        self._cause = ""  # of its failure, in words; the first one, which the program is shown
         self._committed = False  # where a framework tells: whether it was
         self._early = prepare == "early"
         if self.own_gid and not self.takes_own_gid:
@@ -122,6 +125,8 @@ class Block(ABC):
 
     def add(self, topic: str, value: Any, **options: Any) -> None:
         self._must_be_open("send")
+        if len(self.messages) >= self._room:
+            self._make_room("messages", len(self.messages))
         self.messages.append(outgoing(topic, value, **options))
 
     def add_call(self, url: str, body: Any, **options: Any) -> None:
@@ -131,7 +136,30 @@ class Block(ABC):
                 f"mode: no calls in {self.mode} mode; use mode='check-back' (the default) or 'outbox'",
                 field="mode",
             )
+        if len(self.calls) >= self._room:
+            self._make_room("calls", len(self.calls))
         self.calls.append(outgoing_call(url, body, **options))
+
+    def _make_room(self, what: str, count: int) -> None:
+        """Room for more; TooLarge if no broker takes so many. An unknown limit is learned beside the block."""
+        connection = self.producer().connection
+        most = connection.brokers.most_in_a_transaction()
+        if most is None:
+            connection.learn_limits_soon()
+        check_count(what, count + 1, most)
+        self._room = count + COUNT_EVERY
+
+    def _check_counts(self) -> Script[None]:
+        """TooLarge before anything is encoded or kept."""
+        count = max(len(self.messages), len(self.calls))
+        if count <= COUNT_EVERY:
+            return
+        brokers = self.producer().connection.brokers
+        if brokers.most_in_a_transaction() is None and count > DEFAULT_LIMITS.transaction_messages:
+            yield OnLoop(brokers.learn_limits)
+        most = brokers.most_in_a_transaction()
+        check_count("messages", len(self.messages), most)
+        check_count("calls", len(self.calls), most)
 
     def _must_be_open(self, what: str) -> None:
         if not self._entered:
@@ -172,8 +200,8 @@ class Block(ABC):
             yield from self.local.begin()
             if self.own_gid:
                 yield from self._refuse_decided()
-        except BaseException:
-            yield from self.give_up()
+        except BaseException as failure:
+            yield from self.give_up(failure)
             raise
 
     def prepare_early(self) -> Script[None]:
@@ -194,7 +222,7 @@ class Block(ABC):
         """The block is left. Whatever came of a `commit` before, there is nothing to add to it."""
         if self.ended:
             return nothing()
-        return self.end() if failure is None else self.give_up()
+        return self.end() if failure is None else self.give_up(failure)
 
     def end(self) -> Script[None]:
         """The block came to its end without an exception."""
@@ -209,6 +237,7 @@ class Block(ABC):
         sends = bool(self.messages or self.calls)
         try:
             self.local.refuse_unfit()  # before the broker is asked for anything
+            yield from self._check_counts()
             if sends and not self.marked_early:
                 yield from self.before_commit()
             elif self.own_gid and not sends:  # it is done once all the same, as the user gave it a name
@@ -220,12 +249,13 @@ class Block(ABC):
                 yield WhenCommitted(lambda: self._told_of_commit(joined))
         except AlreadyDecided as decided:
             yield from self._stop(decided)
-        except BaseException:
-            yield from self.give_up()
+        except BaseException as failure:
+            yield from self.give_up(failure)
             raise
         try:
             yield from self.local.commit()
         except BaseException as failure:
+            self._cause = in_words(failure)
             if self._committed:  # what failed is a hook of the user's, afterwards
                 raise
             yield from self._not_committed(failure)
@@ -330,9 +360,10 @@ class Block(ABC):
         connection = self.producer().connection
         return (yield OnLoop(lambda: connection.run(door, operation)))  # type: ignore[no-any-return]
 
-    def give_up(self) -> Script[None]:
+    def give_up(self, failure: BaseException | None = None) -> Script[None]:
         """Undo: the local transaction first, so that the broker is never told what is not true yet."""
         self.ended = True
+        self._cause = self._cause or in_words(failure)
         # If this fails the connection is broken: the database rolls back by itself, nothing was committed.
         yield from self._rolled_back()
         yield from self._withdraw()
@@ -343,9 +374,13 @@ class Block(ABC):
                 yield from self.local.undo_unbegun()
             yield from self.local.give_up()
         except Exception as failure:
-            log.warning("local rollback of %s failed: %s", self.known_gid or "a transaction", failure)
+            log.warning("%s its local rollback failed: %s", self._failed(), failure)
             return False
         return True
+
+    def _failed(self) -> str:
+        gid = self.pinned.gid if self.pinned is not None else self.known_gid
+        return failed(gid, self._cause)
 
     def _withdraw(self) -> Script[None]:
         """Tell the broker of a rollback, if it is one.
@@ -372,7 +407,7 @@ class Block(ABC):
             step = InDatabase(operation) if door is None else OnLoop(lambda: connection.run(door, operation))
             decision: Decision = yield step
         except Exception as failure:
-            log.warning("what became of %s is left to the check-back: %s", self.gid, failure)
+            log.warning("%s its outcome is left to the check-back: %s", self._failed(), failure)
             return "running"
         return decision
 

@@ -100,6 +100,7 @@ class CheckBackBlock(Block):
         self._sealed = True
         refused = None
         sends = self.messages or self.calls
+        yield from self._check_counts()
         if sends:
             yield from self._describe_check()
             refused = yield from self._prepare(self._first_op)
@@ -142,8 +143,10 @@ class CheckBackBlock(Block):
         return self._half(gid, check)
 
     def _half(self, gid: str, check: Check) -> Prepare:
-        group, member = str(self.settings.group), self.producer().connection.member
-        return Prepare(gid, group, self.messages, check, member, self.calls, self.call_options)
+        connection = self.producer().connection
+        connection.prepares = True
+        group = str(self.settings.group)
+        return Prepare(gid, group, self.messages, check, connection.member, self.calls, self.call_options)
 
     def _check_back(self) -> Script[Check]:
         """How the broker may ask; refused here if nobody could answer. Found out once, in the local transaction."""
@@ -170,7 +173,7 @@ class CheckBackBlock(Block):
         yield self.producer().commit(pinned, wait=self.wait)
 
     def withdraw(self, pinned: Pinned) -> Script[None]:
-        yield self.producer().rollback(pinned)
+        yield self.producer().rollback(pinned, self._cause)
 
     def stands(self) -> Script[bool]:
         outcome = yield InDatabase(outcome_of(self.gid, table=self.settings.barrier_table))

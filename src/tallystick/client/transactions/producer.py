@@ -126,7 +126,7 @@ class Producer:
             if done:
                 yield from self._forget(pinned, error)
             else:
-                yield self.rollback(pinned)
+                yield self.rollback(pinned, in_words(error))
             raise
         return pinned
 
@@ -162,7 +162,7 @@ class Producer:
     def _forget(self, pinned: Pinned, error: BaseException) -> Script[None]:
         """What may have been prepared is rolled back rather than left for a check-back."""
         if not distrusted(error) and (not isinstance(error, TallystickError) or error.retryable):
-            yield self.rollback(pinned)
+            yield self.rollback(pinned, in_words(error))
 
     # What it is told
 
@@ -193,12 +193,13 @@ class Producer:
         except TallystickError as error:
             log.warning("the commit of %s is left to the check-back: %s", gid, error)
 
-    def rollback(self, pinned: Pinned) -> Tell:
-        """Tell the broker that nothing was committed locally; if it does not hear this, it will ask."""
+    def rollback(self, pinned: Pinned, cause: str = "") -> Tell:
+        """Tell the broker that nothing was committed locally; if it does not hear this, it will ask. `cause` is why
+        the block failed: the log may have this before the program shows that."""
 
         def done(error: BaseException | None) -> None:
             if not self._refused_rollbacks.heard(error) and error is not None:
-                log.warning("rollback of %s is left to the check-back: %s", pinned.gid, error)
+                log.warning("%s its rollback is left to the check-back (%s)", failed(pinned.gid, cause), error)
 
         return self._told(pinned, Rollback(pinned.gid), done)
 
@@ -220,6 +221,21 @@ class Producer:
     ) -> Tell:
         stay = self.connection.settings.commit_wait if wait else 0.0
         return Tell(pinned.broker, op, self._timeout, done, stay)
+
+
+def in_words(cause: BaseException | None) -> str:
+    """Why a block failed. Words are kept and not the exception: its frames would live as long, and the connections in
+    them."""
+    if cause is None:
+        return ""
+    said = str(cause)
+    return f"{type(cause).__name__}: {said}" if said else type(cause).__name__
+
+
+def failed(gid: str | None, cause: str) -> str:
+    """The beginning of what the log says of a block that failed: its own error comes first."""
+    name = f"transaction {gid}" if gid else "a transaction"
+    return f"{name} failed with {cause};" if cause else f"{name} was rolled back;"
 
 
 def _none_takes(failures: list[TallystickError]) -> TallystickError:
