@@ -30,6 +30,7 @@ from tallystick.core.errors import (
     error_from_code,
 )
 from tallystick.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
+from tallystick.credentials.spoken import other_protocol
 from tallystick.credentials.tls import failure_in_words, hang_up, is_lasting
 
 TIMEOUT_SECONDS = 15.0
@@ -54,6 +55,12 @@ def addresses_of(urls: str, named: str) -> list[str]:
     if not given:
         raise InvalidRequest(f"{named}: an address such as http://127.0.0.1:7440 is needed", field="url")
     return [url.rstrip("/") for url in given]
+
+
+class NotABroker(BrokerUnreachable):
+    """Another protocol is spoken at the address, which no retry changes."""
+
+    retryable = False
 
 
 class Link:
@@ -254,6 +261,13 @@ class Link:
 
     def _unavailable(self, error: Exception, reached: bool = True) -> BrokerUnavailable:
         """`reached`: somebody is there, and has taken the connection."""
+        other = (
+            other_protocol(str(error.args[0]).encode("latin-1", "replace"))
+            if isinstance(error, http.client.BadStatusLine)
+            else None
+        )
+        if other is not None:
+            return NotABroker(f"{self.url} is not the HTTP port of a broker: {other}; check {self._named}")
         trouble = failure_in_words(error)
         if reached and isinstance(error, TimeoutError):
             return BrokerUnavailable(

@@ -13,7 +13,9 @@ import psycopg
 import pymysql
 import pytest
 from parties import TABLES, Place, kind_params, plain_kinds
+from sqlalchemy import create_engine, text
 
+from servers import Server
 from tallystick.barrier import (
     DatabaseReadOnly,
     TablesMissing,
@@ -32,6 +34,7 @@ from tallystick.barrier import (
     run_sync,
     table_definitions,
 )
+from tallystick.barrier.operations import create_here
 
 
 async def test_tables_can_be_created_again_over_every_driver(place: Place) -> None:
@@ -52,6 +55,60 @@ async def test_tables_are_not_created_inside_a_transaction_of_the_caller(place: 
         await party.run(create_all())
     await party.rollback()
     assert place.query("select * from account") == []
+
+
+async def test_tables_are_created_in_a_transaction_of_the_caller_where_the_engine_can(place: Place) -> None:
+    for table in TABLES:
+        place.query(f"drop table {table}")
+    party = await place.open()
+    await party.begin()
+    await party.execute("insert into account (id, balance) values (1, 100)")
+    if place.engine == "mysql":
+        with pytest.raises(TransactionOpen, match=r"create_tables: MySQL .*mysql\.sql .*table_definitions\('mysql'\)"):
+            await party.run(create_here())
+        await party.rollback()
+        assert place.query("select * from account") == []
+        return
+    await party.run(create_here())
+    await party.run(create_here())
+    await party.commit()
+    assert place.query("select balance from account") == [(100,)]
+    assert len(place.query("select reason from tallystick_barrier where op = 'identity'")) == 1
+    again = await place.open()
+    await again.begin()
+    await again.run(mark_committed("works"))
+    await again.commit()
+
+
+@pytest.mark.postgresql
+def test_tables_go_with_the_transaction_that_made_them(postgres: Server) -> None:
+    with psycopg.connect(**postgres.parameters(postgres.new_database())) as connection:
+        connection.execute("create table before_them (id int)")
+        create_tables(connection)
+        connection.rollback()
+        found = connection.execute("select count(*) from pg_tables where tablename like 'tallystick%'").fetchone()
+        assert found == (0,)
+        create_tables(connection)
+        run_sync(adapt_sync(connection), mark_committed("works"))
+
+
+@pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgresql)])
+def test_tables_are_created_inside_of_engine_begin(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """As migrations of Alembic run."""
+    url = f"sqlite:///{tmp_path / 'service.db'}"
+    if engine == "postgres":
+        server = request.getfixturevalue("postgres")
+        url = server.url("postgresql+psycopg", server.new_database())
+    made = create_engine(url)
+    with made.begin() as connection:
+        connection.execute(text("create table orders (id integer)"))
+        create_tables(connection)
+        connection.execute(text("insert into orders values (1)"))
+    with made.connect() as connection:
+        run_sync(adapt_sync(connection), mark_committed("works"))
+        connection.commit()
+        assert connection.execute(text("select count(*) from orders")).scalar() == 1
+    made.dispose()
 
 
 def connect(target: Any) -> Any:

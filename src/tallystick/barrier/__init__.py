@@ -55,18 +55,25 @@ from tallystick.barrier.operations import (
     read_offset,
     table_definitions,
 )
+from tallystick.barrier.operations.tables import create_here
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
 
 
 def create_tables(connection: Any) -> None:
-    """Create the tables that are missing. Needs a connection with no transaction open; safe to call again."""
-    run_sync(adapt_sync(connection), create_all())
+    """Create the tables that are missing; safe to call again.
+
+    On PostgreSQL and SQLite they are part of a transaction that is open, which you commit. MySQL and MariaDB need a
+    connection with no transaction open.
+    """
+    adapter = adapt_sync(connection)
+    run_sync(adapter, create_here() if adapter.in_transaction else create_all())
 
 
 async def create_tables_async(connection: Any) -> None:
     """The same over an async connection."""
-    await run_async(adapt_async(connection), create_all())
+    adapter = adapt_async(connection)
+    await run_async(adapter, create_here() if adapter.in_transaction else create_all())
 
 
 __all__ = [

@@ -6,7 +6,7 @@ The statements themselves are the same for all (`tallystick.barrier.queries`); a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any, ClassVar, Self
 
@@ -125,6 +125,10 @@ class Dialect(ABC):
     def restore_wait(self, settings: tuple[Any, ...]) -> Statement:
         """Puts back what `read_wait` read."""
         raise NotImplementedError
+
+    def lock_creating(self) -> Iterable[Step]:
+        """In an open transaction: keep other processes from creating the tables until it ends."""
+        return ()
 
     def begin_creating(self, wait: float) -> Sequence[Step]:
         """Begin a transaction that creates tables, one process at a time."""

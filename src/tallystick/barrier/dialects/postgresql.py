@@ -106,10 +106,12 @@ class PostgreSQL(Dialect):
             Statement("select set_config('lock_timeout', :wait, true)", {"wait": f"{milliseconds}ms"}),
         )
 
-    def begin_creating(self, wait: float) -> Sequence[Step]:
+    def lock_creating(self) -> Sequence[Step]:
         # `create table if not exists` alone fails when two sessions run it at the same moment.
-        lock = Statement("select pg_advisory_xact_lock(:lock)", {"lock": _TABLES_LOCK})
-        return (*self.begin_writing(wait), lock)
+        return (Statement("select pg_advisory_xact_lock(:lock)", {"lock": _TABLES_LOCK}),)
+
+    def begin_creating(self, wait: float) -> Sequence[Step]:
+        return (*self.begin_writing(wait), *self.lock_creating())
 
     def meaning(self, error: BaseException) -> FaultKind | None:
         return _MEANINGS.get(_state(error) or "")

@@ -19,7 +19,7 @@ from tallystick.barrier.operations.outbox import (
     outbox_put,
 )
 from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
-from tallystick.barrier.operations.tables import create_all, table_definitions
+from tallystick.barrier.operations.tables import create_all, create_here, table_definitions
 
 __all__ = [
     "CleanKind",
@@ -30,6 +30,7 @@ __all__ = [
     "branch_once",
     "clean",
     "create_all",
+    "create_here",
     "decide",
     "decide_many",
     "first_time",

@@ -71,13 +71,16 @@ def ensure_identity(sql: Dialect, *, table: str = BARRIER_TABLE) -> Steps[Wherea
 @operation
 def give_identity_here(sql: Dialect, *, table: str = BARRIER_TABLE) -> Steps[None]:
     """Give the table an identity if it has none, as part of the transaction that is open, if any is."""
-    yield from insert_once(queries.insert_identity(sql, table, secrets.token_hex(12)))
+    yield from identity_row(sql, table)
+
+
+def identity_row(sql: Dialect, table: str = BARRIER_TABLE) -> Steps[bool]:
+    return insert_once(queries.insert_identity(sql, table, secrets.token_hex(12)))
 
 
 def give_identity(sql: Dialect, table: str = BARRIER_TABLE) -> Steps[None]:
     """In a transaction of its own."""
-    row = insert_once(queries.insert_identity(sql, table, secrets.token_hex(12)))
-    yield from writing(sql, row, _WAIT)
+    yield from writing(sql, identity_row(sql, table), _WAIT)
 
 
 @own_operation

@@ -21,6 +21,7 @@ from tallystick.core.errors import (
 )
 from tallystick.core.wire import MSGPACK, Problem
 from tallystick.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
+from tallystick.credentials.spoken import OtherProtocol, other_protocol
 from tallystick.credentials.tls import failure_in_words, is_distrust
 from tallystick.credentials.tokens import SecretToken
 
@@ -115,7 +116,8 @@ class WireAnswer:
         except httptools.HttpParserCallbackError as failure:
             raise failure.__context__ or failure from None  # what interrupted us there, and no fault of the broker's
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as failure:
-            raise ConnectionError(f"no HTTP answer: {failure!r}") from failure
+            other = None if self._status or self._body else other_protocol(data)
+            raise other or ConnectionError(f"no HTTP answer: {failure!r}") from failure
 
     def content(self, address: str) -> bytes:
         """The body of a 2xx answer; anything else is raised as the error it stands for."""
@@ -168,6 +170,10 @@ def unready(address: BrokerAddress, failure: InvalidRequest) -> TallystickError:
 
 def broken(address: str, failure: BaseException) -> TallystickError:
     """The connection was lost after the request, or some of it, had left."""
+    if isinstance(failure, OtherProtocol):
+        error = on_the_way(address, BrokerUnreachable(f"{address} is not the HTTP port of a broker: {failure}"))
+        error.extra[DISTRUST] = True
+        return error
     return on_the_way(address, BrokerUnavailable(f"the connection to {address} broke: {failure_in_words(failure)}"))
 
 
