@@ -30,7 +30,7 @@ from tallystick.core.errors import (
     error_from_code,
 )
 from tallystick.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
-from tallystick.credentials.spoken import other_protocol
+from tallystick.credentials.spoken import OtherProtocol, other_protocol, peek
 from tallystick.credentials.tls import failure_in_words, hang_up, is_lasting
 
 TIMEOUT_SECONDS = 15.0
@@ -84,6 +84,7 @@ class Link:
         self._credentials = credentials
         self._named, self._timeout, self._patience = named, timeout, patience
         self._abandoned = threading.Event()
+        self._answered = False
         self._connect_to(url)
 
     def _connect_to(self, url: str) -> None:
@@ -221,7 +222,9 @@ class Link:
             if self._abandoned.is_set():
                 raise ConnectionAbortedError("given up")
             self._connection.request(method, self._address.path + path, body, headers | self._authorization())
-            return self._connection.getresponse()
+            response = self._connection.getresponse()
+            self._answered = True
+            return response
         except (OSError, http.client.HTTPException) as error:
             reached = self._connection.sock is not None
             self._connection.close()
@@ -259,13 +262,16 @@ class Link:
                 f"check {self._named}"
             ) from error
 
+    def _other_protocol(self, error: Exception) -> OtherProtocol | None:
+        """What the port speaks, if it has never answered over HTTP."""
+        if self._answered or not isinstance(error, ConnectionError | http.client.BadStatusLine):
+            return None
+        first = str(error.args[0]).encode("latin-1", "replace") if error.args else b""
+        return other_protocol(first) or peek(self._address.host, self._address.port)
+
     def _unavailable(self, error: Exception, reached: bool = True) -> BrokerUnavailable:
         """`reached`: somebody is there, and has taken the connection."""
-        other = (
-            other_protocol(str(error.args[0]).encode("latin-1", "replace"))
-            if isinstance(error, http.client.BadStatusLine)
-            else None
-        )
+        other = self._other_protocol(error) if reached else None
         if other is not None:
             return NotABroker(f"{self.url} is not the HTTP port of a broker: {other}; check {self._named}")
         trouble = failure_in_words(error)

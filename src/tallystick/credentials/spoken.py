@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+
+PEEK_SECONDS = 0.5
+PEEK_BYTES = 64
 _FRAME_HEAD = 9  # of HTTP/2: 3 bytes of length, the type, the flags, 4 bytes of stream
 _SETTINGS = 4
 _TLS_ALERT, _TLS_HANDSHAKE = 0x15, 0x16
@@ -21,3 +25,13 @@ def other_protocol(first: bytes) -> OtherProtocol | None:
     if len(first) > 1 and first[0] in (_TLS_ALERT, _TLS_HANDSHAKE) and first[1] == 3:
         return OtherProtocol("it speaks TLS. Give an address that begins with https://")
     return None
+
+
+def peek(host: str, port: int) -> OtherProtocol | None:
+    """What a port says before it is asked, which HTTP servers do not. A gRPC port may close a connection on a request
+    of HTTP/1.1 before its first frame was read."""
+    try:
+        with socket.create_connection((host, port), PEEK_SECONDS) as connection:
+            return other_protocol(connection.recv(PEEK_BYTES))
+    except OSError:
+        return None

@@ -28,6 +28,7 @@ from tallystick.client.connection.exchange import (
 from tallystick.core.addresses import BrokerAddress, broker_address
 from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
 from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.spoken import PEEK_BYTES, PEEK_SECONDS, OtherProtocol, other_protocol
 
 
 class LoopWire:
@@ -38,6 +39,7 @@ class LoopWire:
         self._free: list[LoopWireConnection] = []
         self._open: set[LoopWireConnection] = set()
         self._closed = False
+        self._answered = False
         self._aim(address)
 
     def _aim(self, address: str) -> None:
@@ -86,7 +88,22 @@ class LoopWire:
                 address, BrokerUnavailable(f"{address} did not answer within {timeout:.1f} s")
             ) from failure
         except OSError as failure:
-            raise broken(address, failure) from failure
+            raise broken(address, await self._explained(failure)) from failure
+
+    async def _explained(self, failure: OSError) -> OSError:
+        """The failure, or what the port speaks if it has never answered over HTTP."""
+        if self._answered or not isinstance(failure, ConnectionError) or isinstance(failure, OtherProtocol):
+            return failure
+        writer: asyncio.StreamWriter | None = None
+        try:
+            async with asyncio.timeout(PEEK_SECONDS):
+                reader, writer = await asyncio.open_connection(self._place.host, self._place.port)
+                return other_protocol(await reader.read(PEEK_BYTES)) or failure
+        except OSError:
+            return failure
+        finally:
+            if writer is not None:
+                writer.transport.abort()
 
     async def _over_kept(self, head: RequestHead, body: bytes, deadline: float, once: bool) -> WireAnswer | None:
         """None: over a new connection, please. A look may be taken again if what was kept for it has just been closed
@@ -112,6 +129,7 @@ class LoopWire:
             raise
         finally:
             timer.cancel()
+        self._answered = True
         if answer.keeps_alive and connection.place is self._place:
             self._free.append(connection)
         else:

@@ -31,6 +31,7 @@ from tallystick.client.connection.exchange import (
 from tallystick.core.addresses import broker_address
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.spoken import OtherProtocol, peek
 from tallystick.credentials.tls import hang_up
 
 RECEIVE_BYTES = 16 * 1024, 256 * 1024
@@ -58,6 +59,7 @@ class Wire:
 
     def __init__(self, address: str, credentials: Credentials = NO_CREDENTIALS) -> None:
         self.connections = 0  # how many were made, for tests and measurements
+        self._answered = False
         self._free: list[WireConnection] = []
         self._in_use: set[WireConnection] = set()
         self._credentials = credentials
@@ -98,16 +100,24 @@ class Wire:
             answer = connection.receive()
         except OSError as failure:
             self.drop(connection)
-            raise _broken(connection, failure, connection.seconds) from failure
+            raise _broken(connection, self._explained(connection, failure), connection.seconds) from failure
         except BaseException:
             self.drop(connection)
             raise
+        self._answered = True
         self._in_use.discard(connection)
         if answer.keeps_alive and len(self._free) < KEPT and connection.target is self._target:
             self._free.append(connection)
         else:
             connection.close()
         return answer.content(connection.target.address)
+
+    def _explained(self, connection: WireConnection, failure: OSError) -> OSError:
+        """The failure, or what the port speaks if it has never answered over HTTP."""
+        if self._answered or not isinstance(failure, ConnectionError) or isinstance(failure, OtherProtocol):
+            return failure
+        place = connection.target.place
+        return peek(place.host, place.port) or failure
 
     def drop(self, connection: WireConnection) -> None:
         """Whoever waited for the answer is gone: one that comes now would be taken for that of the next request."""
