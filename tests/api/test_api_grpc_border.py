@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc
 import pytest
-from access_tokens import ADMIN, STRANGERS
-from access_tokens import settings as known_tokens
 from http2_by_hand import GOAWAY, HEADERS, PING, Http2Client
 
+from access_tokens import ADMIN, STRANGERS
+from access_tokens import settings as known_tokens
 from brokers import BrokerProcess, running_broker
 from certificates import Authority
 from eventually import SECONDS, eventually

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from access_tokens import settings as known_tokens
 
+from access_tokens import settings as known_tokens
 from brokers import BrokerProcess, running_broker
 from eventually import eventually
 from raw_client import RawClient
