@@ -17,6 +17,7 @@ from benchmarks.run import Bench
 from benchmarks.signing import signing
 from benchmarks.takeover import takeover
 from benchmarks.web import web
+from benchmarks.web.outage import outage
 
 SECONDS, LEAST_SECONDS = 10.0, 1.0
 
@@ -42,6 +43,7 @@ if __name__ == "__main__":
         more = {
             "engines": engines,
             "web": web,
+            "outage": outage,
             "flash-sale": flash_sales,
             "light": light,
             "signing": signing,

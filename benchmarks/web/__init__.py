@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,13 +54,13 @@ def web(bench: Bench) -> None:
     """Requests a second of web services whose transactions send messages, as a share of those that send none."""
     if bench.postgresql is None:
         raise RuntimeError("the web services need a database: --postgresql DSN")
-    database = _sqlalchemy_url(bench.postgresql)
+    database = sqlalchemy_url(bench.postgresql)
     with Customers() as customers:
         for framework in FRAMEWORKS:
             _compare(bench, framework, database, customers)
 
 
-def _sqlalchemy_url(dsn: str) -> URL:
+def sqlalchemy_url(dsn: str) -> URL:
     parts = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
     user, password, host, port, name = map(parts.get, ("user", "password", "host", "port", "dbname"))
     return URL.create("postgresql+psycopg", user, password, host, int(port) if port else None, name)
@@ -68,11 +68,11 @@ def _sqlalchemy_url(dsn: str) -> URL:
 
 def _compare(bench: Bench, framework: Framework, database: URL, customers: Customers) -> None:
     engine = create_engine(database)
-    _new_tables(engine)
+    new_tables(engine)
     seconds = max(LEAST_SECONDS, SECONDS * min(1.0, bench.scale))
     with (
         bench.broker(framework.application) as broker,
-        _running(bench, framework, database, broker) as service,
+        running(bench, framework, database, broker) as service,
     ):
         load = _Load(service, broker, framework.application, customers)
         ways = {way: load.turn(way, seconds) for way in ("without", "with")}
@@ -84,7 +84,7 @@ def _compare(bench: Bench, framework: Framework, database: URL, customers: Custo
     _report(bench, framework.name, found)
 
 
-def _new_tables(engine: Engine) -> None:
+def new_tables(engine: Engine) -> None:
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)
     with engine.begin() as connection:
@@ -94,12 +94,15 @@ def _new_tables(engine: Engine) -> None:
 
 
 @contextmanager
-def _running(bench: Bench, framework: Framework, database: URL, broker: LocalBroker) -> Iterator[LocalService]:
+def running(
+    bench: Bench, framework: Framework, database: URL, broker: LocalBroker, more: Mapping[str, str] | None = None
+) -> Iterator[LocalService]:
     """The service; it is asked to end, as whoever deploys it would, and so sends what it has left."""
     settings = {
         shop.DATABASE: database.render_as_string(hide_password=False),
         shop.BROKER: broker.url,
         shop.TOPIC: framework.application,
+        **(more or {}),
     }
     command = [
         "env",

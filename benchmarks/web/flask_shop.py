@@ -9,10 +9,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 import tallystick
-from benchmarks.web.shop import BROKER, CONNECTIONS, DATABASE, TOPIC, Order, Product, setting
+from benchmarks.web.shop import BROKER, DATABASE, TOPIC, Order, Product, pool_size, setting
 
 topic = setting(TOPIC)
-engine = create_engine(setting(DATABASE), pool_size=CONNECTIONS)
+engine = create_engine(setting(DATABASE), pool_size=pool_size(), max_overflow=0)
 ts = tallystick.Client(setting(BROKER), group="flask-shop")
 app = Flask(__name__)
 

@@ -15,6 +15,8 @@ CONNECTIONS = 32
 what is measured."""
 DATABASE, BROKER, TOPIC = "SHOP_DATABASE", "SHOP_BROKER", "SHOP_TOPIC"
 """The environment variables of a shop."""
+POOL = "SHOP_POOL"
+"""To how many connections the pool may grow, where it is not `CONNECTIONS`."""
 PRODUCTS = 100
 
 
@@ -44,3 +46,7 @@ class Order(Base):
 
 def setting(name: str) -> str:
     return os.environ[name]
+
+
+def pool_size() -> int:
+    return int(os.environ.get(POOL, CONNECTIONS))
