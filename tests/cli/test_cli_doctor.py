@@ -15,8 +15,10 @@ import pytest
 from command_line import Done, Post, tallystick
 
 from brokers import running_broker
+from hanging_server import hanging_server
 from tallystick.cli.doctor.environment import wanted_packages
 from tallystick.core.tokens import new_token
+from tallystick.local import free_port
 
 BROKER_ONLY = "--no-environment"
 
@@ -54,6 +56,22 @@ def test_people_get_a_line_for_each_and_a_verdict(url: str, tmp_path: Path) -> N
     shown = tallystick("doctor", "--data-dir", str(tmp_path), url=url).out
     assert "ok  broker" in shown
     assert shown.endswith("nothing is wrong\n")
+
+
+def test_a_broker_that_hangs_and_one_that_is_away_are_told_apart() -> None:
+    away = f"http://127.0.0.1:{free_port()}"
+    with hanging_server() as hanging:
+        found = {url: tallystick("doctor", BROKER_ONLY, "--json", url=url) for url in (hanging.url, away)}
+        both = tallystick("doctor", BROKER_ONLY, "--json", url=f"{hanging.url},{away}")
+    no_name = tallystick("doctor", BROKER_ONLY, "--json", url="http://no-such-broker.invalid:7440")
+    assert "(it hangs)" in findings(found[hanging.url])["broker"]["text"]
+    assert "refuses connections" in findings(found[away])["broker"]["text"]
+    assert "its name is not found" in findings(no_name)["broker"]["text"]
+    texts = [one["text"] for one in both.json()["findings"] if one["status"] == "problem"]
+    assert len(texts) == 2
+    assert hanging.url in texts[0]
+    assert away in texts[1]
+    assert all(done.code == 1 for done in (*found.values(), both, no_name))
 
 
 def test_the_probe_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tallystick.core.urls import DEFAULT_PORTS
 from tallystick.link import Link, addresses_of, checked_address
 
 ANSWER_SECONDS = 5.0
+CONNECT_SECONDS = 2.0
 CLOCK_SECONDS = 1.0
 CLOCK_BROKEN_SECONDS = 30.0
 LISTED = 1_000
@@ -35,7 +36,7 @@ def look_at_broker(url: str, expected: bool, max_lag: int, max_pending: int) -> 
         try:
             yield _ready(broker)
         except BrokerUnavailable as error:
-            yield _unreachable(url, expected, error)
+            yield from _unreachable(url, expected, error)
             return
         try:
             yield look_at_identity(broker)
@@ -85,11 +86,43 @@ def _info(broker: Link, max_pending: int) -> Iterator[Finding]:
     yield from _grpc(broker.url, info.get("grpc_port", 0))
 
 
-def _unreachable(url: str, expected: bool, error: BrokerUnavailable) -> Finding:
-    parts = urlsplit(url)
-    if expected or _somebody_listens(parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme, 80)):
-        return Finding("broker", "problem", error.detail, "see the broker's log; is it started, is the address right?")
-    return Finding("broker", "note", f"none runs at {url}, and the port is free", "start one with `tallystick serve`")
+def _unreachable(url: str, expected: bool, error: BrokerUnavailable) -> Iterator[Finding]:
+    """What is wrong with each address: its name, its port, or the process behind it."""
+    addresses = addresses_of(url, "--url")
+    hangs = len(addresses) > 1 or isinstance(error.__cause__, TimeoutError)
+    for address in addresses:
+        parts = urlsplit(address)
+        port = parts.port or DEFAULT_PORTS.get(parts.scheme, 80)
+        if not expected and not _somebody_listens(parts.hostname, port):
+            advice = "start one with `tallystick serve`"
+            yield Finding("broker", "note", f"none runs at {address}, and the port is free", advice)
+        else:
+            yield _no_answer(address, parts.hostname or "", port, "" if hangs else error.detail)
+
+
+def _no_answer(address: str, host: str, port: int, said: str) -> Finding:
+    """`said`: what is wrong with the answer, if there was one."""
+    try:
+        with socket.create_connection((host, port), CONNECT_SECONDS):
+            pass
+    except socket.gaierror as failure:
+        text, advice = f"its name is not found ({failure.strerror})", "Check the address and the DNS of this machine."
+    except ConnectionRefusedError:
+        text, advice = "it refuses connections", "Start it with `tallystick serve`, or check the address and the port."
+    except TimeoutError:
+        text = f"no connection within {CONNECT_SECONDS:g} s"
+        advice = "Check that the machine is up, and the firewalls between it and this one."
+    except OSError as failure:
+        text, advice = f"no connection ({failure.strerror or failure})", "Check the address and the network."
+    else:
+        if said:
+            return Finding("broker", "problem", said, "See the broker's log, and check the address.")
+        text = "it takes connections and does not answer (it hangs)"
+        advice = (
+            "See the broker's log. The process is stopped or overloaded, or its engine or disk hangs. Until it "
+            "answers, operations of clients fail at once with BrokerUnavailable."
+        )
+    return Finding("broker", "problem", f"{address} does not answer: {text}", advice)
 
 
 def _somebody_listens(host: str | None, port: int) -> bool:

@@ -12,7 +12,7 @@ from tallystick.cli.doctor.finding import Finding
 from tallystick.core.addresses import BrokerAddress
 from tallystick.credentials.tls import EXPIRED, NOT_YET, OTHER_NAMES
 
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 2.0
 FEW_DAYS = 14
 _GET = b"GET /healthz HTTP/1.1\r\nHost: doctor\r\nConnection: close\r\n\r\n"
 
