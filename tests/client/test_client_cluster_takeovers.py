@@ -287,3 +287,27 @@ async def test_a_client_is_closed_in_time_while_its_cluster_is_away(cluster: Bro
     await ts.close(timeout=0.5)
     with pytest.raises(tallystick.errors.BrokerUnavailable, match="closed"):
         await sending
+
+
+def test_blocks_fail_at_once_while_all_brokers_of_a_cluster_are_away(
+    cluster: BrokerCluster, bank: Bank, topic: str, group: str
+) -> None:
+    with tallystick.Client(cluster.urls, group=group, timeout=PATIENT, database=bank.open) as ts:
+
+        def block() -> str:
+            with bank.connection() as conn, ts.transaction(conn) as tx:
+                tx.send(topic, 1, key="a")
+            return tx.gid
+
+        block()
+        for broker in cluster.brokers:
+            broker.kill()
+        began = time.monotonic()
+        for _ in range(5):
+            with pytest.raises(tallystick.BrokerUnavailable):
+                block()
+        assert time.monotonic() - began < PATIENT / 2
+        for broker in cluster.brokers:
+            broker.restart()
+        eventually(block, "a block that works", ignoring=(tallystick.BrokerUnavailable,))
+        eventually(lambda: ts.stats.unavailable_since == {})

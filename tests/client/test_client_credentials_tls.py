@@ -20,7 +20,7 @@ from keeper import doorkeeper
 from tallystick.client.connection.views import Views
 from tallystick.core.wire import ClusterBroker, ClusterView
 from tallystick.credentials import Credentials, find_credentials
-from tallystick.errors import BrokerUnavailable, BrokerUnreachable, InvalidRequest
+from tallystick.errors import BrokerUnavailable, BrokerUnreachable, BrokerUntrusted, InvalidRequest
 from tallystick.link import Link
 from tallystick.local import free_port
 
@@ -101,7 +101,7 @@ def test_a_block_does_not_wait_for_a_certificate_that_is_not_believed(
     with doorkeeper(broker.url, tls=serving(others.sign("of-others"))) as keeper:
         with tallystick.Client(keeper.url, group="g-tls", timeout=300.0, ca=ours.file, database=bank.open) as client:
             for _ in range(2):
-                with pytest.raises(BrokerUnreachable, match="from a CA that is not known here"):
+                with pytest.raises(BrokerUntrusted, match="from a CA that is not known here"):
                     send_once(client, bank, **options)
         assert keeper.seen == []
     assert time.monotonic() - began < 200  # and not the client's timeout for each

@@ -8,6 +8,7 @@ from typing import Any
 
 from tallystick.client.base.arguments import checked_check, checked_tags
 from tallystick.client.base.calls import CallOptions, outgoing_call, policy_of, wait_seconds
+from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.message import Message, outgoing
 from tallystick.client.base.settings import CheckBack, Settings, parse_address
 from tallystick.client.base.times import milliseconds, milliseconds_or_none
@@ -68,8 +69,9 @@ class Operations:
 
     async def _on_gid(self, gid: str, op: ClientOp) -> OpResult | None:
         brokers = self._core.runtime().brokers
-        broker = brokers.only or await brokers.of_gid(gid)
-        return await broker.ops.run(op, self._settings.timeout)
+        deadline = Deadline(self._settings.timeout)
+        broker = brokers.only or await brokers.of_gid(gid, deadline.left())
+        return await broker.ops.run(op, deadline.left())
 
     async def _settle(self, messages: Message | Sequence[Message], op: Callable[[list[str]], ClientOp]) -> None:
         """One operation for each broker that the messages came from."""
@@ -107,12 +109,13 @@ class Operations:
         how = (checked_check(check) or settings.check).on_the_wire(
             source, settings.check_after if check_after is None else check_after
         )
+        deadline = Deadline(settings.timeout)
         await levels.check_counts(runtime.brokers, list(messages), calls)
-        broker = runtime.brokers.only or await runtime.brokers.of_gid(gid)
+        broker = runtime.brokers.only or await runtime.brokers.of_gid(gid, deadline.left())
         options = policy_of(call_options)
         runtime.prepares = True
         op = Prepare(check_gid(gid), group, list(messages), how, runtime.member, list(calls), options)
-        return _was_duplicate(await broker.ops.run(broker.check(op), settings.timeout))
+        return _was_duplicate(await broker.ops.run(broker.check(op), deadline.left()))
 
     async def prepare_part(
         self,

@@ -106,6 +106,7 @@ class ClientCore:
             forks.never_destroy(runtime.loop)
         self.latest = None
         self._runtimes = {}
+        self.stats.unavailable_since = {}
 
     def new_gid(self, key: str | None = None) -> str:
         latest = self.latest

@@ -210,7 +210,7 @@ class BrokerUnreachable(BrokerUnavailable):
 
 
 class BrokerUntrusted(BrokerUnreachable):
-    """TLS failed in a way that a retry cannot fix, such as an untrusted certificate; nothing was sent."""
+    """What answers is not a broker to trust (an untrusted certificate, another protocol); nothing was sent."""
 
     code = "untrusted"
     retryable = False

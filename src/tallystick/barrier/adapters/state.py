@@ -39,7 +39,7 @@ class DriverState(Protocol):
 
 
 def begins_next(raw: Any) -> bool:
-    """Whether the driver's commit() begins the next transaction: sqlite3 with `autocommit=False`, from Python 3.12 on."""
+    """Whether the driver's commit() begins the next transaction: sqlite3 with `autocommit=False` (3.12)."""
     connection = getattr(raw, "_conn", raw)  # aiosqlite holds the sqlite3 connection there
     return isinstance(connection, sqlite3.Connection) and getattr(connection, "autocommit", None) is False
 

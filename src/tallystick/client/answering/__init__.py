@@ -95,7 +95,7 @@ class Answerer:
         self._stats.checks_answered += len(told) - unknown
         try:
             op = AnswerChecks(told, reasons, group, self._member)
-            await broker.ops.run(op, self._settings.timeout)
+            await broker.ops.run(op, self._settings.timeout, waits=True)
         except TallystickError as error:
             log.warning("answers to %s were lost, it will ask again: %s", broker.address, error)
 

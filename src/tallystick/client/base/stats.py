@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 _counting = threading.RLock()  # a signal handler may count while its own thread does
 
@@ -38,6 +38,13 @@ class Stats(Struct):
     """Batches that failed as a whole; their messages were handled one by one."""
     duplicates: int = 0
     """Messages that had their effect before and were only acknowledged."""
+
+    circuits_opened: int = 0
+    """Times that a broker was found to be away or to hang; until it answers, operations fail at once."""
+    failed_at_once: int = 0
+    """Operations that failed because their broker was known to be away or to hang."""
+    unavailable_since: dict[str, float] = field(default_factory=dict)
+    """The brokers that are known to be away or to hang now: since when, in seconds since the epoch, by address."""
 
     def count(self, what: str, many: int = 1) -> None:
         """Add to what several threads count."""

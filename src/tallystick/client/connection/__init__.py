@@ -34,7 +34,7 @@ class LoopConnection:
         self.stats = stats
         self.loop = asyncio.get_running_loop()
         self.member = settings.member or new_member_id()
-        self.brokers = Brokers(settings, self.member)
+        self.brokers = Brokers(settings, stats, self.member)
         self.workers = Workers("tallystick-database", DATABASE_THREADS)
         # Whose turn it is, among blocks and handlers, to use a synchronous connection on this loop.
         self.turn = asyncio.Lock()

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.refusals import SLOWLY, Refusals, TurnedAway
 from tallystick.client.base.settings import Settings
+from tallystick.client.base.stats import Stats
 from tallystick.client.base.tasks import end
 from tallystick.client.connection.cluster import Cluster
 from tallystick.client.connection.peer import BrokerPeer
@@ -34,11 +36,12 @@ class Brokers:
     answers, the addresses are used as they are meanwhile: brokers of a cluster take that, too.
     """
 
-    def __init__(self, settings: Settings, member: str) -> None:
+    def __init__(self, settings: Settings, stats: Stats, member: str) -> None:
         self.timeout = settings.timeout
         self._settings = settings
+        self._stats = stats
         self._member = member
-        self._by_address = {address: BrokerPeer(address, settings) for address in settings.addresses}
+        self._by_address = {address: BrokerPeer(address, settings, stats) for address in settings.addresses}
         self._strangers: dict[str, BrokerPeer] = {}
         # Each member has its own order of preference, so a fleet spreads over the brokers, and each process
         # stays with one while that is healthy: its batches are larger and the order of its keys is kept.
@@ -53,10 +56,12 @@ class Brokers:
 
     # Learning what there is
 
-    async def look(self) -> None:
-        """Wait until it is known what the addresses are, or that nobody answers there now."""
+    async def look(self, seconds: float | None = None) -> None:
+        """Wait, for at most `seconds`, until it is known what the addresses are, or that no broker answers now."""
         if not self.looked:
-            await self._first_look.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._first_look.wait()
 
     async def known(self) -> list[BrokerPeer]:
         """All places, once it is known what they are."""
@@ -85,7 +90,7 @@ class Brokers:
 
     def _learn(self, view: ClusterView) -> None:
         if view.brokers and view.stores:
-            self.cluster = Cluster(view, self._views, self._settings, self._member)
+            self.cluster = Cluster(view, self._views, self._settings, self._stats, self._member)
             self._order = list(self.cluster.stores)
         self._known.set()
         self._looked_once()
@@ -141,7 +146,7 @@ class Brokers:
         broker = self.cluster.at(address) if self.cluster is not None else None
         broker = broker or self._by_address.get(address)
         if broker is None:
-            broker = self._by_address[address] = BrokerPeer(address, self._settings)
+            broker = self._by_address[address] = BrokerPeer(address, self._settings, self._stats)
         return broker
 
     async def of_row(self, gid: str, address: str) -> BrokerPeer:
@@ -165,23 +170,25 @@ class Brokers:
         if address not in self._strangers:
             log.warning("outbox rows are for %s, which is none of our brokers: it is asked without a token", address)
             bare = msgspec.structs.replace(self._settings, credentials=self._settings.credentials.without_token())
-            self._strangers[address] = BrokerPeer(address, bare)
+            self._strangers[address] = BrokerPeer(address, bare, self._stats)
         return self._strangers[address]
 
     def new_gid(self, key: str | None = None) -> str:
         """A gid for the broker that a new transaction would go to now."""
         return new_gid(self.for_new(key)[0].store or "")
 
-    async def of_gid(self, gid: str) -> BrokerPeer:
-        """The one broker that a gid belongs to. A retry of anything uncertain must never reach another one."""
-        await self.look()
+    async def of_gid(self, gid: str, seconds: float | None = None) -> BrokerPeer:
+        """The one broker that a gid belongs to, found within `seconds`. A retry of anything uncertain must never reach
+        another one."""
+        deadline = Deadline(self.timeout if seconds is None else seconds)
+        await self.look(deadline.left())
         if self.only is not None:
             return self.only
         if self.cluster is not None:
             return self.cluster.of_gid(gid)
         store = store_of_gid(gid)
         if store:
-            broker = self._holding(store) or await self._find(store)
+            broker = self._holding(store) or await self._find(store, deadline.left())
             if broker is not None:
                 return broker
         return max(self._order, key=lambda broker: weight(broker.address, gid))
@@ -191,8 +198,8 @@ class Brokers:
         holding = [broker for broker in self.for_new() if broker.store == store]
         return holding[0] if holding else None
 
-    async def _find(self, store: str) -> BrokerPeer | None:
-        silent = await self._ask_stores()
+    async def _find(self, store: str, seconds: float) -> BrokerPeer | None:
+        silent = await self._ask_stores(seconds)
         found = self._holding(store)
         if found is None and len(silent) == 1:
             return silent[0]  # every other broker said that the store is not its own
@@ -203,10 +210,10 @@ class Brokers:
             )
         return found
 
-    async def _ask_stores(self) -> list[BrokerPeer]:
+    async def _ask_stores(self, seconds: float | None = None) -> list[BrokerPeer]:
         """Have every broker name its store; those that do not answer."""
         unknown = [broker for broker in self._order if broker.store is None]
-        await asyncio.gather(*(broker.known_store() for broker in unknown), return_exceptions=True)
+        await asyncio.gather(*(broker.known_store(seconds) for broker in unknown), return_exceptions=True)
         return [broker for broker in unknown if broker.store is None]
 
     async def close(self, timeout: float) -> int:
@@ -221,9 +228,7 @@ class Brokers:
 
     async def _look_at_last(self, timeout: float) -> None:
         """Those who wait for the first look hand in what they have before the rest is sent."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self.look()
+        await self.look(timeout)
         if not self.looked:
             self._looked_once()
             await asyncio.sleep(0)

@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 
 from tallystick.client.base.settings import Settings
+from tallystick.client.base.stats import Stats
 from tallystick.client.base.tasks import end
+from tallystick.client.connection.circuit import AWAY_SECONDS
 from tallystick.client.connection.following import FollowingPeer, FrontPeer, StorePeer, store_address
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.views import Views
@@ -34,14 +37,16 @@ IN_TROUBLE = Backoff(first_ms=50, cap_ms=300)
 class Cluster:
     """The stores, each a peer of its own, and all of them together behind `front`."""
 
-    def __init__(self, view: ClusterView, views: Views, settings: Settings, member: str) -> None:
+    def __init__(self, view: ClusterView, views: Views, settings: Settings, stats: Stats, member: str) -> None:
         self._views = views
         self._trouble = asyncio.Event()
         self._without_owner = False
+        self._unanswered_since: float | None = None
         self._trust = LOOK_SECONDS  # in a map that slow requests have found to be true
-        self.front = FrontPeer(",".join(settings.addresses), settings, views.addresses[0], self._trouble.set)
+        hooks = self._trouble.set, self.may_any_answer
+        self.front = FrontPeer(",".join(settings.addresses), settings, stats, views.addresses[0], *hooks)
         numbered = sorted(view.stores, key=lambda store: store.number)
-        self._by_store = {one.id: StorePeer(one, len(numbered), settings, self._trouble.set) for one in numbered}
+        self._by_store = {one.id: StorePeer(one, len(numbered), settings, stats, *hooks) for one in numbered}
         self.stores = sorted(self._by_store.values(), key=lambda peer: weight(peer.store or "", member), reverse=True)
         self._take(view)
         self._following = asyncio.get_running_loop().create_task(self._follow())
@@ -49,6 +54,11 @@ class Cluster:
     @property
     def peers(self) -> list[FollowingPeer]:
         return [*self._by_store.values(), self.front]
+
+    def may_any_answer(self) -> bool:
+        """Whether a broker has shown the cluster of late, so that one of them may answer for any store."""
+        since = self._unanswered_since
+        return since is None or time.monotonic() - since < AWAY_SECONDS
 
     def of_key(self, key: str) -> BrokerPeer:
         """Where messages with a key go, whoever sends them: their order is that of one store."""
@@ -80,11 +90,15 @@ class Cluster:
             elif tries > 1:
                 await asyncio.sleep(IN_TROUBLE.wait_ms(tries - 1) / 1000)
             self._trouble.clear()
+            began = time.monotonic()
             try:
-                self._take(await self._views.ask())
+                view = await self._views.ask()
+                self._unanswered_since = None
+                self._take(view)
                 if calm:
                     await self._leave_detours()
             except TallystickError as error:
+                self._unanswered_since = self._unanswered_since or began
                 log.debug("no broker shows the cluster: %s", error)
             except Exception:
                 log.exception("the map of the cluster could not be followed; it is tried again")

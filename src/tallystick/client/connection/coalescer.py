@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import cast
 
 from tallystick.client.base.refusals import SLOWLY, TURNED_AWAY
+from tallystick.client.connection.circuit import Circuit
 from tallystick.client.connection.exchange import distrusted
 from tallystick.client.connection.waiting import (
     Answered,
     HeldBack,
-    Receiver,
     WaitingOp,
     encode_op,
     request_body,
@@ -26,7 +27,15 @@ from tallystick.client.connection.waiting import (
     without_position,
 )
 from tallystick.core.backoff import Backoff
-from tallystick.core.errors import BrokerUnavailable, Busy, Moved, TallystickError, Unauthenticated, error_from_code
+from tallystick.core.errors import (
+    BrokerUnavailable,
+    BrokerUntrusted,
+    Busy,
+    Moved,
+    TallystickError,
+    Unauthenticated,
+    error_from_code,
+)
 from tallystick.core.limits import MIB
 from tallystick.core.ops import ClientOp, OpResult
 
@@ -96,6 +105,7 @@ class Coalescer:
         limits: CoalescerLimits | None = None,
         request_timeout: float = 10.0,
         backoff: Backoff | None = None,
+        circuit: Circuit | None = None,
         on_health: Callable[[bool], None] = lambda healthy: None,
         on_failure: Callable[[TallystickError], None] = lambda error: None,
     ) -> None:
@@ -105,6 +115,7 @@ class Coalescer:
         self._limits = limits or CoalescerLimits()
         self._request_timeout = request_timeout
         self._backoff = backoff or Backoff(first_ms=50, cap_ms=2_000)
+        self.circuit = circuit or Circuit(address, request_timeout)
         self._on_health = on_health
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
@@ -115,6 +126,7 @@ class Coalescer:
         self._later = HeldBack(self._backoff, self._line_up_again)  # refused one by one, for now
         self._slowly = HeldBack(SLOWLY, self._line_up_again)  # by a broker that turns us away, for now
         self._in_flight: dict[asyncio.Task[None], list[WaitingOp]] = {}
+        self._sent_at: dict[asyncio.Task[None], float] = {}
         self._answered: deque[tuple[list[WaitingOp], list[OpResult | None]]] = deque()
         self._turns_left = 0
         self._pump_scheduled = False
@@ -129,16 +141,21 @@ class Coalescer:
 
     # What callers use
 
-    async def run(self, op: ClientOp, timeout: float, *, retry: bool = True) -> OpResult | None:
-        """Hand in an operation, once there is room for it, and wait for its result."""
+    async def run(self, op: ClientOp, timeout: float, *, retry: bool = True, waits: bool = False) -> OpResult | None:
+        """Hand in an operation, once there is room for it, and wait for its result.
+
+        `waits`: also for a broker whose circuit is open, as background work does.
+        """
         if self.full:
             timeout = await self._wait_for_room(timeout)
-        return await self.submit(op, timeout, retry=retry)
+        return await self.submit(op, timeout, retry=retry, waits=waits)
 
-    def submit(self, op: ClientOp, timeout: float, *, retry: bool = True, insists: bool = False) -> Answered:
+    def submit(
+        self, op: ClientOp, timeout: float, *, retry: bool = True, insists: bool = False, waits: bool = False
+    ) -> Answered:
         """Hand in an operation without waiting. The caller looks at `full` first if it can be held back."""
         future: Answered = self._loop.create_future()
-        self.add(encode_op(op), future, timeout, retry, insists)
+        self.add(WaitingOp(encode_op(op), future, self._loop.time() + timeout, retry, insists, waits))
         return future
 
     def underway(self, op: ClientOp, timeout: float) -> LoopUnderway:
@@ -161,15 +178,20 @@ class Coalescer:
             done(closed)
             return
         future.add_done_callback(lambda answered: done(_failure_of(answered)))
-        if stay:
+        if stay and self.circuit.state != "open":
             await asyncio.wait((future,), timeout=stay)
 
-    def add(self, frame: bytes, receiver: Receiver, timeout: float, retry: bool, insists: bool = False) -> None:
-        """Hand in an operation that is encoded, and whoever is to be told its answer."""
+    def add(self, entry: WaitingOp) -> None:
+        """Hand in an operation that is encoded."""
         if self._closed:
             raise BrokerUnavailable("the client is closed; nothing was sent")
-        self._waiting.append(WaitingOp(frame, receiver, self._loop.time() + timeout, retry, insists))
-        self._waiting_bytes += len(frame)
+        if self._fails_at_once(entry):
+            entry.fail(self.circuit.refusal())
+            return
+        if not entry.waits:
+            self._try_now()
+        self._waiting.append(entry)
+        self._waiting_bytes += len(entry.frame)
         if len(self._waiting) >= self._limits.request_ops:
             self._pump()
         else:
@@ -185,8 +207,14 @@ class Coalescer:
         if error is not None:
             self._request_failed(ops, error)
         else:
-            self._waiting.extend(ops)
-            self._waiting_bytes += sum(len(op.frame) for op in ops)
+            refused = [op for op in ops if self._fails_at_once(op)]
+            taken = [op for op in ops if op not in refused] if refused else ops
+            if any(not op.waits for op in taken):
+                self._try_now()
+            self._waiting.extend(taken)
+            self._waiting_bytes += sum(len(op.frame) for op in taken)
+            for op in refused:
+                op.fail(self.circuit.refusal(uncertain=op.uncertain))
         self._schedule_pump()
         self._keep_sweeping()
 
@@ -197,8 +225,39 @@ class Coalescer:
 
     @property
     def flowing(self) -> bool:
-        """Whether the last request was answered, as far as anybody knows."""
-        return self._failures == 0 and not self._closed
+        """Whether threads may send by themselves: the last request was answered, as far as is known."""
+        return self._failures == 0 and self.circuit.state == "closed" and not self._closed
+
+    def _fails_at_once(self, entry: WaitingOp) -> bool:
+        return not entry.waits and self.circuit.refuses(bool(self._in_flight))
+
+    def _try_now(self) -> None:
+        """A caller is let through an open circuit: the pause between retries is not for callers."""
+        if self._pause is not None and self.circuit.state != "closed":
+            self._pause.cancel()
+            self._pause = None
+
+    def fail_waiting(self) -> None:
+        """The circuit has opened: fail what waits, but for what is retried in any case.
+
+        After a hang that includes requests in flight. Where connections are refused, those fail by themselves, and say
+        for certain whether they were sent.
+        """
+        for batch in self._in_flight.values() if self.circuit.hangs else ():
+            self._fail_refused(batch, sent=True)
+        for held in (*self._split, self._later.ops, self._slowly.ops):
+            self._fail_refused(held, sent=False)
+            held[:] = [entry for entry in held if entry.waits]
+        self._fail_refused(self._waiting, sent=False)
+        self._waiting = deque(entry for entry in self._waiting if entry.waits)
+        self._waiting_bytes = sum(len(entry.frame) for entry in self._waiting)
+        self._room.set()
+
+    def _fail_refused(self, entries: Iterable[WaitingOp], *, sent: bool) -> None:
+        for entry in entries:
+            if not entry.waits and not entry.receiver.done():
+                entry.uncertain = entry.uncertain or sent
+                entry.fail(self.circuit.refusal(uncertain=entry.uncertain))
 
     @property
     def full(self) -> bool:
@@ -234,7 +293,7 @@ class Coalescer:
 
     def _schedule_pump(self) -> None:
         # Not at once: every task that is ready in this turn of the loop gets its operation into the same request.
-        if not self._pump_scheduled and self._pause is None and len(self._in_flight) < self._limits.in_flight:
+        if not self._pump_scheduled and self._pause is None and len(self._in_flight) < self._most_in_flight():
             self._pump_scheduled = True
             self._loop.call_soon(self._pump)
 
@@ -249,19 +308,24 @@ class Coalescer:
         self._pump_scheduled = False
         if self._waiting:
             self.take_along()
-        while (self._waiting or self._split) and self._pause is None and len(self._in_flight) < self._limits.in_flight:
+        most = self._most_in_flight()
+        while (self._waiting or self._split) and self._pause is None and len(self._in_flight) < most:
             batch = self._split.popleft() if self._split else self._take(self._share())
             if batch:
                 task = self._loop.create_task(self._send(batch))
-                self._in_flight[task] = batch
+                self._in_flight[task], self._sent_at[task] = batch, time.monotonic()
                 task.add_done_callback(self._sent)
         if self._closed and not self._busy():
             self._idle.set()
 
+    def _most_in_flight(self) -> int:
+        """One request at a time is enough to find out whether a broker is back."""
+        return self._limits.in_flight if self.circuit.state == "closed" else 1
+
     def _share(self) -> int:
         """How many operations the next request takes: all, or, where they are many, an equal share for each request
         that may be in flight. So the broker works on one while this process makes or reads another."""
-        free = self._limits.in_flight - len(self._in_flight)
+        free = self._most_in_flight() - len(self._in_flight)
         share = -(-len(self._waiting) // free)
         return min(self._limits.request_ops, max(share, WORTH_SHARING))
 
@@ -288,14 +352,19 @@ class Coalescer:
 
     async def _send(self, batch: list[WaitingOp]) -> None:
         self.requests += 1
+        began = time.monotonic()
         try:
             content = await self._post(request_body(batch), self._request_timeout)
             results = results_of(content, len(batch))
         except TallystickError as error:
-            self._request_failed(batch, error)
+            error.extra["began"] = began
+            failed = batch.copy()
+            batch.clear()  # it is in flight no more
+            self._request_failed(failed, error)
             return
         self._failures = 0
         self._last_failure = None
+        self.circuit.answered()
         self._on_health(True)
         if len(self._in_flight) == 1 and self._turns_left == 0:
             self._tell(batch, results)  # no other answer can be near
@@ -331,6 +400,7 @@ class Coalescer:
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         batch = self._in_flight.pop(task)
+        del self._sent_at[task]
         if not task.cancelled() and (defect := task.exception()) is not None:
             for entry in batch:
                 entry.fail(BrokerUnavailable(f"sending failed: {defect!r}"))
@@ -370,7 +440,7 @@ class Coalescer:
         self._schedule_pump()
 
     def _request_failed(self, batch: list[WaitingOp], error: TallystickError) -> None:
-        if error.retryable:
+        if error.retryable or isinstance(error, BrokerUntrusted):
             self._broker_failed(batch, error)
         elif isinstance(error, Unauthenticated):  # all of them alike
             for entry in batch:
@@ -396,13 +466,16 @@ class Coalescer:
                 entry.fail(error)
             elif distrusted(error) and not entry.insists:
                 entry.fail(entry.turned_away(error, self.address))
+            elif self._fails_at_once(entry):
+                entry.fail(self.circuit.refusal(uncertain=entry.uncertain))
             elif entry.worth_sending(now):
                 again.append(entry)
             else:
                 entry.fail(entry.overdue(self.address, error))
         self._put_back(again)
         if self._pause is None:
-            wait = error.extra.get("retry_after") or self._backoff.wait_ms(self._failures) / 1000
+            wait = self.circuit.next_try(self._backoff.wait_ms(self._failures) / 1000)
+            wait = error.extra.get("retry_after") or wait
             self._pause = self._loop.call_later(wait, self._resume)
 
     def _resume(self) -> None:
@@ -427,8 +500,9 @@ class Coalescer:
         """Fail those whose time is up. One timer for all: one for each operation would cost more than sending it."""
         self._sweeper = None
         now = self._loop.time()
-        for batch in self._in_flight.values():
-            self._fail_overdue(batch, now, sent=True)
+        for task, batch in self._in_flight.items():
+            if self._fail_overdue(batch, now, sent=True) and self.circuit.answered_at < self._sent_at[task]:
+                self._on_health(False)  # others need not wait for the end of this request to prefer another broker
         for held in (*self._split, self._later.ops, self._slowly.ops):
             self._fail_overdue(held, now, sent=False)
         if self._fail_overdue(self._waiting, now, sent=False):

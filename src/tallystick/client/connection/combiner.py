@@ -59,13 +59,14 @@ MARGIN_SECONDS = 1.0
 class _Request:
     """What a thread is sending, and until when at the latest."""
 
-    __slots__ = ("_until", "batch", "connection", "seconds")
+    __slots__ = ("_until", "batch", "began", "connection", "seconds")
 
     def __init__(self, seconds: float) -> None:
         self.batch: list[WaitingOp] = []
         self.connection: WireConnection | None = None
         self.seconds = seconds
-        self._until = time.monotonic() + seconds + MARGIN_SECONDS
+        self.began = time.monotonic()
+        self._until = self.began + seconds + MARGIN_SECONDS
 
     def over(self) -> bool:
         return time.monotonic() > self._until
@@ -189,7 +190,7 @@ class Combiner:
         `done` hears of it, on any thread.
         """
         now = time.monotonic()
-        if stay:
+        if stay and self._ops.circuit.state != "open":
             awaited = Awaited(done)
             insistent = WaitingOp(frame, awaited, now + timeout, retry=True, insists=True)
             underway = Underway(self, insistent, awaited, now + stay)
@@ -243,6 +244,7 @@ class Combiner:
         try:
             request.connection = self._wire.send(request_body(request.batch), request.seconds)
         except TallystickError as error:
+            error.extra["began"] = request.began
             self.hand_over(request.batch, error)
             request.batch = []
 
@@ -253,8 +255,13 @@ class Combiner:
             try:
                 results = results_of(self._wire.receive(connection), len(request.batch))
             except TallystickError as error:
+                error.extra["began"] = request.began
                 self.hand_over(request.batch, error)
             else:
+                circuit = self._ops.circuit
+                circuit.answered_at = time.monotonic()
+                if circuit.troubled:
+                    self._on_loop(circuit.answered)
                 self._answered(request.batch, results)
             request.batch = []
         self._end(request)
@@ -401,6 +408,12 @@ class Combiner:
             batch: list[WaitingOp] = []
             self._take(batch)
             self._ops.take_over(batch, None)
+
+    def fail_waiting(self) -> None:
+        """The circuit has opened: have what waits failed; after a hang, also what threads have sent."""
+        self.flush()
+        if self._ops.circuit.hangs:
+            self._wire.interrupt()
 
     def point_to(self, address: str, *, cut: bool) -> None:
         """Have threads send to another address from now on; `cut` off, after a moment, what they wait for at the old

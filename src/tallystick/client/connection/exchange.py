@@ -15,6 +15,7 @@ from tallystick.core.addresses import BrokerAddress
 from tallystick.core.errors import (
     BrokerUnavailable,
     BrokerUnreachable,
+    BrokerUntrusted,
     InvalidRequest,
     TallystickError,
     error_from_code,
@@ -22,7 +23,7 @@ from tallystick.core.errors import (
 from tallystick.core.wire import MSGPACK, Problem
 from tallystick.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
 from tallystick.credentials.spoken import OtherProtocol, other_protocol
-from tallystick.credentials.tls import failure_in_words, is_distrust
+from tallystick.credentials.tls import failure_in_words, is_lasting
 from tallystick.credentials.tokens import SecretToken
 
 if TYPE_CHECKING:
@@ -39,8 +40,10 @@ LEAVE_SECONDS = 0.1
 owner itself; whatever was asked there is asked again where the wire leads now."""
 
 DISTRUST = "distrust"
-"""Of a `BrokerUnreachable`: the certificate is not believed. Whoever waits is told at once, since it will not be in a
-moment; what is to be heard in any case is said again."""
+"""Of a `BrokerUntrusted`: waiting callers get it at once, because the certificate will be the same in a moment.
+Operations that insist are retried."""
+NOT_SENT = "not_sent"
+"""Of a `BrokerUnreachable`: no try of the operation, not only the last one, has reached the broker."""
 
 _problem = msgspec.json.Decoder(Problem)
 
@@ -152,14 +155,31 @@ def unreachable(address: str, failure: BaseException) -> TallystickError:
     """No connection, and so no byte of the request has left."""
     reason = failure_in_words(failure) or "no answer in time"
     hint = "" if reason.startswith("TLS: ") else "; is the broker running there?"
-    error = on_the_way(address, BrokerUnreachable(f"{address} cannot be reached ({reason}){hint}"))
-    error.extra[DISTRUST] = is_distrust(failure)
+    lasting = is_lasting(failure)
+    kind = BrokerUntrusted if lasting else BrokerUnreachable
+    error = on_the_way(address, kind(f"{address} cannot be reached ({reason}){hint}"))
+    error.extra[DISTRUST] = lasting
     return error
 
 
 def distrusted(error: BaseException) -> bool:
-    """Whether this was never sent, and will not be in a moment either: whoever it is for need hear nothing of it."""
-    return isinstance(error, BrokerUnreachable) and bool(error.extra.get(DISTRUST))
+    """Whether TLS failed for a reason that a retry does not change."""
+    return isinstance(error, BrokerUntrusted) and bool(error.extra.get(DISTRUST))
+
+
+def never_sent_to(address: str, error: TallystickError) -> TallystickError:
+    error.extra[NOT_SENT] = True
+    return on_the_way(address, error)
+
+
+def never_sent(error: BaseException) -> bool:
+    """Whether the broker knows nothing of the operation for certain, so that there is nothing to take back."""
+    return isinstance(error, BrokerUnreachable) and bool(error.extra.get(NOT_SENT) or error.extra.get(DISTRUST))
+
+
+def passes_elsewhere(error: BaseException) -> bool:
+    """Whether another broker, or this one later, may take what this one did not."""
+    return isinstance(error, TallystickError) and (error.retryable or isinstance(error, BrokerUntrusted))
 
 
 def unready(address: BrokerAddress, failure: InvalidRequest) -> TallystickError:
@@ -171,7 +191,7 @@ def unready(address: BrokerAddress, failure: InvalidRequest) -> TallystickError:
 def broken(address: str, failure: BaseException) -> TallystickError:
     """The connection was lost after the request, or some of it, had left."""
     if isinstance(failure, OtherProtocol):
-        error = on_the_way(address, BrokerUnreachable(f"{address} is not the HTTP port of a broker: {failure}"))
+        error = on_the_way(address, BrokerUntrusted(f"{address} is not the HTTP port of a broker: {failure}"))
         error.extra[DISTRUST] = True
         return error
     return on_the_way(address, BrokerUnavailable(f"the connection to {address} broke: {failure_in_words(failure)}"))

@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from tallystick.client.base.settings import Settings
-from tallystick.client.connection.exchange import DISTRUST
+from tallystick.client.base.stats import Stats
+from tallystick.client.connection.exchange import DISTRUST, passes_elsewhere
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.core.errors import BrokerUnavailable, Busy, StorageFull, TallystickError
 from tallystick.core.ops import Position
@@ -23,8 +24,17 @@ class FollowingPeer(BrokerPeer):
     `address` names it for good, in errors and in what is written down; it, too, is an address that brokers answer at.
     """
 
-    def __init__(self, address: str, settings: Settings, way: str, on_trouble: Callable[[], None]) -> None:
-        super().__init__(address, settings, way)
+    def __init__(
+        self,
+        address: str,
+        settings: Settings,
+        stats: Stats,
+        way: str,
+        on_trouble: Callable[[], None],
+        may_another_answer: Callable[[], bool],
+    ) -> None:
+        self._may_another_answer = may_another_answer
+        super().__init__(address, settings, stats, way)
         self._on_trouble = on_trouble
         self._in_vain: set[str] = set()  # ways on which nobody answered, since the store last changed hands
         self._news = asyncio.Event()
@@ -63,12 +73,17 @@ class FollowingPeer(BrokerPeer):
     def failed(self, error: TallystickError) -> None:
         if not _is_of_the_place(error) or error.extra.get("way", self.way) != self.way:
             return  # it is there and says so; or has been left since
-        error.extra.pop(DISTRUST, None)  # the certificate of another way may be believed, and lead there as well
+        if self.may_another_answer():
+            error.extra.pop(DISTRUST, None)  # the certificate of another way may be trusted, and lead there as well
         if isinstance(error, BrokerUnavailable):
             self._in_vain.add(self.way)
         self._news.clear()
         self.mark(False)
+        super().failed(error)
         self._on_trouble()
+
+    def may_another_answer(self) -> bool:
+        return self._may_another_answer()
 
     async def _hear_news(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):  # then without
@@ -101,9 +116,17 @@ class FollowingPeer(BrokerPeer):
 class StorePeer(FollowingPeer):
     """One store of a cluster."""
 
-    def __init__(self, seen: ClusterStore, stores: int, settings: Settings, on_trouble: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        seen: ClusterStore,
+        stores: int,
+        settings: Settings,
+        stats: Stats,
+        on_trouble: Callable[[], None],
+        may_another_answer: Callable[[], bool],
+    ) -> None:
         address = store_address(settings.addresses[0], seen.id)
-        super().__init__(address, settings, address, on_trouble)
+        super().__init__(address, settings, stats, address, on_trouble, may_another_answer)
         self.store = seen.id
         self.owner_url = ""
         self.epoch = 0
@@ -131,4 +154,4 @@ def store_address(broker: str, store: str) -> str:
 
 
 def _is_of_the_place(error: TallystickError) -> bool:
-    return error.retryable and not isinstance(error, Busy | StorageFull)
+    return passes_elsewhere(error) and not isinstance(error, Busy | StorageFull)

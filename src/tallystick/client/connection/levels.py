@@ -7,15 +7,16 @@ by which the broker drops what it has seen.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from tallystick.client.base.counts import COUNT_EVERY, DEFAULT_LIMITS, check_count
+from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.stats import Stats
 from tallystick.client.connection.brokers import Brokers
+from tallystick.client.connection.exchange import passes_elsewhere
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.waiting import Answered
 from tallystick.core.calls import CallPolicy, OutgoingCall
@@ -97,43 +98,42 @@ def _send_unconfirmed(brokers: Brokers, messages: list[OutgoingMessage], stats: 
 
 async def _send_confirmed(brokers: Brokers, messages: list[OutgoingMessage]) -> Sent:
     """Level 1: whichever broker answers. A lost answer is tried again elsewhere and may have worked here."""
-    await brokers.look()
+    deadline = Deadline(brokers.timeout)
+    await brokers.look(deadline.left())
     candidates = brokers.for_new(_key(messages))
-    share = brokers.timeout / len(candidates)
-    until = time.monotonic() + brokers.timeout
+    share = deadline.left() / len(candidates)
     for broker in candidates[:-1]:
         try:
             return _sent(broker, None, await broker.ops.run(broker.check(Send(messages)), share, retry=False))
         except TallystickError as error:
-            if not error.retryable:
+            if not passes_elsewhere(error):
                 raise
             log.info("level 1 message not taken by %s, trying another: %s", broker.address, error)
     last = candidates[-1]
-    left = max(share, until - time.monotonic())
-    return _sent(last, None, await last.ops.run(last.check(Send(messages)), left))
+    return _sent(last, None, await last.ops.run(last.check(Send(messages)), deadline.left()))
 
 
 async def _send_once(brokers: Brokers, what: Send, gid: str | None) -> Sent:
     """Level 2. Only a broker that surely has nothing may be left for another one."""
+    deadline = Deadline(brokers.timeout)
     if gid is not None:
-        broker = await brokers.of_gid(check_gid(gid))
-        return await _send_with_gid(broker, what, gid, brokers.timeout)
-    await brokers.look()
+        broker = await brokers.of_gid(check_gid(gid), deadline.left())
+        return await _send_with_gid(broker, what, gid, deadline.left())
+    await brokers.look(deadline.left())
     candidates = brokers.for_new(_key(what.messages))
+    share = deadline.left() / len(candidates)
     for broker in candidates[:-1]:
         gid = new_gid(broker.store or "")
         try:
-            return _sent(
-                broker, gid, await broker.ops.run(broker.check(_named(what, gid)), brokers.timeout, retry=False)
-            )
+            return _sent(broker, gid, await broker.ops.run(broker.check(_named(what, gid)), share, retry=False))
         except TallystickError as error:
             if _in_doubt(error):
-                return await _send_with_gid(broker, what, gid, brokers.timeout)
-            if not error.retryable:
+                return await _send_with_gid(broker, what, gid, deadline.left())
+            if not passes_elsewhere(error):
                 raise
             log.info("not taken by %s, trying another: %s", broker.address, error)
     last = candidates[-1]
-    return await _send_with_gid(last, what, new_gid(last.store or ""), brokers.timeout)
+    return await _send_with_gid(last, what, new_gid(last.store or ""), deadline.left())
 
 
 async def _send_with_gid(broker: BrokerPeer, what: Send, gid: str, timeout: float) -> Sent:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from tallystick.client.base.settings import Settings
+from tallystick.client.base.stats import Stats
+from tallystick.client.connection.circuit import Circuit
 from tallystick.client.connection.coalescer import Coalescer, CoalescerLimits
 from tallystick.client.connection.combiner import Combiner
 from tallystick.client.connection.loop_wire import LoopWire
@@ -33,8 +35,10 @@ _info = msgspec.msgpack.Decoder(BrokerInfo)
 class BrokerPeer:
     """One address: its connection, what it said of itself, and whether it answered the last time."""
 
-    def __init__(self, address: str, settings: Settings, way: str = "") -> None:
+    def __init__(self, address: str, settings: Settings, stats: Stats, way: str = "") -> None:
         self.address = address
+        self.circuit = Circuit(address, settings.timeout, stats, may_another_answer=self.may_another_answer)
+        self.circuit.on_open, self.circuit.on_change = self._fail_waiting, self._hurry
         self.wire = LoopWire(way or address, settings.credentials)
         self.healthy = True
         self.store: str | None = None
@@ -53,6 +57,7 @@ class BrokerPeer:
             self.wire.post,
             limits=CoalescerLimits(in_flight=in_flight),
             request_timeout=self._timeout,
+            circuit=self.circuit,
             on_health=self.mark,
             on_failure=self.failed,
         )
@@ -70,7 +75,20 @@ class BrokerPeer:
         return await self.wire.request(method, path, body=body, query=query, timeout=timeout)
 
     def failed(self, error: TallystickError) -> None:
-        """A request was in vain, and not by its own fault. An address that was given is the one that is asked again."""
+        """A request has failed, and not by its own fault."""
+        self.circuit.failed(error)
+
+    def may_another_answer(self) -> bool:
+        """Whether what this broker does not answer may be answered by another one, under the same address."""
+        return False
+
+    def _fail_waiting(self) -> None:
+        for waiting in (self.ops, self.unconfirmed, self.threads):
+            waiting.fail_waiting()
+
+    def _hurry(self) -> None:
+        self.ops.hurry()
+        self.unconfirmed.hurry()
 
     def position(self, at: Position) -> Position:
         """Where a message is, as the client's own questions name queues."""
@@ -111,19 +129,31 @@ class BrokerPeer:
 
     async def info(self, timeout: float | None = None) -> BrokerInfo:
         """What the broker says of itself, asked now."""
+        began = time.monotonic()
+        seconds = self._timeout if timeout is None else timeout
         try:
-            content = await self.request("GET", "/v1/info", timeout=timeout or self._timeout)
-            info = _info.decode(content)
+            info = _info.decode(await self._within(seconds, self.request("GET", "/v1/info", timeout=seconds)))
         except msgspec.MsgspecError as failure:
             raise BrokerUnavailable(f"{self.address} is not a Tallystick broker: {failure}") from failure
-        except BrokerUnavailable:
+        except BrokerUnavailable as error:
+            error.extra["began"] = began
             self.mark(False)
+            self.failed(error)
             raise
         self.answered_by(info.store)
         self.limits = msgspec.convert(info.limits, Limits)
         self._dedup_retention_ms = info.dedup_retention_ms
         self.mark(True)
+        self.circuit.probe_answered()
         return info
+
+    async def _within(self, seconds: float, asked: Awaitable[bytes]) -> bytes:
+        """The answer, wherever it was looked for, in the time for all of that together."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await asked
+        except TimeoutError:
+            raise BrokerUnavailable(f"{self.address} did not answer within {seconds:.1f} s") from None
 
     def answered_by(self, store: str) -> str:
         """The store that an answer came from; it is not the one we knew if the data directory was replaced."""

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from tallystick.client.base.encoding import encode
+from tallystick.client.connection.exchange import never_sent_to
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, StorageFailed, StorageFull, TallystickError
 from tallystick.core.ops import ClientOp, OpResult
@@ -41,17 +42,29 @@ _decoder = msgspec.msgpack.Decoder(BatchResponse)
 
 
 class WaitingOp:
-    """An operation, encoded, with whoever is to be told its answer. `insists`: it is to be heard in any case, and is
-    said again, slowly, also to a broker that turns us away."""
+    """An operation, encoded, with the receiver of its answer.
 
-    __slots__ = ("deadline", "frame", "insists", "last", "receiver", "retry", "tries", "uncertain")
+    `insists`: it is retried until its deadline, slowly also at a broker that answers 401 or 403. `waits`: it is retried
+    although the circuit of its broker is open; all that insist are, and other background work.
+    """
 
-    def __init__(self, frame: bytes, receiver: Receiver, deadline: float, retry: bool, insists: bool = False) -> None:
+    __slots__ = ("deadline", "frame", "insists", "last", "receiver", "retry", "tries", "uncertain", "waits")
+
+    def __init__(
+        self,
+        frame: bytes,
+        receiver: Receiver,
+        deadline: float,
+        retry: bool,
+        insists: bool = False,
+        waits: bool = False,
+    ) -> None:
         self.frame = frame
         self.receiver = receiver
         self.deadline = deadline
         self.retry = retry
         self.insists = insists
+        self.waits = waits or insists
         self.tries = 0
         self.last: TallystickError | None = None
         self.uncertain = False
@@ -89,7 +102,8 @@ class WaitingOp:
         reason = f"; the last failure: {last}" if last is not None else ""
         if self.uncertain:
             return BrokerUnavailable(f"no answer from {address} in time, it may have acted{reason}")
-        return BrokerUnreachable(f"{address} did not take the operation in time, it has not acted{reason}")
+        unsent = BrokerUnreachable(f"{address} did not take the operation in time, it has not acted{reason}")
+        return never_sent_to(address, unsent)
 
     def turned_away(self, error: TallystickError, address: str) -> TallystickError:
         """The error for a caller whom the broker does not let: its own word, unless an answer before it was lost."""

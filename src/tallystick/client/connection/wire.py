@@ -28,6 +28,7 @@ from tallystick.client.connection.exchange import (
     tls_to,
     unreachable,
 )
+from tallystick.client.connection.resolving import connect
 from tallystick.core.addresses import broker_address
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.credentials import NO_CREDENTIALS, Credentials
@@ -39,6 +40,8 @@ RECEIVE_BYTES = 16 * 1024, 256 * 1024
 FRESH_SECONDS = 0.05
 """A connection that was of use so short a time ago is not looked at again: each look hands Python's lock to another
 thread. If it has been closed since, the request meets that, and is sent again like any whose answer was lost."""
+LEAST_SECONDS = 0.25
+"""What the answer to a request gets at least, however long the connection took."""
 KEPT = 2
 """How many connections are kept for the next request: one is in use, unless a request takes very long."""
 
@@ -78,7 +81,11 @@ class Wire:
     def send(self, body: bytes, seconds: float) -> WireConnection:
         """Send a request, and have the connection for its answer: to be given to `receive` or `drop`."""
         while True:
-            connection = self._take() or self._connect(min(CONNECT_SECONDS, seconds))
+            connection = self._take()
+            if connection is None:
+                began = time.monotonic()
+                connection = self._connect(min(CONNECT_SECONDS, seconds))
+                seconds = max(seconds - round(time.monotonic() - began, 1), LEAST_SECONDS)
             self._in_use.add(connection)
             if connection.target is self._target:
                 break
@@ -156,13 +163,13 @@ class Wire:
         target = self._target
         try:
             tls = tls_to(target.place, self._credentials)
-            plain = socket.create_connection((target.place.host, target.place.port), seconds)
+            plain = connect(target.place.host, target.place.port, seconds)
             self.connections += 1
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
                 plain = tls.wrap_socket(plain, server_hostname=target.place.host)
             return WireConnection(plain, target)
-        except OSError as failure:
+        except (OSError, UnicodeError) as failure:  # a name that DNS cannot hold is the second
             raise unreachable(target.address, failure) from failure
 
 

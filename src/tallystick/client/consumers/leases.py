@@ -266,7 +266,7 @@ class LeaseConsumer:
 
     async def _tell(self, broker: BrokerPeer, op: ClientOp) -> None:
         try:
-            await broker.ops.run(op, self._timeout)
+            await broker.ops.run(op, self._timeout, waits=True)
         except StaleLease:
             log.info("%s: a lease had passed to another consumer", self._subscription.name)
         except TallystickError as error:
@@ -290,7 +290,8 @@ class LeaseConsumer:
             held.renew_at = now + invisible / 2
         receipts = [held.message.receipt for held in due]
         try:
-            await broker.ops.run(Renew(self._subscription.group, receipts, round(invisible * 1000)), self._timeout)
+            renewal = Renew(self._subscription.group, receipts, round(invisible * 1000))
+            await broker.ops.run(renewal, self._timeout, waits=True)
         except StaleLease as error:
             # What was settled while the renewal was on its way has lost nothing.
             stale = error.extra.get("stale", receipts)

@@ -273,7 +273,7 @@ class _Reader:
                 log.debug("an offset could not be shown: %s", error)
 
         op = CommitOffsets(place.group, place.topic, {place.queue: offset}, mirror=True)
-        self._broker.ops.submit(op, self._timeout).add_done_callback(told)
+        self._broker.ops.submit(op, self._timeout, waits=True).add_done_callback(told)
 
 
 class _OtherStore(Exception):

@@ -21,6 +21,7 @@ from tallystick.client.base.arguments import check_flag, checked_check
 from tallystick.client.base.calls import CallOptions, outgoing_call, policy_of
 from tallystick.client.base.counts import COUNT_EVERY, DEFAULT_LIMITS, check_count
 from tallystick.client.base.databases import Door
+from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.message import outgoing
 from tallystick.client.base.settings import CheckBack, Settings
 from tallystick.client.connection.questions import wait_for_calls
@@ -66,6 +67,7 @@ class Block(ABC):
         call_options: CallOptions | None = None,
     ) -> None:
         self.settings = settings
+        self.deadline = Deadline(settings.timeout)  # of all work with brokers until the local commit
         self.producer = producer
         self.adapter = adapter
         self._managed = adapter if isinstance(adapter, Managed) else None
@@ -239,6 +241,7 @@ class Block(ABC):
             self.local.refuse_unfit()  # before the broker is asked for anything
             yield from self._check_counts()
             if sends and not self.marked_early:
+                self.deadline.start()
                 yield from self.before_commit()
             elif self.own_gid and not sends:  # it is done once all the same, as the user gave it a name
                 yield InDatabase(self.local.mark(self.gid, self.settings.barrier_table))
@@ -327,7 +330,9 @@ class Block(ABC):
             yield from self.finish()
             raise AlreadyCommitted(decided.detail, field="gid") from decided
         if decided.outcome == "rolled_back":
-            yield from self.withdraw(self.pinned or (yield from self.producer().pin(decided.gid)))
+            yield from self.withdraw(
+                self.pinned or (yield from self.producer().pin(decided.gid, Deadline(self.settings.timeout)))
+            )
         raise TransactionFailed(decided.detail, field="gid") from decided
 
     def _require_committed(self, joined: bool, undone: bool) -> Script[None]:

@@ -12,7 +12,7 @@ from tallystick.barrier.adapters.base import why_alone
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations.barrier import mark_committed, outcome_of, rename_mark
 from tallystick.barrier.operations.outbox import outbox_has, outbox_put
-from tallystick.client.connection.exchange import distrusted
+from tallystick.client.connection.exchange import never_sent
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.outbox import encode_row
@@ -68,7 +68,9 @@ class CheckBackBlock(Block):
         taken back, if this is not the database that was expected."""
         check = self.check.on_the_wire(source, self.settings.check_after)
         producer = self.producer()
-        pinned = yield from producer.begin_meanwhile(lambda gid: self._half(gid, check), self._mark, self.key)
+        pinned = yield from producer.begin_meanwhile(
+            lambda gid: self._half(gid, check), self._mark, self.key, self.deadline
+        )
         found = yield from self.find_source(needs_door=False)
         producer.connection.databases.found(address, found)
         if found != source:
@@ -128,7 +130,7 @@ class CheckBackBlock(Block):
         """Make the half messages durable at a broker. A conflict under a gid of the user's own is handed back."""
         self.settings.needs_group("a transaction in check-back mode")
         try:
-            self.pinned = yield from self.producer().begin(first_op, self.known_gid, self.key)
+            self.pinned = yield from self.producer().begin(first_op, self.known_gid, self.key, self.deadline)
         except Conflict as conflict:
             if not self.own_gid:
                 raise
@@ -192,7 +194,7 @@ class OutboxBlock(Block):
     _row = ""
 
     def before_commit(self) -> Script[None]:
-        pinned = yield from self.producer().choose(self.known_gid, self.key)
+        pinned = yield from self.producer().choose(self.known_gid, self.key, self.deadline)
         yield from self._put(pinned, self._send(pinned))
         self.pinned = pinned
 
@@ -260,14 +262,15 @@ class ConsumerDedupBlock(OutboxBlock):
     takes_calls = False
 
     def before_commit(self) -> Script[None]:
-        pinned = yield from self.producer().choose(self.known_gid, self.key)
+        pinned = yield from self.producer().choose(self.known_gid, self.key, self.deadline)
         half = Send(prepared(self.messages, pinned.gid), pinned.gid)
-        yield from self._put(pinned, self._outcome(pinned, "commit"))
+        with self.deadline.stopped():
+            yield from self._put(pinned, self._outcome(pinned, "commit"))
         self.pinned = pinned
         try:
-            yield Ask(pinned.broker, half, self.settings.timeout)
+            yield Ask(pinned.broker, half, self.deadline.left())
         except BrokerUnreachable as error:
-            if distrusted(error):
+            if never_sent(error):
                 self.pinned = None  # there is nothing to withdraw
             raise
 

@@ -18,6 +18,7 @@ from tallystick.client.base.encoding import encode
 from tallystick.client.base.refusals import TURNED_AWAY, Refusals
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection
+from tallystick.client.connection.exchange import passes_elsewhere
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.errors import TallystickError
@@ -174,7 +175,7 @@ class Outbox:
             # One row that nobody takes holds up no other.
             if isinstance(error, TURNED_AWAY):
                 refused.append(error)
-            elif isinstance(error, TallystickError) and error.retryable:
+            elif passes_elsewhere(error):
                 log.warning("outbox row %s could not be sent to %s: %s", row.gid, broker.address, error)
             else:
                 self._stats.outbox_refused += 1

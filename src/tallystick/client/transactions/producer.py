@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 
 from msgspec import Struct
 
+from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.refusals import Refusals
 from tallystick.client.connection import LoopConnection
-from tallystick.client.connection.exchange import distrusted
+from tallystick.client.connection.exchange import never_sent, passes_elsewhere
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.transactions.outbox import Outbox
 from tallystick.client.transactions.script import Answer, Ask, OnLoop, Put, Script, Tell
@@ -56,20 +56,20 @@ class Producer:
 
     # Where it goes
 
-    def pin(self, gid: str) -> Script[Pinned]:
-        """The place of a gid that somebody knows."""
+    def pin(self, gid: str, deadline: Deadline) -> Script[Pinned]:
+        """The place of a gid that the caller or an earlier attempt knows."""
         brokers = self.connection.brokers
-        broker = brokers.only or (yield OnLoop(lambda: brokers.of_gid(gid)))
+        broker = brokers.only or (yield OnLoop(lambda: brokers.of_gid(gid, deadline.left())))
         return Pinned(broker, gid)
 
-    def choose(self, gid: str | None, key: str | None) -> Script[Pinned]:
+    def choose(self, gid: str | None, key: str | None, deadline: Deadline) -> Script[Pinned]:
         """A place for messages that are not sent yet. The broker may be away: only its health is looked at."""
         if gid is not None:
-            return (yield from self.pin(gid))
+            return (yield from self.pin(gid, deadline))
         brokers = self.connection.brokers
         if not brokers.looked:
-            yield OnLoop(brokers.look)
-        return (yield from self._new_at(brokers.for_new(key)[0], LEAST_ATTEMPT_SECONDS))
+            yield OnLoop(lambda: brokers.look(deadline.left()))
+        return (yield from self._new_at(brokers.for_new(key)[0], min(LEAST_ATTEMPT_SECONDS, deadline.left())))
 
     def _new_at(self, broker: BrokerPeer, patience: float) -> Script[Pinned]:
         """A new gid. It names its store, or does without if the broker is away: the request itself will tell."""
@@ -80,24 +80,27 @@ class Producer:
                 log.debug("no name of the store yet: %s", error)
         return Pinned(broker, new_gid(broker.store or ""))
 
-    def begin(self, first_op: FirstOp, gid: str | None, key: str | None) -> Script[Pinned]:
+    def begin(self, first_op: FirstOp, gid: str | None, key: str | None, deadline: Deadline) -> Script[Pinned]:
         """Have a broker take the first operation of a new transaction. `key` is that of its first message.
+
+        `deadline` is that of the whole block: all brokers together get what is left of it.
 
         With a gid that somebody knows, only its own broker is asked. Otherwise another broker may be tried, under
         another gid: nothing local is committed yet, so the gid left behind can only end as rolled back.
         """
         brokers = self.connection.brokers
         if not brokers.looked:
-            yield OnLoop(brokers.look)
+            yield OnLoop(lambda: brokers.look(deadline.left()))
         if gid is not None:
-            pinned = yield from self.pin(gid)
+            pinned = yield from self.pin(gid, deadline)
         elif (sole := brokers.sole(key)) is not None:
-            pinned = yield from self._new_at(sole, self._timeout)
+            pinned = yield from self._new_at(sole, deadline.left())
         else:
-            return (yield from self._begin_at_any(first_op, brokers.for_new()))
-        op = yield from first_op(pinned.gid)
+            return (yield from self._begin_at_any(first_op, brokers.for_new(), deadline))
+        with deadline.stopped():
+            op = yield from first_op(pinned.gid)
         try:
-            yield Ask(pinned.broker, op, self._timeout)
+            yield Ask(pinned.broker, op, deadline.left())
         except BaseException as error:
             if gid is None:
                 yield from self._forget(pinned, error)
@@ -105,11 +108,15 @@ class Producer:
         return pinned
 
     def begin_meanwhile(
-        self, op: Callable[[str], ClientOp], meanwhile: Callable[[str], Script[None]], key: str | None
+        self,
+        op: Callable[[str], ClientOp],
+        meanwhile: Callable[[str], Script[None]],
+        key: str | None,
+        deadline: Deadline,
     ) -> Script[Pinned]:
         """The same, at the only place and under a new gid, while something else is done for it."""
-        pinned = yield from self._new_at(self.connection.brokers.for_new(key)[0], self._timeout)
-        underway = yield Put(pinned.broker, op(pinned.gid), self._timeout)
+        pinned = yield from self._new_at(self.connection.brokers.for_new(key)[0], deadline.left())
+        underway = yield Put(pinned.broker, op(pinned.gid), deadline.left())
         done = False
         try:
             underway.begin()
@@ -130,25 +137,27 @@ class Producer:
             raise
         return pinned
 
-    def _begin_at_any(self, first_op: FirstOp, candidates: list[BrokerPeer]) -> Script[Pinned]:
-        attempt = max(LEAST_ATTEMPT_SECONDS, self._timeout / len(candidates))
-        until = time.monotonic() + self._timeout
+    def _begin_at_any(self, first_op: FirstOp, candidates: list[BrokerPeer], deadline: Deadline) -> Script[Pinned]:
+        share = max(LEAST_ATTEMPT_SECONDS, deadline.left() / len(candidates))
         # A store of a cluster without an owner has one before long: where none has any, the last one is waited for.
         waited_for = None if self.connection.brokers.cluster is None else candidates[-1]
         failures: list[TallystickError] = []
         for broker in candidates:
             pinned = None
+            stays = broker is waited_for
+            left = deadline.left()
+            attempt = Deadline(left if stays else min(share, left))
             try:
-                new = yield from self._new_in_store(broker, attempt)
-                op = yield from first_op(new.gid)
+                new = yield from self._new_in_store(broker, attempt.left())
+                with deadline.stopped(), attempt.stopped():
+                    op = yield from first_op(new.gid)
                 pinned = new
-                stays = broker is waited_for
-                yield Ask(broker, op, max(attempt, until - time.monotonic()) if stays else attempt, retry=stays)
+                yield Ask(broker, op, attempt.left(), retry=stays)
                 return pinned
             except BaseException as error:
                 if pinned is not None:
                     yield from self._forget(pinned, error)
-                if not (isinstance(error, TallystickError) and error.retryable):
+                if not (isinstance(error, TallystickError) and passes_elsewhere(error)):
                     raise
                 log.warning("a new transaction cannot start at %s: %s", broker.address, error)
                 failures.append(error)
@@ -161,7 +170,7 @@ class Producer:
 
     def _forget(self, pinned: Pinned, error: BaseException) -> Script[None]:
         """What may have been prepared is rolled back rather than left for a check-back."""
-        if not distrusted(error) and (not isinstance(error, TallystickError) or error.retryable):
+        if not never_sent(error) and (not isinstance(error, TallystickError) or passes_elsewhere(error)):
             yield self.rollback(pinned, in_words(error))
 
     # What it is told
@@ -186,8 +195,9 @@ class Producer:
     def finish(self, gid: str) -> Script[None]:
         """Tell the broker of a commit that an earlier attempt may not have told it. Never raises."""
         try:
-            pinned = yield from self.pin(gid)
-            yield Ask(pinned.broker, Commit(gid), self.connection.settings.commit_wait)
+            deadline = Deadline(self.connection.settings.commit_wait)
+            pinned = yield from self.pin(gid, deadline)
+            yield Ask(pinned.broker, Commit(gid), deadline.left())
         except NotFound as unknown:
             log.debug("nothing to finish: %s", unknown)  # told long ago, and forgotten since
         except TallystickError as error:
