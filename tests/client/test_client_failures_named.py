@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
-from collections.abc import Iterator
 
 import pytest
 from client_support import Bank
@@ -43,23 +41,19 @@ def test_an_exception_of_the_block_comes_before_its_rollback(
     assert said.startswith(f"transaction {gid} failed with ZeroDivisionError: no such share; its rollback is left")
 
 
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """An address that takes connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
-def test_a_broker_that_does_not_answer_comes_before_the_rollback(
-    silent: str, bank: Bank, caplog: pytest.LogCaptureFixture
+def test_a_prepare_in_doubt_comes_before_the_rollback(
+    broker: BrokerProcess, topic: str, bank: Bank, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with tallystick.Client(silent, group="named", timeout=1.0) as client:
+    with doorkeeper(broker.url) as keeper, tallystick.Client(keeper.url, group="named", timeout=1.0) as client:
+        client.create_topic(topic)
+        keeper.bare = True  # 503 without a word on what was done, as of a proxy
+        keeper.judge = lambda path, body: 503 if b"prepare" in body or b"rollback" in body else 0
         with (
             bank.connection() as connection,
             raises(errors.BrokerUnavailable),
             client.transaction(connection) as tx,
         ):
-            tx.send("t", "x")
+            tx.send(topic, "x")
         (said,) = eventually(lambda: warned(caplog, "its rollback is left to the check-back"))
         assert said.startswith("transaction ")
         assert " failed with BrokerUnavailable: " in said.partition("; its rollback")[0]
