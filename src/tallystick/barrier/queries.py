@@ -6,7 +6,7 @@ The barrier's constants are dtm's: a two-phase message is the row (gid, '00', 'm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -121,6 +121,20 @@ def _whereabouts(sql: Dialect, table: str) -> str:
 def select_identity(sql: Dialect, table: str) -> Statement:
     """The table's identity as it is by now, whatever the transaction's snapshot says."""
     return Statement(f"select reason from {checked_table(table)} where {_IDENTITY_ROW} {sql.latest}")
+
+
+def show_table(table: str) -> Statement:
+    """The table's definition as the connection finds it."""
+    return Statement(f"show create table {checked_table(table)}")
+
+
+def place_questions(sql: Dialect, table: str) -> Iterator[Statement]:
+    """Each is asked if the one before it has brought a row; the last one brings the place of the table. None where the
+    engine has no such thing."""
+    schema, _, name = checked_table(table).rpartition(".")
+    there = f"'{schema}'" if schema else "database()"
+    for text in sql.place:
+        yield Statement(text.replace("{table}", table).replace("{schema}", there).replace("{name}", name))
 
 
 def select_outcome(sql: Dialect, table: str, gid: str) -> Statement:

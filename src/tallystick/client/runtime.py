@@ -43,6 +43,7 @@ class Runtime(LoopConnection):
         """Flush what waits, for at most about `timeout` seconds, and let everything go."""
         await self.consumers.stop(timeout)
         await self.answerer.stop()
+        await self.learning.stop()
         await self.send_the_rest(timeout)
         await self.outbox.stop(timeout)
         await self.let_go()
@@ -107,6 +108,7 @@ class ClientCore:
         self.latest = None
         self._runtimes = {}
         self.stats.unavailable_since = {}
+        self.databases.after_fork()
 
     def new_gid(self, key: str | None = None) -> str:
         latest = self.latest

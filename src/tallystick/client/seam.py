@@ -17,7 +17,7 @@ from tallystick.barrier.operations.barrier import Decision, decide
 from tallystick.barrier.statement import Operation
 from tallystick.client.answering.deciders import ask_decider
 from tallystick.client.async_client import AsyncClient
-from tallystick.client.base.databases import Door
+from tallystick.client.base.databases import Door, within
 from tallystick.client.base.settings import Decider, Settings
 from tallystick.client.client import Client
 from tallystick.client.connection.portal import FromThreads
@@ -71,7 +71,7 @@ class ClientSeam:
 
     async def given_source(self) -> str | None:
         """The name of the database behind `given_door`; None if there is none."""
-        return await self._core.given_source()
+        return await within(self.settings.timeout, self._core.given_source())
 
     async def run(self, door: Door, operation: Operation[T]) -> T:
         """Run an operation of the barrier on a connection of its own."""
@@ -79,6 +79,9 @@ class ClientSeam:
 
     async def decide(self, gid: str, truth: Door | Decider) -> Decision:
         """What the barrier behind a door, or a decider, says of a transaction."""
+        return await within(self.settings.timeout, self._decide(gid, truth))
+
+    async def _decide(self, gid: str, truth: Door | Decider) -> Decision:
         workers = self._core.runtime().workers
         if isinstance(truth, Decider):
             return (await ask_decider(workers, truth, [gid]))[gid]

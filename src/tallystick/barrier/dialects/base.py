@@ -44,6 +44,12 @@ class Dialect(ABC):
     # Expressions: the schema in which a table `{table}` is found, and what makes a connection find it there.
     schema_of: ClassVar[str] = "''"
     path: ClassVar[str] = "''"
+    # Questions, each asked if the one before it has brought a row. The last one's first value is the place of a table
+    # `{table}` (`{name}` in `{schema}`): the same on every connection to it, another one at every other server or table.
+    # None of them may fail: PostgreSQL would abort the transaction.
+    place: ClassVar[Sequence[str]] = ()
+    # True where a temporary table can hide the barrier without `schema_of` telling it.
+    hides_unseen: ClassVar[bool] = False
     # What `tie` left, where that can be read in passing; empty where only `untie` tells.
     tether: ClassVar[str] = ""
     # True where an insert can tell what it has found (`returning`).

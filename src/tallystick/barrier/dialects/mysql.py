@@ -64,6 +64,12 @@ class MySQL(Dialect):
     create_commits = True
     schema_of = "database()"
     path = "database()"
+    place = (
+        # Not `server_uuid`: MariaDB has none. As a number: a time is shown in the zone of its session.
+        "select concat_ws('/', @@hostname, @@port, @@datadir, table_schema, unix_timestamp(create_time)) "
+        "from information_schema.tables where table_schema = {schema} and table_name = '{name}'",
+    )
+    hides_unseen = True
     insert_locks_gap = True
 
     def lead(self) -> Sequence[Step]:

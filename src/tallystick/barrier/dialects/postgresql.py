@@ -50,6 +50,12 @@ class PostgreSQL(Dialect):
         "where oid = cast('{table}' as regclass))"
     )
     path = "current_setting('search_path')"
+    place = (
+        "select 1 from pg_catalog.pg_proc where proname = 'pg_control_system' "
+        "and has_function_privilege(oid, 'execute')",
+        "select concat_ws('/', system_identifier, (select oid from pg_catalog.pg_database where datname = "
+        "current_database()), cast(cast('{table}' as regclass) as oid)) from pg_catalog.pg_control_system()",
+    )
     tether = "current_setting('tallystick.block', true)"
     insert_tells = True
     # While a table is small or not analyzed, a list of gids costs a scan of all of it, however short the list is.

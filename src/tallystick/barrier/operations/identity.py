@@ -6,11 +6,13 @@ for everybody. An answer from the wrong barrier is always "rolled back", so it i
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from functools import lru_cache
 from urllib.parse import quote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tallystick.barrier import queries
 from tallystick.barrier.dialects.base import Dialect
@@ -21,6 +23,9 @@ from tallystick.barrier.statement import Control, Steps, operation, own_operatio
 
 _WAIT = 3.0
 
+_PLACE = "at-"
+"""Begins the name that a table without an identity has from its server."""
+
 
 class Whereabouts(Struct, frozen=True):
     """Where a connection finds the barrier table now. `path` is what makes it find it there (a search path)."""
@@ -28,10 +33,22 @@ class Whereabouts(Struct, frozen=True):
     identity: str
     schema: str
     path: str
+    kept: bool = True
+    """Whether the identity was read from the table. False: it is a name that `named_here` has found or given."""
 
     @property
     def name(self) -> str:
         return _name(self.schema, self.identity)
+
+    @property
+    def placed(self) -> bool:
+        """Whether the server names the table, which has no identity yet."""
+        return self.identity.startswith(_PLACE)
+
+    @property
+    def temporary(self) -> bool:
+        """Whether a temporary table hides the barrier: no other connection finds it."""
+        return self.schema == "temp" or self.schema.startswith("pg_temp")
 
     def source(self, address: str) -> str:
         """The name of the database on the wire: how it is reached, and which one it is."""
@@ -45,11 +62,39 @@ def whereabouts(sql: Dialect, *, table: str = BARRIER_TABLE) -> Steps[Whereabout
 
 
 @operation
-def has_identity(sql: Dialect, identity: str, *, table: str = BARRIER_TABLE) -> Steps[bool]:
-    """Whether the barrier of the open transaction has it, also if it was given only now. One that is hidden by a
-    temporary table of the same name has not."""
-    rows = (yield queries.select_identity(sql, table)).rows
-    return [identity] == [as_text(reason) for (reason,) in rows]
+def named_here(sql: Dialect, here: Whereabouts, *, table: str = BARRIER_TABLE) -> Steps[Whereabouts]:
+    """The place under a name, where the open transaction finds a table without an identity.
+
+    Needs no other connection and changes nothing: server, database and table together have a name already. An engine
+    that cannot tell it (SQLite) gets the identity as part of the open transaction.
+    """
+    if sql.hides_unseen and (yield from _is_temporary(sql, table)):
+        return replace(here, schema="temp", kept=False)
+    place = yield from _find_place(sql, table)
+    if not place:
+        yield from insert_once(queries.insert_identity(sql, table, secrets.token_hex(12)))
+        ((place,),) = (yield queries.select_identity(sql, table)).rows
+    return replace(here, identity=as_text(place), kept=False)
+
+
+def _is_temporary(sql: Dialect, table: str) -> Steps[bool]:
+    _, definition = (yield queries.show_table(table)).rows[0]
+    return as_text(definition).lower().startswith("create temporary")
+
+
+def _find_place(sql: Dialect, table: str) -> Steps[str]:
+    """The name that a table without an identity has from its server; empty where the engine cannot tell it.
+
+    All connections to the table find the same one, and those to any other table find another one: it includes what is
+    the server's alone. A server that is replaced has another one, and its answer then is an error, never an outcome.
+    """
+    place = ""
+    for question in queries.place_questions(sql, table):
+        rows = (yield question).rows
+        if not rows:
+            return ""
+        place = as_text(rows[0][0])
+    return _PLACE + hashlib.sha256(place.encode()).hexdigest()[:24] if place else ""
 
 
 @own_operation
@@ -99,7 +144,11 @@ def require_source(sql: Dialect, table: str, source: str) -> Steps[None]:
     here = yield from _whereabouts_alone(sql, table)
     address, _, wanted = source.rpartition("#")
     schema, named, identity = wanted.rpartition("/")
-    if not (address and named) or here.name != f"{schema}/{identity or here.identity}":
+    right = here.name == f"{schema}/{identity or here.identity}"
+    if not right and identity.startswith(_PLACE) and here.name.rpartition("/")[0] == schema:
+        # Prepared before the table had an identity.
+        right = identity == (yield from _place_alone(sql, table))
+    if not (address and named and right):
         raise WrongDatabase(
             f"the outcome is in the barrier of {source}, but this connection finds {table} in {here.name}: another "
             "schema, database or server. Nothing is decided from here"
@@ -108,6 +157,10 @@ def require_source(sql: Dialect, table: str, source: str) -> Steps[None]:
 
 def _whereabouts_alone(sql: Dialect, table: str) -> Steps[Whereabouts]:
     return (yield from own_transaction(sql, sql.begin_reading(_WAIT), find_barrier(sql, table), end=Control.ROLLBACK))
+
+
+def _place_alone(sql: Dialect, table: str) -> Steps[str]:
+    return (yield from own_transaction(sql, sql.begin_reading(_WAIT), _find_place(sql, table), end=Control.ROLLBACK))
 
 
 def find_barrier(sql: Dialect, table: str) -> Steps[Whereabouts]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -14,17 +14,14 @@ from msgspec import Struct
 
 from tallystick.barrier.adapters import adapt_async, adapt_sync, own_opener
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
-from tallystick.barrier.errors import TablesMissing, WrongDatabase
 from tallystick.barrier.faults import Contention, driver_error
-from tallystick.barrier.operations.identity import Whereabouts, ensure_identity, require_here
+from tallystick.barrier.operations.identity import Whereabouts, ensure_identity
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
 from tallystick.client.base.arguments import checked_deciders, checked_openers
 from tallystick.client.base.settings import Decider, OpenConnection
 from tallystick.client.base.workers import Workers
 from tallystick.core.errors import TallystickError
-
-log = logging.getLogger("tallystick.client")
 
 T = TypeVar("T")
 A = TypeVar("A", SyncAdapter, AsyncAdapter)
@@ -68,6 +65,8 @@ class Databases:
         self._given = [Door(own_opener(opener)) for opener in checked_openers(given)]
         self._given_sources: dict[Door, str] = {}
         self._by_source: dict[str, Door] = {}
+        self._unverified: set[str] = set()
+        self._nowhere: dict[str, float] = {}
         self.outboxes: list[Door] = list(self._given)
         """Ways into the databases whose outbox this process looks after."""
 
@@ -77,6 +76,10 @@ class Databases:
     def given(self) -> Door | None:
         """Into the first database of those that the client was told of at its start."""
         return self._given[0] if self._given else None
+
+    @property
+    def all_given(self) -> Sequence[Door]:
+        return self._given
 
     def expected(self, address: str) -> str | None:
         """The source that connections to an address lead to, if that has not changed for a while."""
@@ -101,30 +104,40 @@ class Databases:
         """What answers for a source that is no SQL database."""
         return self._deciders.get(source)
 
-    async def learn(self, workers: Workers, address: str, here: Whereabouts, door: Door | None, table: str) -> str:
-        """Remember how to reach the barrier that a block has found; its source, "" if there is no other way in.
+    # Ways that blocks have found: in use from the first block on, verified beside it (`Learning`)
 
-        A way in that leads somewhere else is none: what it would answer is never true.
-        """
-        for way in (door, *self._given):
-            if way is None:
-                continue
-            if not here.identity:
-                here = await _named(workers, way, here, table)
-            source = here.source(address)
-            try:
-                await run_on_new(workers, way, require_here(source, table=table))
-            except (WrongDatabase, TablesMissing) as wrong:
-                log.warning("not a way into %s: %s", source, wrong)
-                continue
-            except DatabaseBusy as busy:  # by the very block that wants to know, if it is a database in memory
-                log.info("the way into %s was not tried: %s", source, busy)
-            except Exception as failure:
-                # Not now; every answer makes sure again before it is given.
-                log.warning("the way into %s could not be tried: %s", source, failure)
-            self._by_source[source] = way
-            return source
-        return ""
+    def take(self, source: str, door: Door) -> None:
+        """Use a way that was not verified yet: whatever is asked over it is refused unless it leads to `source`."""
+        if source not in self._by_source:
+            self._by_source[source] = door
+            self._unverified.add(source)
+
+    def settle(self, source: str, door: Door) -> None:
+        """The way was verified."""
+        self._by_source[source] = door
+        self._unverified.discard(source)
+        self._nowhere.pop(source, None)
+
+    def drop(self, source: str) -> None:
+        """Forget a way that was not verified: the next block begins again with it."""
+        if source in self._unverified:
+            self._unverified.discard(source)
+            self._by_source.pop(source, None)
+
+    def lead_nowhere(self, source: str) -> None:
+        """Every way was tried, and led elsewhere."""
+        self.drop(source)
+        self._nowhere[source] = time.monotonic()
+
+    def nowhere_for(self, source: str) -> float | None:
+        """Seconds since it was found that no way leads to a source; None if it was not."""
+        since = self._nowhere.get(source)
+        return None if since is None else time.monotonic() - since
+
+    def after_fork(self) -> None:
+        """What the parent is verifying is verified by the child's own blocks."""
+        for source in list(self._unverified):
+            self.drop(source)
 
     async def find(self, source: str, workers: Workers, table: str) -> Door | None:
         """The way into a database that another process named; None if this process has not heard of it.
@@ -174,21 +187,32 @@ class Databases:
         return bool(self._by_source or self._deciders or self._given)
 
 
-async def _named(workers: Workers, door: Door, here: Whereabouts, table: str) -> Whereabouts:
-    """The same place with an identity, which a table that others made does not have from the start."""
-    try:
-        found = await run_on_new(workers, door, ensure_identity(table=table))
-    except Exception as failure:
-        log.warning("the barrier table %s could not be given an identity: %s", table, failure)
-        return here
-    return found if found.schema == here.schema else here
-
-
 class DatabaseBusy(TallystickError):
     """Another transaction was in the way in the service's own database; try again in a moment."""
 
     code = "database_busy"
     retryable = True
+
+
+class NoSecondConnection(TallystickError):
+    """No second connection to the service's own database came in time: its pooler or server gives no more of them."""
+
+    code = "no_second_connection"
+    retryable = True
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T:
+    """The result of work on a second connection; `NoSecondConnection` if it does not come in time."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await work
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise NoSecondConnection(
+            f"database: no second connection within {seconds:g} s. Raise the limit of connections of its pooler or "
+            "server above the number of concurrent blocks."
+        ) from None
 
 
 class _Opening:
@@ -249,22 +273,24 @@ async def _on_new(
         finally:
             adapter.close()
 
-    opened = workers.submit(lambda _: open_and_use())
-    try:
-        result = await asyncio.wrap_future(opened)
-    except asyncio.CancelledError:
-        opened.add_done_callback(_discard)
-        raise
-    if not isinstance(result, _Opening):
-        return result
-    adapter = door.lead(adapt_async(await result.awaitable))
-    try:
-        return await use_async(adapter)
-    except Exception as failure:
-        _raise_if_busy(adapter, failure)
-        raise
-    finally:
-        await adapter.close()
+    async with workers.turn_at(door.open) as turn:
+        opened = workers.submit(lambda _: open_and_use())
+        try:
+            result = await asyncio.wrap_future(opened)
+        except asyncio.CancelledError:
+            opened.add_done_callback(_discard)
+            turn.lasts_until(opened)  # its thread is taken until the driver gives up
+            raise
+        if not isinstance(result, _Opening):
+            return result
+        adapter = door.lead(adapt_async(await result.awaitable))
+        try:
+            return await use_async(adapter)
+        except Exception as failure:
+            _raise_if_busy(adapter, failure)
+            raise
+        finally:
+            await adapter.close()
 
 
 def _discard(opened: Future[Any]) -> None:

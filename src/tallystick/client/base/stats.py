@@ -28,6 +28,8 @@ class Stats(Struct):
     """Outbox rows seen that are older than the broker remembers gids; each needs an operator."""
     outbox_refused: int = 0
     """Times that a broker refused an outbox row (a limit, a URL that it may not call); an operator must look."""
+    ways_failed: int = 0
+    """Attempts to reach the service's database over a second connection that failed or took too long."""
     handled: int = 0
     """Messages whose handler came to its end."""
     handler_failures: int = 0

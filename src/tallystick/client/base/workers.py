@@ -5,11 +5,13 @@ A database connection often belongs to the thread that opened it, so a thread op
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from tallystick.client.base import forks
@@ -39,10 +41,47 @@ class Slot:
                 log.debug("closing a connection: %s", failure)
 
 
+TURNS = 3
+"""Jobs at one place at a time. Each may hang until its driver gives up, and must leave threads to other places."""
+
+
+class Turn:
+    """One of the turns at a place, taken until its job has ended."""
+
+    def __init__(self, give_back: Callable[[], None]) -> None:
+        self._give_back = give_back
+        self._job: Future[Any] | None = None
+
+    def lasts_until(self, job: Future[Any]) -> None:
+        """The job goes on although its result is not waited for any more."""
+        self._job = job
+
+    def end(self) -> None:
+        if self._job is None:
+            self._give_back()
+            return
+        loop = asyncio.get_running_loop()
+
+        def ended(_: Future[Any]) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._give_back)
+
+        self._job.add_done_callback(ended)
+
+
+class _Place:
+    """A semaphore, and how many use it or wait for it."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Semaphore(TURNS)
+        self.users = 0
+
+
 class Workers:
     """A fixed number of daemon threads that take jobs in the order of their coming."""
 
     def __init__(self, name: str, count: int) -> None:
+        self._places: dict[Hashable, _Place] = {}
         self._jobs: queue.SimpleQueue[Callable[[Slot], None] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(count)
@@ -63,6 +102,32 @@ class Workers:
 
         self._jobs.put(run)
         return future
+
+    @asynccontextmanager
+    async def turn_at(self, place: Hashable) -> AsyncIterator[Turn]:
+        """On the event loop: wait for one of the `TURNS` at a place, such as a database."""
+        known = self._places.setdefault(place, _Place())
+        known.users += 1
+
+        def leave() -> None:
+            known.users -= 1
+            if not known.users:
+                self._places.pop(place, None)
+
+        def give_back() -> None:
+            known.free.release()
+            leave()
+
+        try:
+            await known.free.acquire()
+        except BaseException:
+            leave()
+            raise
+        turn = Turn(give_back)
+        try:
+            yield turn
+        finally:
+            turn.end()
 
     def _work(self) -> None:
         slot = Slot()

@@ -10,6 +10,7 @@ from typing import TypeVar
 from tallystick.barrier.operations.identity import Whereabouts
 from tallystick.barrier.statement import Operation
 from tallystick.client.base.databases import Databases, Door, run_on_new
+from tallystick.client.base.learning import Learning
 from tallystick.client.base.settings import Settings
 from tallystick.client.base.stats import Stats
 from tallystick.client.base.tasks import Tasks
@@ -36,6 +37,7 @@ class LoopConnection:
         self.member = settings.member or new_member_id()
         self.brokers = Brokers(settings, stats, self.member)
         self.workers = Workers("tallystick-database", DATABASE_THREADS)
+        self.learning = Learning(databases, self.workers, settings.barrier_table, stats)
         # Whose turn it is, among blocks and handlers, to use a synchronous connection on this loop.
         self.turn = asyncio.Lock()
         self.prepares = False
@@ -44,9 +46,9 @@ class LoopConnection:
         self._tasks = Tasks()
         self._asks_for_limits = False
 
-    async def learn(self, address: str, here: Whereabouts, door: Door | None) -> str:
-        """Remember a way into the barrier that a block has found; its source, "" if there is none."""
-        return await self.databases.learn(self.workers, address, here, door, self.settings.barrier_table)
+    async def learn(self, address: str, here: Whereabouts, door: Door | None, patience: float = 0.0) -> str:
+        """Take a way into the barrier that a block has found; its source, "" if there is none. See `Learning.learn`."""
+        return await self.learning.learn(address, here, door, patience)
 
     def learn_limits_soon(self) -> None:
         """Have a broker say its limits, without waiting for them. May be called on any thread."""

@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Literal, NoReturn
 from tallystick.barrier.adapters.base import Adapter, Managed, why_alone
 from tallystick.barrier.errors import AlreadyDecided, UnsupportedConnection
 from tallystick.barrier.operations.barrier import Decision, committed_outcome, decide, outcome_of
-from tallystick.barrier.operations.identity import Whereabouts, has_identity, whereabouts
+from tallystick.barrier.operations.identity import Whereabouts, named_here, whereabouts
 from tallystick.client.base.arguments import check_flag, checked_check
 from tallystick.client.base.calls import CallOptions, outgoing_call, policy_of
 from tallystick.client.base.counts import COUNT_EVERY, DEFAULT_LIMITS, check_count
-from tallystick.client.base.databases import Door
+from tallystick.client.base.databases import Door, within
 from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.message import outgoing
 from tallystick.client.base.settings import CheckBack, Settings
@@ -41,6 +41,11 @@ from tallystick.core.names import check_gid
 from tallystick.core.ops import Outcome
 
 log = logging.getLogger("tallystick.client")
+
+DECISION_SECONDS = 1.0
+"""After a failed block: how long a second connection is waited for, before the outcome is left to the check-back."""
+FILE_SECONDS = 1.0
+"""How long the first block on a file waits until a second connection has found it, too. It has no pool to wait for."""
 
 PrepareOrder = Literal["late", "early"]
 
@@ -85,6 +90,7 @@ class Block(ABC):
         self.local = LocalTransaction(adapter)
         self.here: Whereabouts | None = None
         self._found = ""  # the database that the connection was last seen to lead to
+        self._gave_identity = False  # whether this block has given the barrier its name, in the transaction
         self._entered = False
         self._sealed = False
         self._room = COUNT_EVERY
@@ -342,8 +348,9 @@ class Block(ABC):
             outcome = yield from self._outcome_outside(joined or not undone)
         except Exception as failure:
             raise OutcomeUnknown(
-                f"{self.gid} has a mark already, which may be that of another block of this very transaction: whether "
-                f"it is committed could not be asked ({failure}). Nothing of this block remains",
+                f"gid: {self.gid} has a mark already, which may be that of another block of this very transaction. "
+                f"Whether it is committed could not be determined ({failure}). Nothing of this block remains. Run it "
+                "again after the transaction around it has ended.",
                 gid=self.gid,
             ) from failure
         if outcome != "committed":
@@ -354,7 +361,8 @@ class Block(ABC):
             )
 
     def _outcome_outside(self, still_open: bool) -> Script[Outcome | None]:
-        """What the barrier says to those who are not in the transaction."""
+        """What the barrier says to those who are not in the transaction. While that is open still (it is that of a
+        framework), nothing but a second connection can tell: it is waited for, for at most `timeout`."""
         table = self.settings.barrier_table
         operation = committed_outcome(self.gid, table=table)
         if not still_open:
@@ -362,8 +370,8 @@ class Block(ABC):
         door = Door.into(self.adapter, (yield InDatabase(whereabouts(table=table))))
         if door is None:
             raise UnsupportedConnection(why_alone(self.adapter))
-        connection = self.producer().connection
-        return (yield OnLoop(lambda: connection.run(door, operation)))  # type: ignore[no-any-return]
+        connection, limit = self.producer().connection, self.settings.timeout
+        return (yield OnLoop(lambda: within(limit, connection.run(door, operation))))  # type: ignore[no-any-return]
 
     def give_up(self, failure: BaseException | None = None) -> Script[None]:
         """Undo: the local transaction first, so that the broker is never told what is not true yet."""
@@ -405,11 +413,16 @@ class Block(ABC):
     def _decided(self) -> Script[Decision]:
         """What the barrier says, `rolled_back` being written there if it says nothing; `running` if nobody knows."""
         try:
-            operation = decide(self.gid, wait=0.0, table=self.settings.barrier_table)
+            table = self.settings.barrier_table
             connection = self.producer().connection
             door = connection.databases.door(self._found)
+            operation = decide(self.gid, wait=0.0, table=table, source="" if door is None else self._found)
             # Over a connection of our own if there is one: the user's may have been broken by what failed.
-            step = InDatabase(operation) if door is None else OnLoop(lambda: connection.run(door, operation))
+            step = (
+                InDatabase(operation)
+                if door is None
+                else OnLoop(lambda: within(DECISION_SECONDS, connection.run(door, operation)))
+            )
             decision: Decision = yield step
         except Exception as failure:
             log.warning("%s its outcome is left to the check-back: %s", self._failed(), failure)
@@ -423,13 +436,15 @@ class Block(ABC):
         adapter, table = self.adapter, self.settings.barrier_table
         connection = self.producer().connection
         here = self.here or (yield InDatabase(whereabouts(table=table)))
+        if not here.identity:
+            here = yield InDatabase(named_here(here, table=table))
+            self._gave_identity = not here.placed
         source: str = here.source(adapter.address)
         if needs_door and not connection.databases.knows(source):
+            # The transaction is open: nothing here waits for a second connection.
             door = Door.into(adapter, here)
-            source = yield OnLoop(lambda: connection.learn(adapter.address, here, door))
-            identity = source.rpartition("/")[2]
-            # Whether the barrier that a second connection has found is the one that this block writes to.
-            if identity and not here.identity and not (yield InDatabase(has_identity(identity, table=table))):
-                source = ""
+            patience = FILE_SECONDS if adapter.dialect.single_writer and here.kept else 0.0
+            found = OnLoop(lambda: connection.learn(adapter.address, here, door, patience))
+            source = "" if here.temporary else (yield found)
         self._found = source
         return source

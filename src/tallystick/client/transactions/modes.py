@@ -123,7 +123,7 @@ class CheckBackBlock(Block):
             yield from self._refuse_decided()
         yield from self._check_back()
         if fresh:  # nothing of the user's is in it yet, and it must not stay open while the broker is asked
-            yield from self.local.give_up()
+            yield from (self.local.end() if self._gave_identity else self.local.give_up())
             self.local = LocalTransaction(self.adapter)
 
     def _prepare(self, first_op: FirstOp) -> Script[Conflict | None]:

@@ -54,6 +54,7 @@ class Outbox:
         self._stats = connection.stats
         self._tasks = Tasks()
         self._driven: set[Door] = set()
+        self._sources: set[str] = set()  # whose doors are driven, once they are verified
         self._claiming: defaultdict[Door, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._confirmed: deque[tuple[Door, str]] = deque()
         self._deleting = False
@@ -110,12 +111,19 @@ class Outbox:
     # For processes that died
 
     def drives(self, source: str) -> bool:
-        return self._connection.databases.door(source) in self._driven
+        return source in self._sources
 
     async def drive_source(self, source: str) -> None:
-        """Look after the rows of a database that this process knows."""
-        door = self._connection.databases.door(source)
-        if door is not None:
+        """Look after the rows of a database that a block has found, as soon as the way into it is verified."""
+        if source not in self._sources:
+            self._sources.add(source)
+            self._tasks.start(self._drive_verified(source))
+
+    async def _drive_verified(self, source: str) -> None:
+        door = await self._connection.learning.sure(source)
+        if door is None:
+            self._sources.discard(source)
+        else:
             self.drive(door)
 
     def drive(self, door: Door, every: float | None = None) -> None:
