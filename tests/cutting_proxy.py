@@ -58,15 +58,18 @@ class CuttingProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            try:
-                server = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                client.close()
-                continue
-            self._open |= {client, server}
-            silent = threading.Event()
-            self._start(lambda client=client, server=server, silent=silent: self._requests(client, server, silent))
-            self._start(lambda client=client, server=server, silent=silent: self._answers(server, client, silent))
+            self._serve(client)
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:
+            client.close()
+            return
+        self._open |= {client, server}
+        silent = threading.Event()
+        self._start(lambda: self._requests(client, server, silent))
+        self._start(lambda: self._answers(server, client, silent))
 
     def _requests(self, client: socket.socket, server: socket.socket, silent: threading.Event) -> None:
         with contextlib.suppress(OSError):
@@ -113,6 +116,31 @@ class LossyProxy(CuttingProxy):
         return "after" if lost else "no"
 
 
+class FullProxy(CuttingProxy):
+    """While it is `full`, new connections are accepted and wait, as at a pooler without a free connection."""
+
+    def __init__(self, target_port: int) -> None:
+        self.waiting: list[socket.socket] = []
+        self.full = False
+        super().__init__(target_port)
+
+    def _serve(self, client: socket.socket) -> None:
+        if self.full:
+            self.waiting.append(client)
+        else:
+            super()._serve(client)
+
+    def make_room(self) -> None:
+        self.full = False
+        while self.waiting:
+            super()._serve(self.waiting.pop())
+
+    def close(self) -> None:
+        super().close()
+        for client in self.waiting:
+            client.close()
+
+
 def _end(one: socket.socket) -> None:
     with contextlib.suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
@@ -121,6 +149,12 @@ def _end(one: socket.socket) -> None:
 @contextlib.contextmanager
 def cutting_proxy(target_port: int, choose: Callable[[bytes], Cut] = lambda _: "no") -> Iterator[CuttingProxy]:
     with contextlib.closing(CuttingProxy(target_port, choose)) as proxy:
+        yield proxy
+
+
+@contextlib.contextmanager
+def full_proxy(target_port: int) -> Iterator[FullProxy]:
+    with contextlib.closing(FullProxy(target_port)) as proxy:
         yield proxy
 
 

@@ -9,6 +9,9 @@ from typing import Any, Literal, Protocol
 from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.statement import Result, Statement
 
+CONNECT_SECONDS = 30
+"""How long opening a connection of our own may take, unless the service's connection has another limit."""
+
 
 class SyncAdapter(Protocol):
     """A sync connection, made the same for every driver. It holds no state of its own between transactions."""

@@ -11,6 +11,7 @@ from psycopg import generators
 from psycopg.pq import ExecStatus
 from psycopg.rows import tuple_row
 
+from tallystick.barrier.adapters.base import CONNECT_SECONDS
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.placeholders import percent_style
 from tallystick.barrier.adapters.state import PostgresState, postgres_address
@@ -79,7 +80,7 @@ class _PsycopgAdapter(Generic[C]):
             )
 
     def _parameters(self) -> dict[str, Any]:
-        given: dict[str, Any] = dict(self._connection.info.get_parameters())
+        given: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, **self._connection.info.get_parameters()}
         if self._connection.info.password:
             given["password"] = self._connection.info.password
         return given

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import psycopg2
 from psycopg2 import extensions
 
+from tallystick.barrier.adapters.base import CONNECT_SECONDS
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.placeholders import percent_style
 from tallystick.barrier.adapters.state import PostgresState, aborted, postgres_address
@@ -85,6 +86,7 @@ class Psycopg2Adapter:
     def opener(self) -> Callable[[], Any]:
         info = self._connection.info
         given = {name: value for name, value in info.dsn_parameters.items() if value}
+        given.setdefault("connect_timeout", str(CONNECT_SECONDS))
         if info.password:
             given["password"] = info.password
 

@@ -45,7 +45,7 @@ class Dialect(ABC):
     schema_of: ClassVar[str] = "''"
     path: ClassVar[str] = "''"
     # Questions, each asked if the one before it has brought a row. The last one's first value is the place of a table
-    # `{table}` (`{name}` in `{schema}`): the same on every connection to it, another one at every other server or table.
+    # `{table}` (`{name}` in `{schema}`): the same on every connection to it, different at every other server or table.
     # None of them may fail: PostgreSQL would abort the transaction.
     place: ClassVar[Sequence[str]] = ()
     # True where a temporary table can hide the barrier without `schema_of` telling it.

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from tallystick.barrier.adapters import adapt_async, adapt_sync, own_opener
-from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
+from tallystick.barrier.adapters.base import CONNECT_SECONDS, Adapter, AsyncAdapter, SyncAdapter
 from tallystick.barrier.faults import Contention, driver_error
 from tallystick.barrier.operations.identity import Whereabouts, ensure_identity
 from tallystick.barrier.runner import run_async, run_sync
@@ -215,6 +215,18 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
         ) from None
 
 
+class Lane(Struct, frozen=True):
+    """A kind of work, and how many connections to one database it opens at a time. Each may hang until its driver gives
+    up: it must neither keep other kinds waiting, nor take every thread from other databases."""
+
+    name: str
+    at_once: int
+
+
+SHARED = Lane("shared", 3)
+LEARNING = Lane("learning", 1)
+
+
 class _Opening:
     """A connection that must be waited for on the event loop."""
 
@@ -222,11 +234,12 @@ class _Opening:
         self.awaitable = awaitable
 
 
-async def run_on_new(workers: Workers, door: Door, operation: Operation[T]) -> T:
-    """Run an operation on a connection of its own: on a thread for a synchronous driver, here for the others."""
+async def run_on_new(workers: Workers, door: Door, operation: Operation[T], lane: Lane = SHARED) -> T:
+    """Run an operation on a new connection: on a thread for a synchronous driver, here for the others."""
     return await _on_new(
         workers,
         door,
+        lane,
         lambda adapter: run_sync(adapter, operation),
         lambda adapter: run_async(adapter, operation),
     )
@@ -251,12 +264,13 @@ async def source_of(workers: Workers, door: Door, table: str) -> str:
         finally:
             await adapter.rollback()
 
-    return await _on_new(workers, door, look, look_async)
+    return await _on_new(workers, door, SHARED, look, look_async)
 
 
 async def _on_new(
     workers: Workers,
     door: Door,
+    lane: Lane,
     use: Callable[[SyncAdapter], T],
     use_async: Callable[[AsyncAdapter], Awaitable[T]],
 ) -> T:
@@ -273,7 +287,7 @@ async def _on_new(
         finally:
             adapter.close()
 
-    async with workers.turn_at(door.open) as turn:
+    async with workers.turn_at((lane, door.open), lane.at_once) as turn:
         opened = workers.submit(lambda _: open_and_use())
         try:
             result = await asyncio.wrap_future(opened)
@@ -283,7 +297,7 @@ async def _on_new(
             raise
         if not isinstance(result, _Opening):
             return result
-        adapter = door.lead(adapt_async(await result.awaitable))
+        adapter = door.lead(adapt_async(await within(CONNECT_SECONDS, result.awaitable)))
         try:
             return await use_async(adapter)
         except Exception as failure:

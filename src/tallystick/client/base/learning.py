@@ -12,7 +12,7 @@ import logging
 
 from tallystick.barrier.errors import TablesMissing, WrongDatabase
 from tallystick.barrier.operations.identity import Whereabouts, ensure_identity, require_here
-from tallystick.client.base.databases import DatabaseBusy, Databases, Door, run_on_new, within
+from tallystick.client.base.databases import LEARNING, DatabaseBusy, Databases, Door, run_on_new, within
 from tallystick.client.base.stats import Stats
 from tallystick.client.base.workers import Workers
 from tallystick.core.backoff import Backoff
@@ -122,11 +122,11 @@ class Learning:
     async def _try(self, way: Door, source: str, here: Whereabouts) -> None:
         if here.placed:
             await self._give_identity(way)
-        await run_on_new(self._workers, way, require_here(source, table=self._table))
+        await run_on_new(self._workers, way, require_here(source, table=self._table), LEARNING)
 
     async def _give_identity(self, way: Door) -> None:
         try:
-            await run_on_new(self._workers, way, ensure_identity(table=self._table))
+            await run_on_new(self._workers, way, ensure_identity(table=self._table), LEARNING)
         except Exception as failure:
             log.warning("%s: the table could not be given an identity: %s", self._table, failure)
 

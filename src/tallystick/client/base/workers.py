@@ -41,10 +41,6 @@ class Slot:
                 log.debug("closing a connection: %s", failure)
 
 
-TURNS = 3
-"""Jobs at one place at a time. Each may hang until its driver gives up, and must leave threads to other places."""
-
-
 class Turn:
     """One of the turns at a place, taken until its job has ended."""
 
@@ -72,8 +68,8 @@ class Turn:
 class _Place:
     """A semaphore, and how many use it or wait for it."""
 
-    def __init__(self) -> None:
-        self.free = asyncio.Semaphore(TURNS)
+    def __init__(self, at_once: int) -> None:
+        self.free = asyncio.Semaphore(at_once)
         self.users = 0
 
 
@@ -104,9 +100,9 @@ class Workers:
         return future
 
     @asynccontextmanager
-    async def turn_at(self, place: Hashable) -> AsyncIterator[Turn]:
-        """On the event loop: wait for one of the `TURNS` at a place, such as a database."""
-        known = self._places.setdefault(place, _Place())
+    async def turn_at(self, place: Hashable, at_once: int) -> AsyncIterator[Turn]:
+        """On the event loop: wait until fewer than `at_once` jobs are under way at a place, such as a database."""
+        known = self._places.get(place) or self._places.setdefault(place, _Place(at_once))
         known.users += 1
 
         def leave() -> None:
