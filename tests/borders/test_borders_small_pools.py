@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
@@ -56,12 +57,28 @@ def pooler(postgres: Server) -> Iterator[Server]:
         yield pooler
 
 
-@pytest.fixture(params=["identity", pytest.param("no identity")])
-def bank(request: pytest.FixtureRequest, postgres: Server) -> Bank:
+@pytest.fixture
+def bank(postgres: Server, identity: bool) -> Bank:
     bank = Bank("postgresql", postgres)
-    if request.param == "no identity":  # as where others have made the table
+    if not identity:  # as where others have made the table
         bank.run("delete from tallystick_barrier")
     return bank
+
+
+def cases(ways: Sequence[Any]) -> list[Any]:
+    """Drivers, modes, with and without `database=`, tables with and without an identity. The fast suite has those of
+    the first driver that differ in one of them."""
+    found = []
+    for way, mode, given, identity in itertools.product(ways, MODES, (False, True), (True, False)):
+        different = (way is not ways[0]) * 2 + (mode != "late") + given + (not identity)
+        name = f"{way.__name__}-{mode}{'-database' if given else ''}{'' if identity else '-no_identity'}"
+        found.append(
+            pytest.param(way, mode, given, identity, marks=[pytest.mark.full] if different > 1 else [], id=name)
+        )
+    return found
+
+
+CASES = ("way", "mode", "given", "identity")
 
 
 def settled(service: Service, rows: list[str]) -> None:
@@ -117,13 +134,7 @@ def with_sqlalchemy(pooler: Server, database: str) -> Iterator[Opener]:
     engine.dispose()
 
 
-WAYS = [
-    plain,
-    pytest.param(with_psycopg2, marks=pytest.mark.full),
-    pytest.param(with_psycopg2_pool, marks=pytest.mark.full),
-    pytest.param(with_psycopg_pool, marks=pytest.mark.full),
-    pytest.param(with_sqlalchemy, marks=pytest.mark.full),
-]
+WAYS = [plain, with_psycopg2, with_psycopg2_pool, with_psycopg_pool, with_sqlalchemy]
 
 
 def note(connection: Any, text: str) -> None:
@@ -134,9 +145,7 @@ def note(connection: Any, text: str) -> None:
         connection.cursor().execute(sql)
 
 
-@pytest.mark.parametrize("given", [pytest.param(False, id="alone"), pytest.param(True, id="with database")])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(CASES, cases(WAYS))
 def test_as_many_first_blocks_as_the_pool_has_connections(
     broker: BrokerProcess, pooler: Server, bank: Bank, topic: str, group: str, way: Any, mode: str, given: bool
 ) -> None:
@@ -199,16 +208,10 @@ async def with_async_sqlalchemy(pooler: Server, database: str) -> AsyncIterator[
     await engine.dispose()
 
 
-ASYNC_WAYS = [
-    with_asyncpg_pool,
-    pytest.param(with_async_psycopg_pool, marks=pytest.mark.full),
-    pytest.param(with_async_sqlalchemy, marks=pytest.mark.full),
-]
+ASYNC_WAYS = [with_asyncpg_pool, with_async_psycopg_pool, with_async_sqlalchemy]
 
 
-@pytest.mark.parametrize("given", [pytest.param(False, id="alone"), pytest.param(True, id="with database")])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("way", ASYNC_WAYS)
+@pytest.mark.parametrize(CASES, cases(ASYNC_WAYS))
 async def test_as_many_first_blocks_on_an_event_loop(
     broker: BrokerProcess, pooler: Server, bank: Bank, topic: str, group: str, way: Any, mode: str, given: bool
 ) -> None:
