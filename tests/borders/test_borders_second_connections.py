@@ -367,7 +367,7 @@ def test_a_block_that_fails_leaves_its_outcome_to_the_check_back_while_no_second
         def block() -> None:
             with with_psycopg(bank) as connection:
                 bank.proxy.full = True
-                with pytest.raises(ZeroDivisionError), service.ts.transaction(connection, prepare="early") as tx:
+                with contextlib.suppress(ZeroDivisionError), service.ts.transaction(connection, prepare="early") as tx:
                     tx.send(topic, "never")
                     tx.prepare()
                     raise ZeroDivisionError
