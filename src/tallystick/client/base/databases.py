@@ -215,7 +215,7 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
         ) from None
 
 
-class Lane(Struct, frozen=True):
+class Quota(Struct, frozen=True):
     """A kind of work, and how many connections to one database it opens at a time. Each may hang until its driver gives
     up: it must neither keep other kinds waiting, nor take every thread from other databases."""
 
@@ -223,8 +223,8 @@ class Lane(Struct, frozen=True):
     at_once: int
 
 
-SHARED = Lane("shared", 3)
-LEARNING = Lane("learning", 1)
+SHARED = Quota("shared", 3)
+LEARNING = Quota("learning", 1)
 
 
 class _Opening:
@@ -234,12 +234,12 @@ class _Opening:
         self.awaitable = awaitable
 
 
-async def run_on_new(workers: Workers, door: Door, operation: Operation[T], lane: Lane = SHARED) -> T:
+async def run_on_new(workers: Workers, door: Door, operation: Operation[T], quota: Quota = SHARED) -> T:
     """Run an operation on a new connection: on a thread for a synchronous driver, here for the others."""
     return await _on_new(
         workers,
         door,
-        lane,
+        quota,
         lambda adapter: run_sync(adapter, operation),
         lambda adapter: run_async(adapter, operation),
     )
@@ -270,7 +270,7 @@ async def source_of(workers: Workers, door: Door, table: str) -> str:
 async def _on_new(
     workers: Workers,
     door: Door,
-    lane: Lane,
+    quota: Quota,
     use: Callable[[SyncAdapter], T],
     use_async: Callable[[AsyncAdapter], Awaitable[T]],
 ) -> T:
@@ -287,7 +287,7 @@ async def _on_new(
         finally:
             adapter.close()
 
-    async with workers.turn_at((lane, door.open), lane.at_once) as turn:
+    async with workers.turn_at((quota, door.open), quota.at_once) as turn:
         opened = workers.submit(lambda _: open_and_use())
         try:
             result = await asyncio.wrap_future(opened)
