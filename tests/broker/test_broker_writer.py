@@ -8,23 +8,26 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client import Histogram
 from stores import FailingEngine, WatchedStore
 
+from eventually import eventually
 from tallystick.broker import writer as writer_module
 from tallystick.broker.writer import SpaceGuard, Writer
 from tallystick.core.calls import OutgoingCall
 from tallystick.core.clock import ManualClock
-from tallystick.core.errors import Busy, Draining, StorageFailed, TallystickError
+from tallystick.core.errors import Busy, Draining, StorageFailed, StorageFull, TallystickError
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Commit, Prepare, PreparePart, Rollback, Send
-from tallystick.store.kv.engine import Changes
+from tallystick.store.kv import keys
+from tallystick.store.kv.engine import AREAS, Changes, EngineFailed
 from tallystick.store.kv.store import KvStore
 from tallystick.store.memory import MemoryEngine, open_memory
-from tallystick.store.protocol import Store
+from tallystick.store.protocol import Guarded, Store
 
 
 @contextlib.asynccontextmanager
@@ -352,6 +355,75 @@ async def test_a_nearly_full_disk_refuses_new_messages_and_resolves_old_ones(tmp
         assert words == ["storage_full", None, "storage_full", None, "storage_full", "not_found"]
         assert "no new messages until there is room" in answers[0].detail  # type: ignore[union-attr]
         assert ends(store) == 1
+
+
+async def test_the_reserve_holds_for_callers_with_a_token_too(tmp_path: Path) -> None:
+    store = WatchedStore()
+    async with writing(store, SpaceGuard(str(tmp_path), 2**62)) as writer:
+        (answer,) = await writer.submit([Guarded(send(), ("shop",))])
+        assert answer.error == "storage_full"  # type: ignore[union-attr]
+
+
+async def test_a_broker_that_refuses_new_messages_for_its_reserve_is_not_ready(tmp_path: Path) -> None:
+    guard = SpaceGuard(str(tmp_path), 2**62)
+    async with writing(WatchedStore(), guard) as writer:
+        assert "nearly full" in (writer.failure() or "")
+
+
+def test_the_reserve_is_left_a_little_above_where_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SpaceGuard, "EVERY_SECONDS", -1.0)
+    free = 99
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=free, f_frsize=1 << 20))
+    guard = SpaceGuard(str(tmp_path), 100 << 20)
+    assert not guard.enough()
+    free = 101
+    assert not guard.enough()
+    free = 110
+    assert guard.enough()
+    free = 101
+    assert guard.enough()
+
+
+# --- an engine that has no room --------------------------------------------------------------------------------------
+
+
+class FullEngine(MemoryEngine):
+    """Takes what is small, and the empty unit by which it is opened; refuses what is large while it is full."""
+
+    full = False
+
+    def write(self, changes: Changes) -> None:
+        sizes = [len(value) for changed in changes.keys.values() for value in changed.values() if value is not None]
+        if self.full and max(sizes, default=0) > 800:
+            raise EngineFailed("no room for it", may_pass=True, full=True)
+        super().write(changes)
+
+
+async def test_new_messages_are_refused_until_a_probe_succeeds_and_the_rest_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = FullEngine()
+    store = WatchedStore(engine)
+    with caplog.at_level("WARNING", "tallystick.broker.writer"):
+        async with writing(store) as writer:
+            await writer.submit([Prepare("half", "shop", [OutgoingMessage("orders", b"v")])])
+            engine.full = True
+            with pytest.raises(StorageFull, match="no room"):
+                await writer.submit([send("v" * 1_000)])
+            assert writer.failure() == "no room for it"
+            for _ in range(3):  # what it needs room for is not tried, and does not take the rest with it
+                refused, committed = await writer.submit([send("small"), Commit("half")])
+                assert refused.error == "storage_full"  # type: ignore[union-attr]
+                assert committed is None or committed.error is None  # type: ignore[union-attr]
+                assert writer.failure() == "no room for it"
+                await asyncio.sleep(0.3)  # it is recovered in between, again and again
+            assert [record.getMessage() for record in caplog.records] == ["store watched takes no work: no room for it"]
+            engine.full = False
+            await asyncio.to_thread(eventually, lambda: writer.failure() is None, "a probe succeeds")
+            assert (await writer.submit([send("v" * 1_000)]))[0].error is None  # type: ignore[union-attr]
+    assert [record.getMessage() for record in caplog.records][1:] == ["store watched works again"]
+    assert ends(store) == 2
+    assert not [key for area in AREAS for key, _ in engine.scan(area, keys.PROBE, keys.PROBE + b"\xff")]
 
 
 def test_free_space_is_looked_at_now_and_then_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

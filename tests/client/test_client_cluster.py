@@ -24,6 +24,7 @@ from tallystick.client.connection.following import StorePeer
 from tallystick.client.connection.views import Views
 from tallystick.core.errors import Forbidden, InvalidRequest, Unauthenticated
 from tallystick.core.ids import store_of_gid
+from tallystick.core.ops import Position
 from tallystick.core.placing import store_for
 
 pytestmark = pytest.mark.postgresql
@@ -133,6 +134,12 @@ def test_a_position_is_found_again_by_its_queue(cluster: BrokerCluster, topic: s
             [at] = ts.send(topic, key, key=key).positions
             [message] = ts.fetch(topic, at.queue, at.offset, max=1).messages
             assert message.text.strip('"') == key
+
+
+def test_a_delayed_message_has_no_queue_yet(cluster: BrokerCluster, topic: str) -> None:
+    with tallystick.Client(cluster.urls) as ts:
+        places = [ts.send(topic, key, key=key, delay=3_600).positions for key in KEYS]
+    assert places == [[Position(topic, -1, -1)]] * len(KEYS)
 
 
 def test_a_topic_is_one_thing_on_all_stores(cluster: BrokerCluster, topic: str) -> None:

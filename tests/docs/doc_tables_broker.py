@@ -62,7 +62,7 @@ def metrics() -> str:
     held = Metrics()
     store = open_memory(StoreSettings())
     with closing(store):
-        collector = StoreCollector(store, held)
+        collector = StoreCollector(store, held, store.failure)
         collector.counts = store.counts()
         families = [*held.registry.collect(), *collector.collect(), *Crowd().collect()]
     labels = {one._name: one._labelnames for one in vars(held).values() if hasattr(one, "_labelnames")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -14,8 +15,14 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
+    with small(tmp_path / "disk") as disk:
+        yield disk
+
+
+@contextlib.contextmanager
+def small(disk: Path) -> Iterator[Path]:
+    """A disk of 64 MiB at this place."""
+    disk.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)], check=True)
     try:
         yield disk

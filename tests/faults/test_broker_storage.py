@@ -99,6 +99,7 @@ def test_below_the_reserve_new_messages_are_refused_and_the_rest_goes_on(tmp_pat
         answer = client.json("POST", "/v1/messages", {"messages": [{"topic": "orders", "value": "x"}]})
         assert (answer.status, answer.problem().code) == (507, "storage_full")
         assert "Retry-After".lower() in answer.headers
+        assert_not_ready(client)
         client.do(Commit("h1"))
         client.do(Rollback("h2"))
         (delivery,) = client.receive("g", "orders")
@@ -113,6 +114,7 @@ def test_below_the_reserve_new_messages_are_refused_and_the_rest_goes_on(tmp_pat
         client.do(prepare("new"))
         client.do(Commit("new"))
         assert {one.gid for one in client.messages("orders")} == {"h1", "h3", "new"}
+        assert client.json("GET", "/readyz").status == 200
         assert broker.running
 
 

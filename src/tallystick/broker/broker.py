@@ -83,7 +83,7 @@ class Broker:
         self._admission = Admission(config, self.limits, self.allowed, databases)
         self._store = store or open_store(config)
         self.identities, self.callers = _identities(config, self.clock, self._store, up_to_date), Callers()
-        self._collector = StoreCollector(self._store, self.metrics)
+        self._collector = StoreCollector(self._store, self.metrics, lambda: self._writer.failure())
         self.metrics.registry.register(self._collector)
         self._waiters = Waiters(config.max_long_polls)
         self.turns = Turns()

@@ -551,7 +551,8 @@ class BrokerDoor(AccessWays):
     def cluster(self) -> ClusterView:
         """Of a broker that works on one store by itself."""
         self._caller.may_see("broker")
-        return ClusterView([ClusterStore(self.store_id)])
+        trouble = self.not_ready() or ""
+        return ClusterView([ClusterStore(self.store_id, trouble=trouble)], not_ready=trouble)
 
     def not_ready(self) -> str | None:
         """Why no work is taken; None if it is."""

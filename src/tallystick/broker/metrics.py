@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -72,8 +72,10 @@ class Metrics:
 class StoreCollector:
     """Reads the store's own numbers when Prometheus asks, so that the way of a request only sums up."""
 
-    def __init__(self, store: Store, metrics: Metrics) -> None:
+    def __init__(self, store: Store, metrics: Metrics, failure: Callable[[], str | None]) -> None:
+        """`failure` tells why the store takes no new messages, as `/readyz` does."""
         self._store, self._totals, self._requests = store, metrics.totals, metrics.requests
+        self._failure = failure
         self.counts: Counts | None = None
         self.groups: list[GroupView] = []
         self.now_ms = 0
@@ -85,8 +87,9 @@ class StoreCollector:
         for labels, count in self._requests.items():
             requests.add_metric(labels, count)
         yield requests
-        stopped = 1 if self._store.failure() else 0
-        yield GaugeMetricFamily("tallystick_store_failed", "1 while the store cannot write.", value=stopped)
+        stopped = 1 if self._failure() else 0
+        text = "1 while the store takes no new messages: it cannot write, is silent or has no room."
+        yield GaugeMetricFamily("tallystick_store_failed", text, value=stopped)
         if self._store.remote:
             trips = self._store.round_trips()
             yield CounterMetricFamily("tallystick_store_round_trips", "Round trips to the store's server.", value=trips)

@@ -14,9 +14,9 @@ from prometheus_client import Histogram
 
 from tallystick.broker.threads import on_a_thread
 from tallystick.core.clock import Clock
-from tallystick.core.errors import Busy, Draining, StorageFailed, TallystickError
+from tallystick.core.errors import Busy, Draining, StorageFailed, StorageFull, TallystickError
 from tallystick.core.ops import OpResult, Prepare, PrepareColumns, PreparePart, Send
-from tallystick.store.protocol import Result, Store, StoreOp, Written
+from tallystick.store.protocol import Result, Store, StoreOp, Written, unwrapped
 
 log = logging.getLogger("tallystick.broker.writer")
 
@@ -27,6 +27,14 @@ MAX_WAITING_OPS = 100_000
 RECOVER_EVERY_SECONDS = 0.25  # a store that has failed is tried again, whether somebody asks for something or not
 # Who comes while a server has been silent for so long is told so, instead of waiting for nobody knows what.
 PATIENCE_SECONDS = 10.0
+
+
+# After a write failed, how long until the store is probed for the next time, if the last probe failed as well.
+PROBE_SECONDS = (0.0, 1.0, 2.0, 5.0)
+NEARLY_FULL = (
+    "the broker's disk is nearly full: no new messages until there is room; "
+    "commits, rollbacks and acknowledgements still work"
+)
 
 
 class SpaceGuard:
@@ -47,7 +55,9 @@ class SpaceGuard:
         if now - self._looked_at > self.EVERY_SECONDS:
             self._looked_at = now
             found = os.statvfs(self._path)
-            enough = found.f_bavail * found.f_frsize >= self._min_free
+            # A little more is needed to leave the reserve than to reach it: at the limit the answer would flap.
+            wanted = self._min_free if self._enough else self._min_free + self._min_free // 16
+            enough = found.f_bavail * found.f_frsize >= wanted
             if enough != self._enough:
                 log.warning("disk space is %s", "enough again" if enough else "below min_free_bytes: no new messages")
             self._enough = enough
@@ -67,6 +77,21 @@ class _Work:
         weight: int,
     ) -> None:
         self.ops, self.look, self.future, self.weight = ops, look, future, weight
+
+
+class _Suspension:
+    """A write failed, and no probe has succeeded since. Meanwhile new messages are refused, and everything else is
+    tried: a commit or an acknowledgement may pass where there is no room for more."""
+
+    def __init__(self, error: TallystickError) -> None:
+        self.error = error
+        self.failed_probes = 0
+        self.probe_at = time.monotonic()
+
+    def put_off(self, error: TallystickError) -> None:
+        self.error = error
+        self.failed_probes += 1
+        self.probe_at = time.monotonic() + PROBE_SECONDS[min(self.failed_probes, len(PROBE_SECONDS) - 1)]
 
 
 class Writer:
@@ -91,6 +116,7 @@ class Writer:
         self._condition = threading.Condition()
         self._stopping = False
         self._told = False  # to the log, that the store takes no work
+        self._suspension: _Suspension | None = None  # while new messages are refused, because a write failed
         self._began: float | None = None  # when the store was asked for what it has not answered yet
         self.refusal: type[TallystickError] = Draining  # what is told to those who come when it has ended
         self._loop = asyncio.get_running_loop()
@@ -134,8 +160,13 @@ class Writer:
         return self._store.id
 
     def failure(self) -> str | None:
-        """Why the store takes no work just now; None if it does."""
-        return self._store.failure() or self._silence()
+        """Why the store takes no new messages just now; None if it does."""
+        return self._not_writing() or self._silence() or (None if self._space.enough() else NEARLY_FULL)
+
+    def _not_writing(self) -> str | None:
+        """Why the last write failed, if none has succeeded since."""
+        suspension = self._suspension
+        return self._store.failure() or (None if suspension is None else suspension.error.detail)
 
     def _silence(self) -> str | None:
         began = self._began
@@ -170,9 +201,11 @@ class Writer:
             self._began = time.monotonic()
             if self._store.failure() is not None:
                 self._try_to_recover(made)
+            if not self._probed() and works:
+                self._try_to_recover(made)  # what waits may pass where the probe did not
             answers = self._commit(works, made)
             self._began = None
-            self._tell(self._store.failure())
+            self._tell(self._not_writing())
             self._loop.call_soon_threadsafe(self._deliver, works, answers, made)
 
     def _take(self) -> list[_Work] | None:
@@ -181,7 +214,7 @@ class Writer:
             while not self._waiting:
                 if self._stopping:
                     return None
-                failed = self._store.failure() is not None
+                failed = self._store.failure() is not None or self._suspension is not None
                 if not self._condition.wait(RECOVER_EVERY_SECONDS if failed else None):
                     return []
             ops = size = count = 0
@@ -201,7 +234,8 @@ class Writer:
         ops = [op for work in works for op in work.ops]
         try:
             results = iter(self._write(ops, made) if ops else ())
-        except StorageFailed as failed:
+        except (StorageFailed, StorageFull) as failed:
+            self._suspend(failed)
             return [failed if work.look is None or work.ops else self._look(work.look) for work in works]
         except Exception:
             return self._commit_each(works, made)
@@ -226,18 +260,39 @@ class Writer:
 
     def _write(self, ops: list[StoreOp], made: list[Written]) -> list[Result]:
         now = self._clock.now_ms()
-        if self._space.enough():
+        if not self._space.enough():
+            refused = OpResult(error=StorageFull.code, detail=NEARLY_FULL)
+        elif (suspension := self._suspension) is not None:
+            refused = OpResult(error=suspension.error.code, detail=suspension.error.detail)
+        else:
             made.append(self._store.write(ops, now))
             return made[-1].results
-        refused = OpResult(
-            error="storage_full",
-            detail="the broker's disk is nearly full: no new messages until there is room; "
-            "commits, rollbacks and acknowledgements still work",
-        )
         # Removing the ops that would add data, and putting the refusals back where they were.
         made.append(self._store.write([op for op in ops if not _adds_data(op)], now))
         allowed = iter(made[-1].results)
         return [refused if _adds_data(op) else next(allowed) for op in ops]
+
+    def _suspend(self, error: TallystickError) -> None:
+        if self._store.failure() is None:
+            return
+        if self._suspension is None:
+            self._suspension = _Suspension(error)
+        else:
+            self._suspension.error = error
+
+    def _probed(self) -> bool:
+        """False if a probe was due and failed. The suspension ends once a write has succeeded that needs as much room
+        as the one that failed."""
+        suspension = self._suspension
+        if suspension is None or self._store.failure() is not None or time.monotonic() < suspension.probe_at:
+            return True
+        try:
+            self._store.probe()
+        except (StorageFailed, StorageFull) as error:
+            suspension.put_off(error)
+            return False
+        self._suspension = None
+        return True
 
     def _look(self, see: Callable[[Store], Any]) -> Any:
         try:
@@ -270,4 +325,4 @@ class Writer:
 
 
 def _adds_data(op: StoreOp) -> bool:
-    return isinstance(op, Prepare | PrepareColumns | PreparePart | Send)
+    return isinstance(unwrapped(op), Prepare | PrepareColumns | PreparePart | Send)

@@ -215,7 +215,7 @@ ClientOp = (
 
 
 class Position(Struct, array_like=True, gc=False):
-    """Where a message ended up. A delayed message has no offset yet: -1."""
+    """Where a message ended up. A delayed message has no queue and no offset yet: both are -1."""
 
     topic: str
     queue: int

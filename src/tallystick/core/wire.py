@@ -71,7 +71,8 @@ class ClusterStore(Struct):
     """A store and where it is worked on: `url` is a whole broker's address, which ends in /stores/<id>; empty while
     nobody owns the store, and for a broker of its own, whose address is the one that was asked. As that broker has seen
     it: for how long the owner has had it (`owned_ms`, at least), and for how long nobody had it before, or has it so
-    far (`vacant_ms`, from the last beat of a dead owner on)."""
+    far (`vacant_ms`, from the last beat of a dead owner on). `trouble` is why the store takes no new messages; only its
+    owner knows."""
 
     id: str
     number: int = 0
@@ -80,6 +81,7 @@ class ClusterStore(Struct):
     url: str = ""
     owned_ms: int | None = None
     vacant_ms: int | None = None
+    trouble: str = ""
 
 
 class ClusterBroker(Struct):
@@ -96,13 +98,15 @@ class ClusterBroker(Struct):
 
 class ClusterView(Struct):
     """`broker` is the id of the one who was asked. A broker of its own has one store and names no brokers. With
-    `engine_away` the shared engine does not answer that one: all this is as it was `age_ms` ago."""
+    `engine_away` the shared engine does not answer that one: all this is as it was `age_ms` ago. `not_ready` is the
+    reason that its `/readyz` gives, empty if it is ready."""
 
     stores: list[ClusterStore]
     brokers: list[ClusterBroker] = []
     broker: str = ""
     engine_away: bool = False
     age_ms: int = 0
+    not_ready: str = ""
 
 
 class TopicSpec(Struct, forbid_unknown_fields=True, omit_defaults=True):

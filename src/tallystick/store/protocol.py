@@ -535,6 +535,10 @@ class StoreHealth(Protocol):
     def failure(self) -> str | None:
         """Why the store has stopped, or None while it works."""
 
+    def probe(self) -> None:
+        """Write and delete something that needs room. Raises if the store cannot: one that was recovered may have a
+        connection, and no room."""
+
     def recover(self) -> Written | None:
         """Try to leave a failure that may pass (a full disk, a server that is away); None while it stays. Once the
         store works again: what the write that failed has made after all, as far as somebody may wait for it."""

@@ -161,6 +161,14 @@ def test_a_sender_is_told_where_the_cluster_has_its_message(api: RoundRobin) -> 
         assert page["messages"][0]["key"] == key
 
 
+def test_a_delayed_message_has_no_queue_yet(api: RoundRobin) -> None:
+    for key in KEYS[:6]:
+        message = {"topic": "later", "key": key, "value": key, "delay_ms": 3_600_000}
+        assert api.json("POST", "/v1/messages", {"messages": [message]})["positions"] == [
+            {"topic": "later", "queue": -1, "offset": -1}
+        ]
+
+
 def test_a_topic_that_is_not_on_every_store_yet_is_read_and_reset_all_the_same(api: RoundRobin) -> None:
     api.json("POST", "/v1/messages", {"messages": [{"topic": "sparse", "key": "k", "value": "only"}]})
     view = api.json("GET", "/v1/topics/sparse")

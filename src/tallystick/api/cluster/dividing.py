@@ -27,7 +27,7 @@ from tallystick.core.ops import (
     Renew,
     Send,
 )
-from tallystick.core.placing import store_for
+from tallystick.core.placing import cluster_queue, store_for
 
 MARK = "~"  # between a store's id and a receipt of it; no receipt has one before its topic's name ends
 
@@ -129,7 +129,7 @@ def numbered(result: OpResult | None, number: int, stores: int) -> OpResult | No
     """With the queues as the cluster numbers them."""
     if result is None or not result.positions:
         return result
-    positions = [Position(at.topic, at.queue * stores + number, at.offset) for at in result.positions]
+    positions = [Position(at.topic, cluster_queue(at.queue, number, stores), at.offset) for at in result.positions]
     return msgspec.structs.replace(result, positions=positions)
 
 

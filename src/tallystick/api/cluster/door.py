@@ -354,7 +354,7 @@ class ClusterDoor(ClusterAccess):
 
     def cluster(self) -> ClusterView:
         self._caller.may_see("broker")
-        return self._owners.view()
+        return msgspec.structs.replace(self._owners.view(), not_ready=self.not_ready() or "")
 
     def not_ready(self) -> str | None:
         node = self._owners.node

@@ -71,6 +71,7 @@ class Owners:
                 holding.owner,
                 f"{urls[holding.owner]}{PREFIX}{holding.id}" if holding.owner in urls else "",
                 *self._times(holding.number, holding.owner, holding.owner in urls),
+                self._trouble(holding.id),
             )
             for holding in seen.holdings
         ]
@@ -88,6 +89,13 @@ class Owners:
         ]
         in_order = sorted(shown, key=lambda broker: (broker.url, broker.id))
         return ClusterView(stores, in_order, me.id, self.node.away, self.node.blind_ms)
+
+    def _trouble(self, store: str) -> str:
+        """Why a store of this broker takes no new messages; empty for the stores of others."""
+        if (door := self.door(store)) is not None:
+            return door.not_ready() or ""
+        unopened = self.unopened().get(store)
+        return unopened.detail if unopened is not None else ""
 
     def _times(self, number: int, owner: str, alive: bool) -> tuple[int | None, int | None]:
         """For how long it has been owned, and for how long it was not before, or is not."""

@@ -12,6 +12,7 @@ from tallystick.client.connection.exchange import DISTRUST, passes_elsewhere
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.core.errors import BrokerUnavailable, Busy, StorageFull, TallystickError
 from tallystick.core.ops import Position
+from tallystick.core.placing import cluster_queue
 from tallystick.core.wire import ClusterStore
 
 AGAIN_SECONDS = 0.25
@@ -134,7 +135,7 @@ class StorePeer(FollowingPeer):
 
     def position(self, at: Position) -> Position:
         """With its queue as a cluster numbers the queues of all its stores."""
-        return Position(at.topic, at.queue * self._stores + self._number, at.offset)
+        return Position(at.topic, cluster_queue(at.queue, self._number, self._stores), at.offset)
 
     @property
     def introduced(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
-from tallystick.core.errors import Moved, StorageFailed
+from tallystick.core.errors import Moved, StorageFailed, StorageFull, TallystickError
 
 Area = Literal["tx", "log", "index", "body"]
 AREAS: tuple[Area, ...] = ("tx", "log", "index", "body")
@@ -27,17 +27,24 @@ class Changes:
 
 
 class EngineFailed(Exception):
-    """The engine could not write. `may_pass` if that may mend itself: there is room on the disk again, the server is
-    back."""
+    """The engine could not write.
 
-    def __init__(self, reason: str, may_pass: bool) -> None:
+    Args:
+        may_pass: The cause can go away without a restart: the disk has room again, the server is back.
+        full: The engine refused the write because it has no room. Nothing of the write was stored.
+    """
+
+    def __init__(self, reason: str, may_pass: bool, full: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.may_pass = may_pass
+        self.full = full
 
-    def told(self) -> StorageFailed:
-        """What those are told who ask for something."""
-        return StorageFailed(self.reason)
+    def told(self) -> TallystickError:
+        """The error that callers get."""
+        if self.full:
+            return StorageFull(self.reason)
+        return StorageFailed(self.reason) if self.may_pass else StorageFailed(self.reason, stopped=True)
 
 
 class Superseded(EngineFailed):
@@ -46,7 +53,7 @@ class Superseded(EngineFailed):
     def __init__(self, reason: str) -> None:
         super().__init__(reason, may_pass=False)
 
-    def told(self) -> StorageFailed:
+    def told(self) -> TallystickError:
         return Moved(self.reason)
 
 

@@ -384,4 +384,5 @@ AUDIT = TimedNumber(b"A")
 
 COUNTERS = b"Mcounters"
 STORE_ID = b"Mid"  # of a store that has no directory to keep its id in
+PROBE = b"Mprobe"  # followed by a number: what a probe of the engine's room writes and deletes
 HALF_COPIED = b"Mcopying"  # what such a store is half a copy of

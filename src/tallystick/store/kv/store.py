@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from tallystick.core.errors import StorageFailed, TallystickError
 from tallystick.core.ops import OpResult
 from tallystick.store.kv.batch import Batch
-from tallystick.store.kv.engine import Engine, EngineFailed, Superseded
+from tallystick.store.kv.engine import Changes, Engine, EngineFailed, Superseded
 from tallystick.store.kv.foresight import foreseen
 from tallystick.store.kv.handlers import handlers
 from tallystick.store.kv.looks import Looks
+from tallystick.store.kv.probe import probe_like
 from tallystick.store.kv.visible import Visible
 from tallystick.store.protocol import Result, StoreOp, StoreSettings, Written, unwrapped
 
@@ -22,6 +23,7 @@ class KvStore(Looks):
     def __init__(self, store_id: str, open_engine: Callable[[], Engine], settings: StoreSettings) -> None:
         self.id = store_id
         self._open_engine = open_engine
+        self._refused: Changes | None = None  # the last unit that the engine did not write
         super().__init__(open_engine(), settings)
 
     def _load(self, engine: Engine) -> None:
@@ -32,6 +34,7 @@ class KvStore(Looks):
         if self._failure is not None:
             raise self._failure.told()
         batch = Batch(self._engine, self._catalog, self.settings, now)
+        changes: Changes | None = None
         try:
             if self._engine.remote:
                 batch.foresee(foreseen(batch, ops))
@@ -41,7 +44,7 @@ class KvStore(Looks):
                 self._visible.expect(batch.trimmed)
                 self._engine.write(changes)
         except EngineFailed as error:
-            self._failure = error
+            self._failure, self._refused = error, changes
             raise error.told() from error
         except StorageFailed as error:
             # A look got no answer, however often it was tried. Nothing was written; all is read again by `recover`.
@@ -87,6 +90,21 @@ class KvStore(Looks):
                 return None
             self._failure = None
         return self._turned_up(before)
+
+    def probe(self) -> None:
+        """Raises what `write` would raise, if the engine cannot write a unit like the last one that it refused.
+
+        A connection, or a unit that needs no room, says nothing about that: a server whose disk is full has both."""
+        if self._failure is not None:
+            raise self._failure.told()
+        written, deleted = probe_like(self._refused)
+        try:
+            self._engine.write(written)
+            self._engine.write(deleted)
+        except EngineFailed as error:
+            self._failure = error
+            raise error.told() from error
+        self._refused = None
 
     def _turned_up(self, before: Visible) -> Written:
         """What is there that was not seen before. Which calls came in line nobody can tell any more: any may have."""

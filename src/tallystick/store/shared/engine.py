@@ -115,8 +115,10 @@ class SharedEngine:
                     break  # the try before was carried out while we asked for it
                 raise EngineFailed("the store is not where its owner left it", may_pass=True)
             except ServerAway as error:
-                uncertain = error
                 self._server.cut()
+                if error.full and uncertain is None:  # it was refused, and no try before it may still be on its way
+                    raise EngineFailed(f"the shared store is full: {error}", may_pass=True, full=True) from error
+                uncertain = error
         else:
             raise EngineFailed(away(uncertain), may_pass=True) from uncertain
         self._unit += 1

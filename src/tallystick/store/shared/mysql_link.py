@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from binascii import b2a_base64
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ class MysqlLink:
             with self._connections.one() as session:
                 yield session
         except (MysqlError, OSError) as error:
-            raise ServerAway(_told(error)) from error
+            raise ServerAway(_told(error), _is_full(error)) from error
 
     def _ask(self, *statements: bytes) -> list[Rows]:
         """The rows of each statement."""
@@ -69,8 +70,18 @@ class MysqlLink:
         self._connections.cut()
 
 
+_FULL = (1021, 1114)  # the disk, or the table, is full
+_NO_ROOM = re.compile(r"\b(?:error|errno|Errcode):? 28\b|No space left", re.IGNORECASE)
+_QUOTED = re.compile(r" near '.*' at line \d+", re.DOTALL)
+
+
 def _told(error: Exception) -> str:
-    return " ".join(str(part) for part in error.args)
+    """What the server says, without the part of the statement that it quotes."""
+    return _QUOTED.sub("", " ".join(str(part) for part in error.args))
+
+
+def _is_full(error: Exception) -> bool:
+    return error.args[:1] in [(code,) for code in _FULL] or bool(_NO_ROOM.search(str(error)))
 
 
 def quoted(data: bytes) -> bytes:

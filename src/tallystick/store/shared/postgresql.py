@@ -90,7 +90,7 @@ class PostgresqlLink:
             with self._connections.one() as connection:
                 yield connection
         except psycopg.Error as error:
-            raise ServerAway(str(error).strip() or type(error).__name__) from error
+            raise ServerAway(_reason(error), isinstance(error, psycopg.errors.DiskFull)) from error
 
     def _rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with self._connected() as connection:
@@ -120,6 +120,13 @@ class PostgresqlLink:
 
     def close(self) -> None:
         self._connections.cut()
+
+
+def _reason(error: psycopg.Error) -> str:
+    """What the server says, without the lines in which it quotes the statement."""
+    said = error.diag
+    parts = (said.message_primary, said.message_detail, said.message_hint)
+    return "; ".join(part for part in parts if part) or str(error).strip() or type(error).__name__
 
 
 class PostgresqlServer(PostgresqlLink):

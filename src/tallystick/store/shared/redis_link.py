@@ -89,7 +89,7 @@ class RedisLink:
             yield
         except (RedisError, OSError) as error:
             self._lose_the_way()
-            raise ServerAway(_reason(error)) from error
+            raise ServerAway(_reason(error), "OOM" in f"{type(error).__name__} {error}") from error
 
     def _client(self, url: str, host: str = "", port: int = 0) -> Redis:
         """At the host and port of the URL, or at others."""

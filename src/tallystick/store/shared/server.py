@@ -26,11 +26,13 @@ class Fence(Struct, frozen=True):
 
 
 class ServerAway(Exception):
-    """No answer from the server, or a refusal that is not about the fence. Whether it acted is unknown."""
+    """No answer from the server, or a refusal that is not about the fence. Whether it acted is unknown, except where
+    `full` says that the server refused a write for lack of room: then nothing was stored."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, full: bool = False) -> None:
         """On one line, as a log has it: drivers break theirs."""
         self.reason = " ".join(reason.split())
+        self.full = full
         super().__init__(self.reason)
 
 

@@ -82,6 +82,12 @@ while ARGV[place] do
     place = last + 1
 end
 
+if place == 4 and #ranges == 0 then
+    -- A unit without changes only counts. As the first change of a script, that would be refused where Redis is full,
+    -- and with it the owner that opens the store again to delete something.
+    redis.call('HDEL', KEYS[1], '')
+end
+
 -- At the end: Redis undoes nothing if a script fails half-way, and a unit that is counted is taken for whole. One that
 -- is not will be sent again, and changes the same keys to the same.
 redis.call('HINCRBY', KEYS[1], 'unit', 1)
