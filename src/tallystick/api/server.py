@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import math
 import signal
 import socket
 import threading
@@ -73,6 +74,7 @@ class Server(uvicorn.Server):
         self._watching: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told = False  # to end
+        self._told_at = 0.0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -112,8 +114,12 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._close_doors()
+        # The stores were handed over in the same time: `drain_timeout` bounds all steps of the end together.
+        whole = self.config.timeout_graceful_shutdown or 0
+        left = max(1, math.ceil(whole - (time.monotonic() - self._told_at))) if self._told else whole
+        self.config.timeout_graceful_shutdown = left
         # Both ports at once: one after the other, what is under way could take twice the drain timeout.
-        await asyncio.gather(_stop(self._grpc), super().shutdown(sockets))
+        await asyncio.gather(_stop(self._grpc, left), super().shutdown(sockets))
 
     async def _close_doors(self) -> None:
         if self._watching is not None:
@@ -123,6 +129,8 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not handed on: uvicorn would raise the signal again after the clean end, which looks like a crash.
         again, self._told = self._told, True
+        if not again:
+            self._told_at = time.monotonic()
         self.force_exit = self.force_exit or (again and sig == signal.SIGINT)
         if self._app.service is None or self._loop is None or self.force_exit:
             self._exit()
@@ -289,9 +297,9 @@ async def _start(grpc: GrpcServer | None, door: BrokerDoor, config: Config) -> N
         raise
 
 
-async def _stop(grpc: GrpcServer | None) -> None:
+async def _stop(grpc: GrpcServer | None, seconds: float | None = None) -> None:
     if grpc is not None:
-        await grpc.stop()
+        await grpc.stop(seconds)
 
 
 def _settings(app: App, config: Config) -> uvicorn.Config:

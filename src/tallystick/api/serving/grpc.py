@@ -165,10 +165,10 @@ class GrpcServer:
             _listen(self._server, one, self._tls)
         await self._server.start()
 
-    async def stop(self) -> None:
-        """No new calls; those under way may take the drain's time. May be called more than once."""
+    async def stop(self, seconds: float | None = None) -> None:
+        """No new calls; those under way may take the drain's time, or this. May be called more than once."""
         if self._server is not None:
-            await self._server.stop(self._limits.drain_seconds)
+            await self._server.stop(self._limits.drain_seconds if seconds is None else seconds)
         for service in self._services:
             await service.close()
 

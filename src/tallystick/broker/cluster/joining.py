@@ -24,7 +24,7 @@ from tallystick.store.shared.server import ServerAway
 
 log = logging.getLogger("tallystick.broker.cluster")
 
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 2.0  # after the drain timeout, for what is left to close
 STORES = 8  # of a cluster whose maker did not say how many
 
 
@@ -70,7 +70,8 @@ async def joined(config: Config, url: str, grpc_url: str) -> AsyncIterator[Node]
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         with contextlib.suppress(TimeoutError):  # a server that hangs keeps nobody; the fence protects the stores
-            async with asyncio.timeout(config.drain_timeout / 1000 + CLOSE_SECONDS):
+            left = max(0.0, config.drain_timeout / 1000 - node.leaving_seconds)
+            async with asyncio.timeout(left + CLOSE_SECONDS):
                 await node.close()
         await on_a_thread(registry.close, "leave")
 

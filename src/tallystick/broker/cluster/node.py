@@ -57,6 +57,7 @@ class Node:
         self._lost: set[asyncio.Task[None]] = set()  # ends of tenures that are no longer ours
         self._wake = asyncio.Event()
         self._moves = Moves(self._wake.set)
+        self._leaving_since = 0
         self._empty_since = 0  # when nothing was its own any more
         self._trouble = ""  # why the registry could not be asked
         self._told: set[str] = set()  # with whom our address does not agree, as it was logged
@@ -145,9 +146,16 @@ class Node:
 
     def leave(self) -> None:
         """Hand everything over to the others, as fast as what was accepted can be finished."""
+        if not self.leaving.is_set():
+            self._leaving_since = self.clock.elapsed_ms()
         self.membership.leave()
         self.leaving.set()
         self._wake.set()
+
+    @property
+    def leaving_seconds(self) -> float:
+        """How long ago it began to leave; 0 if it has not."""
+        return (self.clock.elapsed_ms() - self._leaving_since) / 1000 if self.leaving.is_set() else 0.0
 
     async def close(self) -> None:
         """Let go of what is left, released or not: the others will find that nobody has it."""
