@@ -193,3 +193,17 @@ def test_a_server_that_was_dropped_is_told_of() -> None:
     server.state = None
     with pytest.raises(EngineFailed, match="not there any more"):
         engine.write(unit(a="1"))
+
+
+def test_a_read_or_write_that_has_waited_long_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is locked costs each try the server's whole patience."""
+    monkeypatch.setattr(shared_engine, "RETRY_SECONDS", -1.0)
+    server = FencedMemory()
+    store = opened(server)
+    for faults in (["lost"], [None, "lost"]):
+        server.faults.extend(faults)  # type: ignore[arg-type]
+        before = server.trips
+        with pytest.raises(StorageFailed, match="cut"):
+            store.write([prepare("g")], NOW)
+        assert server.trips - before == len(faults)
+        assert store.recover() is not None

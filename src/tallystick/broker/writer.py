@@ -14,7 +14,7 @@ from prometheus_client import Histogram
 
 from tallystick.broker.threads import on_a_thread
 from tallystick.core.clock import Clock
-from tallystick.core.errors import Busy, Draining, StorageFailed, StorageFull, TallystickError
+from tallystick.core.errors import Busy, Draining, Moved, StorageFailed, StorageFull, TallystickError
 from tallystick.core.ops import OpResult, Prepare, PrepareColumns, PreparePart, Send
 from tallystick.store.protocol import Result, Store, StoreOp, Written, unwrapped
 
@@ -31,6 +31,7 @@ PATIENCE_SECONDS = 10.0
 
 # After a write failed, how long until the store is probed for the next time, if the last probe failed as well.
 PROBE_SECONDS = (0.0, 1.0, 2.0, 5.0)
+SLOW_SECONDS = 2.0
 NEARLY_FULL = (
     "the broker's disk is nearly full: no new messages until there is room; "
     "commits, rollbacks and acknowledgements still work"
@@ -83,8 +84,10 @@ class _Suspension:
     """A write failed, and no probe has succeeded since. Meanwhile new messages are refused, and everything else is
     tried: a commit or an acknowledgement may pass where there is no room for more."""
 
-    def __init__(self, error: TallystickError) -> None:
+    def __init__(self, error: TallystickError, seconds: float) -> None:
+        """`seconds` is how long the failure took. If it was slow, a probe may be: nobody is kept waiting for it."""
         self.error = error
+        self.slow = seconds > SLOW_SECONDS
         self.failed_probes = 0
         self.probe_at = time.monotonic()
 
@@ -198,15 +201,29 @@ class Writer:
             if works is None:
                 return
             made: list[Written] = []
+            slow = self._suspension is not None and self._suspension.slow
             self._began = time.monotonic()
-            if self._store.failure() is not None:
-                self._try_to_recover(made)
-            if not self._probed() and works:
-                self._try_to_recover(made)  # what waits may pass where the probe did not
+            if not slow:
+                self._resume(made, works)
             answers = self._commit(works, made)
+            self._loop.call_soon_threadsafe(self._deliver, works, answers, made)
+            if slow:  # those who wait were refused first: this may take as long as the failure did
+                self._resume(made := [])
+                self._loop.call_soon_threadsafe(self._deliver, (), (), made)
             self._began = None
             self._tell(self._not_writing())
-            self._loop.call_soon_threadsafe(self._deliver, works, answers, made)
+
+    def _resume(self, made: list[Written], waiting: Sequence[_Work] = ()) -> None:
+        """After a failure: opens the store again, and probes it."""
+        if self._store.failure() is None and self._suspension is None:
+            return
+        began = time.monotonic()
+        if self._store.failure() is not None:
+            self._try_to_recover(made)
+        if not self._probed() and waiting:
+            self._try_to_recover(made)  # what waits may pass where the probe did not
+        if self._suspension is not None:
+            self._suspension.slow = time.monotonic() - began > SLOW_SECONDS
 
     def _take(self) -> list[_Work] | None:
         """What is to be done next; nothing if it is time to try a store again that has failed; None at the end."""
@@ -273,10 +290,10 @@ class Writer:
         return [refused if _adds_data(op) else next(allowed) for op in ops]
 
     def _suspend(self, error: TallystickError) -> None:
-        if self._store.failure() is None:
-            return
+        if self._store.failure() is None or isinstance(error, Moved) or error.extra.get("stopped"):
+            return  # it works, or will not work again: there is nothing to probe
         if self._suspension is None:
-            self._suspension = _Suspension(error)
+            self._suspension = _Suspension(error, time.monotonic() - (self._began or time.monotonic()))
         else:
             self._suspension.error = error
 
@@ -312,7 +329,7 @@ class Writer:
 
     # --- back on the event loop ----------------------------------------------------------------------------------
 
-    def _deliver(self, works: list[_Work], answers: list[Any], made: list[Written]) -> None:
+    def _deliver(self, works: Sequence[_Work], answers: Sequence[Any], made: list[Written]) -> None:
         for written in made:
             self._on_durable(written)
         for work, answer in zip(works, answers, strict=True):

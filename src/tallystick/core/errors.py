@@ -17,10 +17,15 @@ class TallystickError(Exception):
     retryable: ClassVar[bool] = False
 
     def __init__(self, detail: str = "", *, field: str | None = None, **extra: Any) -> None:
-        self.detail = detail or (type(self).__doc__ or "").strip().splitlines()[0]
-        self.field = field
         self.extra = extra
+        self.field = field
+        self.detail = detail or self.title
         super().__init__(self.detail)
+
+    @property
+    def title(self) -> str:
+        """What kind of error it is, in one line."""
+        return (type(self).__doc__ or "").strip().splitlines()[0]
 
 
 class InvalidRequest(TallystickError):
@@ -156,11 +161,17 @@ class DamagedData(TallystickError):
 
 
 class StorageFailed(TallystickError):
-    """The store could not make data durable and has stopped."""
+    """The store does not answer or takes no writes at the moment; nothing was acknowledged."""
 
     status = 503
     code = "storage_failed"
     retryable = True
+
+    @property
+    def title(self) -> str:
+        if self.extra.get("stopped"):
+            return "The store could not make data durable and has stopped; the broker must be restarted."
+        return super().title
 
 
 class Moved(StorageFailed):

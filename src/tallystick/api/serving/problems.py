@@ -38,8 +38,7 @@ def as_tallystick_error(error: Exception) -> TallystickError:
 def problem_of(error: Exception) -> tuple[int, bytes, dict[str, str]]:
     """The status, the body and the headers of the answer to a request that ran into this."""
     known = as_tallystick_error(error)
-    title = (type(known).__doc__ or "").strip().splitlines()[0]
-    body = msgspec.json.encode(Problem(title, known.status, known.detail, known.code, field=known.field))
+    body = msgspec.json.encode(Problem(known.title, known.status, known.detail, known.code, field=known.field))
     return known.status, body, refusal_headers(known)
 
 

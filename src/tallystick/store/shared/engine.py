@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ from tallystick.store.kv import keys as key_space
 from tallystick.store.kv.engine import Area, Changes, EngineFailed, Found, Superseded, Wanted
 from tallystick.store.shared.server import Fence, ServerAway, SharedServer
 
+RETRY_SECONDS = 9.0  # a read or write that has waited for so long, for a lock for example, is not tried again
 TRIES = 3  # of a look or a write: the first may meet a connection that died long ago, the second a server's restart
 # Of a scan: most want few rows, or one chunk of a queue; those that want more get larger and larger pages.
 FIRST_ROWS, MOST_ROWS = 64, 4_096
@@ -54,11 +56,14 @@ class SharedEngine:
 
     def _ask(self, question: Callable[[], T]) -> T:
         """The answer to what may be asked again."""
+        began = time.monotonic()
         for _ in range(TRIES - 1):
             try:
                 return question()
-            except ServerAway:
+            except ServerAway as error:
                 self._server.cut()
+                if time.monotonic() - began > RETRY_SECONDS:
+                    raise StorageFailed(away(error)) from error
         try:
             return question()
         except ServerAway as error:
@@ -105,7 +110,10 @@ class SharedEngine:
     def write(self, changes: Changes) -> None:
         """Returns when the unit is there, raises when it is not or nobody can tell: then `recover` finds out."""
         uncertain: ServerAway | None = None
+        began = time.monotonic()
         for _ in range(TRIES):
+            if uncertain is not None and time.monotonic() - began > RETRY_SECONDS:
+                raise EngineFailed(away(uncertain), may_pass=True) from uncertain
             try:
                 if uncertain is not None and self._is_there():
                     break

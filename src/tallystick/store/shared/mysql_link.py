@@ -12,7 +12,7 @@ from tallystick.core.mysql_urls import WrongOption, mysql_servers
 from tallystick.store.shared.connections import Connections
 from tallystick.store.shared.definitions import table_names, table_statements
 from tallystick.store.shared.mysql_session import MysqlError, MysqlSession, Rows
-from tallystick.store.shared.server import ServerAway
+from tallystick.store.shared.server import LOCKED, ServerAway
 
 _TABLES = b"""
     select count(*) from information_schema.tables where table_schema = database() and table_name in (%s)
@@ -70,6 +70,7 @@ class MysqlLink:
         self._connections.cut()
 
 
+_LOCK_WAIT = 1205
 _FULL = (1021, 1114)  # the disk, or the table, is full
 _NO_ROOM = re.compile(r"\b(?:error|errno|Errcode):? 28\b|No space left", re.IGNORECASE)
 _QUOTED = re.compile(r" near '.*' at line \d+", re.DOTALL)
@@ -77,7 +78,8 @@ _QUOTED = re.compile(r" near '.*' at line \d+", re.DOTALL)
 
 def _told(error: Exception) -> str:
     """What the server says, without the part of the statement that it quotes."""
-    return _QUOTED.sub("", " ".join(str(part) for part in error.args))
+    said = _QUOTED.sub("", " ".join(str(part) for part in error.args))
+    return f"{LOCKED}; {said}" if error.args[:1] == (_LOCK_WAIT,) else said
 
 
 def _is_full(error: Exception) -> bool:

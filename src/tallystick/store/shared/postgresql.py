@@ -19,7 +19,7 @@ from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.shared.connections import Connections
 from tallystick.store.shared.definitions import table_names, table_statements
 from tallystick.store.shared.postgresql_session import PatientConnection
-from tallystick.store.shared.server import SESSIONS_NAME, Fence, ServerAway
+from tallystick.store.shared.server import LOCKED, SESSIONS_NAME, Fence, ServerAway
 
 Connection = PatientConnection
 
@@ -125,7 +125,8 @@ class PostgresqlLink:
 def _reason(error: psycopg.Error) -> str:
     """What the server says, without the lines in which it quotes the statement."""
     said = error.diag
-    parts = (said.message_primary, said.message_detail, said.message_hint)
+    locked = LOCKED if isinstance(error, psycopg.errors.LockNotAvailable) else ""
+    parts = (locked, said.message_primary, said.message_detail, said.message_hint)
     return "; ".join(part for part in parts if part) or str(error).strip() or type(error).__name__
 
 

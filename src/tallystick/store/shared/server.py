@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from tallystick.store.kv.engine import Area, Changes, Found, Wanted
 
+LOCKED = "another session holds a lock on a table of this store"
 SESSIONS_NAME = "tallystick"  # what a server's lists of its sessions show, unless the URL says otherwise
 
 

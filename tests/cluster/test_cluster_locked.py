@@ -1,0 +1,60 @@
+"""Another session holds a lock on the tables of a shared engine: requests are refused in time, and the refusal says
+why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from broker_clusters import running_cluster
+from eventually import eventually
+from raw_client import RawClient
+from servers import Server
+from shared_stores import FIXTURES, url_of
+
+MOST_SECONDS = 18  # three tries of 10 s were made before
+
+
+@contextmanager
+def locked(server: Server, database: str, statement: str) -> Iterator[None]:
+    with closing(server.connect(database)) as session:
+        session.cursor().execute(statement)
+        yield
+        session.rollback()
+
+
+LOCKS = {
+    "postgresql": "lock table tallystick_store_log in access exclusive mode",
+    "mysql": "lock tables tallystick_store_log write",
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param("postgresql", marks=pytest.mark.postgresql), pytest.param("mysql", marks=pytest.mark.mariadb)],
+)
+def test_a_request_that_meets_a_locked_table_is_refused_in_time_and_told_why(
+    request: pytest.FixtureRequest, engine: str
+) -> None:
+    server: Server = request.getfixturevalue(FIXTURES[engine])
+    database = server.new_database()
+    with (
+        running_cluster(url_of(server, database), brokers=1, stores=1) as cluster,
+        RawClient(cluster.brokers[0].url) as client,
+    ):
+        content = {"messages": [{"topic": "orders", "value": 1}]}
+        assert client.json("POST", "/v1/messages", content).status == 201
+        with locked(server, database, LOCKS[engine]):
+            for _ in range(2):  # the second comes while the store is opened again
+                began = time.monotonic()
+                answer = client.json("POST", "/v1/messages", content)
+                took = time.monotonic() - began
+                assert (answer.status, answer.problem().code) == (503, "storage_failed")
+                assert took < MOST_SECONDS
+                assert "another session holds a lock" in answer.problem().detail
+                assert "at the moment" in answer.problem().title
+        eventually(lambda: client.json("POST", "/v1/messages", content).status == 201, "work goes on")
