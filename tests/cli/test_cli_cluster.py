@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from command_line import Done, one_line, tallystick
 
@@ -15,6 +19,9 @@ from brokers import running_broker
 from eventually import eventually
 from servers import Server, postgres_server
 from shared_stores import url_of
+from tallystick.core.ids import new_member_id
+from tallystick.store.shared.opening import registry_at
+from tallystick.store.shared.registry import Member
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -154,13 +161,59 @@ def test_two_brokers_at_one_address_are_told_apart(place: str) -> None:
     with running_cluster(place, brokers=2, stores=2, lease="1s") as cluster:
         first, second = cluster.brokers
         (right,) = ids(cluster, second.url)
-        with second_life_at(second.url, place):
+        with beating_at(second.url, place):
             (wrong,) = eventually(lambda: set(ids(cluster, second.url)) - {right}, "a broker at a wrong address")
             found = findings(doctor(first.url), "addresses")
         assert [status for status, _ in found] == ["problem"]
         assert f"broker {wrong} " in found[0][1]
         assert f"{second.url}: broker {right} is" in found[0][1]
         assert "--advertise" in found[0][1]
+
+
+@contextlib.contextmanager
+def beating_at(url: str, place: str) -> Iterator[None]:
+    """A member that says it is at this address, as if it had started at the same moment as the one that is there."""
+    over = threading.Event()
+    twin = Member(new_member_id(), socket.gethostname()[:60], url, leaving=True)
+
+    def beat() -> None:
+        with contextlib.closing(registry_at(place)) as registry:
+            for number in itertools.count(1):
+                registry.look(msgspec.structs.replace(twin, beat=number))
+                if over.wait(0.1):
+                    return
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    try:
+        yield
+    finally:
+        over.set()
+        beating.join()
+
+
+@pytest.mark.postgresql
+def test_a_second_broker_at_an_address_does_not_start(place: str) -> None:
+    with running_cluster(place, brokers=1, stores=1, lease="1s") as cluster:
+        (broker,) = cluster.brokers
+        done = tallystick(
+            "serve", "--store", place, "--allow-weak-durability", "--port", "0", "--no-grpc", "--lease", "1s",
+            "--advertise", broker.url,
+        )  # fmt: skip
+        assert done.code == 2
+        assert f"already runs at this address (got {broker.url})" in one_line(done.err)
+        assert cluster.view()["broker"] in one_line(done.err)
+        assert [one["alive"] for one in cluster.view()["brokers"]] == [True]
+
+
+@pytest.mark.postgresql
+def test_a_broker_that_was_killed_starts_again_at_its_address(place: str) -> None:
+    with running_cluster(place, brokers=1, stores=1, lease="3s") as cluster:
+        (broker,) = cluster.brokers
+        before = cluster.view()["broker"]
+        broker.kill()
+        broker.start()
+        assert cluster.view()["broker"] != before
 
 
 @pytest.mark.postgresql

@@ -13,7 +13,7 @@ from broker_clusters import running_cluster
 from eventually import eventually
 from raw_client import RawClient
 from servers import Server
-from shared_stores import FIXTURES, url_of
+from shared_stores import FIXTURES, MARKS, url_of
 
 MOST_SECONDS = 18  # three tries of 10 s were made before
 
@@ -33,10 +33,7 @@ LOCKS = {
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "engine",
-    [pytest.param("postgresql", marks=pytest.mark.postgresql), pytest.param("mysql", marks=pytest.mark.mariadb)],
-)
+@pytest.mark.parametrize("engine", [pytest.param(name, marks=MARKS[name]) for name in LOCKS])
 def test_a_request_that_meets_a_locked_table_is_refused_in_time_and_told_why(
     request: pytest.FixtureRequest, engine: str
 ) -> None:

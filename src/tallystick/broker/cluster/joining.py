@@ -6,7 +6,11 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator
+from functools import partial
+
+import msgspec
 
 from tallystick.broker.broker import Broker
 from tallystick.broker.cluster.clock import EngineClock
@@ -24,6 +28,7 @@ from tallystick.store.shared.server import ServerAway
 
 log = logging.getLogger("tallystick.broker.cluster")
 
+TWIN_SECONDS = 2.0  # a living broker beats several times in it
 CLOSE_SECONDS = 2.0  # after the drain timeout, for what is left to close
 STORES = 8  # of a cluster whose maker did not say how many
 
@@ -55,6 +60,11 @@ async def joined(config: Config, url: str, grpc_url: str) -> AsyncIterator[Node]
         return broker
 
     me = Member(new_member_id(), socket.gethostname()[:60], url, grpc_url)
+    try:
+        await _refuse_a_twin(registry, me, config.lease)
+    except BaseException:
+        await on_a_thread(registry.close, "leave")
+        raise
     node = Node(
         Membership(me, config.lease),
         registry,
@@ -74,6 +84,41 @@ async def joined(config: Config, url: str, grpc_url: str) -> AsyncIterator[Node]
             async with asyncio.timeout(left + CLOSE_SECONDS):
                 await node.close()
         await on_a_thread(registry.close, "leave")
+
+
+async def _refuse_a_twin(registry: Registry, me: Member, lease_ms: int) -> None:
+    """Raises `ConfigError` if a living broker has our address. Requests for one of two would go to the other.
+
+    The row of our own former life has that address, too, but its beat stands still. So a start after a kill waits for
+    a third of a lease, in which a living broker beats more than once."""
+    guest = msgspec.structs.replace(me, leaving=True)  # it is given nothing yet
+    known: dict[str, int] = {}
+    deadline: float | None = None
+    while deadline is None or time.monotonic() < deadline:
+        guest = msgspec.structs.replace(guest, beat=guest.beat + 1)
+        try:
+            seen = await on_a_thread(partial(registry.look, guest), "join")
+        except ServerAway as error:
+            raise StorageFailed(away(error)) from error
+        there = [member for member in seen.members if member.url == me.url and not member.leaving]
+        # One that leaves makes room for its successor, and those that join at the same moment do not see each other.
+        for twin in (member for member in there if known.get(member.id, member.beat) != member.beat):
+            await _forget(registry, me)
+            raise ConfigError(
+                f"advertise: broker {twin.id} on {twin.name} already runs at this address (got {me.url}). Set "
+                "--advertise to an address at which the other brokers reach this one.",
+                field="advertise",
+            )
+        known = {member.id: member.beat for member in there} | known
+        if not known:
+            return
+        deadline = deadline or time.monotonic() + min(lease_ms / 3_000, TWIN_SECONDS)
+        await asyncio.sleep(min(TICK_MS, lease_ms / 8) / 1000)
+
+
+async def _forget(registry: Registry, me: Member) -> None:
+    with contextlib.suppress(ServerAway):  # the others forget it later
+        await on_a_thread(partial(registry.forget, me.id), "join")
 
 
 def entered(config: Config) -> tuple[Registry, tuple[str, ...]]:
