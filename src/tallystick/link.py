@@ -138,16 +138,17 @@ class Link:
     def delete(self, *path: str, **query: Any) -> None:
         self._ask("DELETE", _path(*path) + _query(query), None)
 
-    def ready(self) -> str:
-        """Why the broker takes no work, or an empty string if it does."""
-        response = self._exchange("GET", "/readyz", None, {})
+    def ready(self, store: str = "") -> str:
+        """Why the broker, or the owner of this store of its cluster, takes no work; an empty string if it does."""
+        place = f"/stores/{store}/readyz" if store else "/readyz"
+        response = self._exchange("GET", place, None, {})
         content = self._content(response)
         if response.status == 200:
             return ""
         told = self._decoded(response, content)
         if response.status == 400:  # it was not understood: this port speaks TLS
             raise BrokerUnreachable(f"{self.url} cannot be asked: {told.get('detail', response.status)}")
-        return str(told.get("reason", response.status))
+        return str(told.get("reason") or told.get("detail", response.status))
 
     def _ask(self, method: str, path: str, content: dict[str, Any] | None) -> Any:
         body = None if content is None else msgspec.json.encode(content)

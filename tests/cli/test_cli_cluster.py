@@ -17,9 +17,13 @@ from command_line import Done, one_line, tallystick
 from broker_clusters import BrokerCluster, running_cluster
 from brokers import running_broker
 from eventually import eventually
-from servers import Server, postgres_server
+from raw_client import RawClient
+from servers import Server, postgres_server, redis_server
 from shared_stores import url_of
+from tallystick.core.errors import StorageFull
 from tallystick.core.ids import new_member_id
+from tallystick.core.message import OutgoingMessage
+from tallystick.core.ops import Send
 from tallystick.store.shared.opening import registry_at
 from tallystick.store.shared.registry import Member
 
@@ -201,8 +205,8 @@ def test_a_second_broker_at_an_address_does_not_start(place: str) -> None:
             "--advertise", broker.url,
         )  # fmt: skip
         assert done.code == 2
-        assert f"already runs at this address (got {broker.url})" in one_line(done.err)
-        assert cluster.view()["broker"] in one_line(done.err)
+        assert f"already runs at this address (got {broker.url})" in done.err
+        assert cluster.view()["broker"] in done.err
         assert [one["alive"] for one in cluster.view()["brokers"]] == [True]
 
 
@@ -272,3 +276,22 @@ def test_without_the_engine_the_map_says_how_old_it_is_and_the_doctor_goes_on() 
         assert [status for status, _ in findings(done, "addresses")] == ["ok"]
         server.start()
         eventually(lambda: tallystick("cluster", url=url).code == 0, "a map that is of now")
+
+
+def test_stores_without_room_are_shown_whoever_owns_them() -> None:
+    with redis_server() as server, running_cluster(server.url, brokers=2, stores=2) as cluster:
+        url = cluster.brokers[0].url
+        assert tallystick("cluster", url=url).code == 0
+        with contextlib.closing(server.connect()) as client:
+            client.config_set("maxmemory", "1")
+        stores = [store["id"] for store in cluster.view()["stores"]]
+        for store in stores:
+            with RawClient(f"{url}/stores/{store}") as client, pytest.raises(StorageFull, match="maxmemory is used up"):
+                client.do(Send([OutgoingMessage("orders", b"x")]))
+        shown = tallystick("cluster", url=url)
+        assert shown.code == 1
+        found = findings(done := doctor(url), "stores")
+        assert (done.code, [status for status, _ in found]) == (1, ["problem", "problem"])
+        for store in stores:
+            assert f"store {store} takes no new messages: " in shown.err
+            assert any(f"store {store} takes no new messages: " in text for _, text in found)

@@ -108,11 +108,18 @@ def _parts(key: bytes) -> tuple[bytes, int, int]:
     return key[1:-10], int.from_bytes(key[-10:-8]), keys.LEASE.offset(key)
 
 
+class _ImpatientSender(Build):
+    """A client sends the next message of a key while the one before is in doubt: that one may still come, behind it."""
+
+    impatient_sender = True
+
+
 BUGS: dict[str, type[Build]] = {
     "no_fence": _NoFence,
     "wall_clock": _WallClock,
     "early_answer": _EarlyAnswer,
     "forgotten_lease": _ForgottenLease,
+    "impatient_sender": _ImpatientSender,
     "no_empty_unit": _NoEmptyUnit,
     "unnumbered_units": _UnnumberedUnits,
 }

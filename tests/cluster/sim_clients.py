@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -36,6 +37,7 @@ class Lending(Struct):
 
 class History:
     def __init__(self) -> None:
+        self.last: dict[str, tuple[int, int]] = {}  # number and queue of the last message that was read, by key
         self.outcomes: dict[str, str] = {}  # acknowledged, by gid
         self.places: dict[Place, str] = {}  # whose message somebody has seen there
         self.lendings: defaultdict[Place, list[Lending]] = defaultdict(list)
@@ -66,6 +68,16 @@ class History:
             raise Broken(f"the lease {delivery.receipt} was refused, and then honoured")
         elif self.settled.setdefault(place, delivery.receipt) != delivery.receipt:
             raise Broken(f"two leases of {place} were honoured: {self.settled[place]} and {delivery.receipt}")
+
+    def read(self, key: str | None, gid: str, queue: int) -> None:
+        """Messages of a key lie in one queue, in the order in which they were sent."""
+        if key is None:
+            return
+        number = int(gid.rpartition("-")[2])
+        before, at = self.last.get(key, (-1, queue))
+        if number <= before or queue != at:
+            raise Broken(f"{gid} lies in queue {queue}, behind number {before} of the same key in queue {at}")
+        self.last[key] = number, queue
 
     def check_lendings(self) -> None:
         """One at a time, each for its whole time unless it was given back; nothing after the one that was honoured."""
@@ -158,10 +170,31 @@ class SimProducer(SimClient):
         self.history.outcomes[gid] = outcome
 
 
+class SimKeyedProducer(SimClient):
+    """Sends messages of one key. It sends the next one once the one before was acknowledged: an attempt without an
+    answer is repeated under the same gid. An impatient one gives such an attempt up, and goes on."""
+
+    count = 5
+    impatient = False
+
+    def run(self) -> None:
+        key, store = self.process.name, self.random.choice(self.stores)
+        for number in range(self.count):
+            self.dawdle(1_500)
+            gid = f"{key}-{number}"
+            op = Send([OutgoingMessage(TOPIC, gid.encode(), key=key)], gid)
+            if self.impatient:
+                if self.try_once(store, op) is None:
+                    continue
+            elif refused := self.until_told(store, op):
+                raise Broken(f"{gid} could not be sent: {refused}")
+            self.history.outcomes[gid] = "committed"
+
+
 class SimConsumer(SimClient):
     """Goes on until everything was sent and every store says that it has nothing more to lend just now."""
 
-    producers: list[SimProducer]
+    producers: Sequence[SimClient]
 
     def run(self) -> None:
         all_sent = some_came = False

@@ -94,6 +94,8 @@ class FarRegistry(Far):
 class Build:
     """How a node is built. The seeded bugs build it differently."""
 
+    impatient_sender = False  # one that goes on while a message of the same key is in doubt
+
     def server(self, cluster: MemoryCluster, number: int) -> Any:
         """What stands on the engine's machine."""
         return cluster.server(number)

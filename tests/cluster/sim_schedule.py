@@ -3,7 +3,8 @@
     python tests/cluster/sim_schedule.py SEED [BUG]
 
 plays one again. Whatever happens, at the end every acknowledged transaction has its one outcome, no offset was used
-twice, and no lease was both refused and honoured, nor given to two at a time.
+twice, the messages of a key lie in the order of a sender that waits for each, and no lease was both refused and
+honoured, nor given to two at a time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sim_clients import (
     History,
     SimClient,
     SimConsumer,
+    SimKeyedProducer,
     SimProducer,
 )
 from sim_nodes import SETTINGS, Build, SimNode
@@ -61,9 +63,11 @@ class Schedule:
         stores = [shard.id for shard in self.cluster.shards]
         about = (self.nodes, stores, self.history)
         self.producers = [SimProducer(world, f"p{number}", *about) for number in range(2)]
+        self.keyed = SimKeyedProducer(world, "k0", *about)
+        self.keyed.impatient = self.build.impatient_sender
         self.consumers = [SimConsumer(world, f"c{number}", *about) for number in range(2)]
         for consumer in self.consumers:
-            consumer.producers = self.producers
+            consumer.producers = [*self.producers, self.keyed]
         self.faults: Counter[str] = Counter()
 
     # --- what goes wrong -----------------------------------------------------------------------------------------
@@ -146,7 +150,7 @@ class Schedule:
     # --- the run and its verdict ---------------------------------------------------------------------------------
 
     def _clients(self) -> list[SimClient]:
-        return [*self.producers, *self.consumers]
+        return [*self.producers, self.keyed, *self.consumers]
 
     def run(self) -> None:
         """Raises `Broken`, with the line that plays it again."""
@@ -183,6 +187,7 @@ class Schedule:
                 raise Broken(f"queue {queue} ends at {end} and has {[message.offset for message in messages]}")
             for message in messages:
                 self.history.saw((store.id, queue, message.offset), message.gid)
+                self.history.read(message.key, message.gid, queue)
                 gids.append(message.gid)
         self._consume_the_rest(store)
         return gids

@@ -125,6 +125,7 @@ def test_a_full_engine_is_not_ready_until_a_write_succeeds(
         place.fill()
         refusal = eventually(lambda: refused(client), "a message is refused")
         assert place.reason in refusal.detail
+        assert refusal.code == ("storage_failed" if kind is redis_that_cannot_save else "storage_full")
         assert not re.search("(?i)insert|update|select", refusal.detail), "no statement is shown"
         until = time.monotonic() + LOOK_SECONDS
         while time.monotonic() < until:

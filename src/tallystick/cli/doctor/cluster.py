@@ -10,6 +10,7 @@ from typing import Any
 from tallystick.cli.credentials import given_credentials
 from tallystick.cli.doctor.finding import Finding
 from tallystick.cli.output import number_of, span
+from tallystick.cli.store_troubles import store_troubles
 from tallystick.core.addresses import broker_address
 from tallystick.core.errors import NotFound, TallystickError
 from tallystick.link import Link
@@ -31,6 +32,8 @@ def look_at_cluster(broker: Link) -> Iterator[Finding]:
     if not view["brokers"]:
         return
     yield _state(view)
+    if not view.get("engine_away"):
+        yield from _stores(store_troubles(broker, view))
     yield from _addresses(_settled(broker, view))
     yield from _topics(broker)
 
@@ -43,6 +46,12 @@ def _topics(broker: Link) -> Iterator[Finding]:
         more = f", and {len(missing) - LISTED_TOPICS:,} more" if len(missing) > LISTED_TOPICS else ""
         advice = "it comes there with the first message; `tallystick topics create NAME` makes it there now"
         yield Finding("topics", "note", f"on some stores only: {named}{more}", advice)
+
+
+def _stores(troubles: dict[str, str]) -> Iterator[Finding]:
+    advice = "give the database room, or fix what the reason names; work then goes on by itself"
+    for store, reason in troubles.items():
+        yield Finding("stores", "problem", f"store {store} takes no new messages: {reason}", advice)
 
 
 def _state(view: dict[str, Any]) -> Finding:

@@ -23,9 +23,10 @@ from tallystick.store.shared.server import SESSIONS_NAME, ServerAway
 _ONCE = Retry(NoBackoff(), 0)
 _CONNECT_SECONDS = 5.0
 
+_FULL = "OutOfMemory OOM"
 # What Redis says, and what an operator should know of it.
 _REASONS = {
-    "OutOfMemory OOM": "Redis is full, its maxmemory is used up: raise it, or trim topics",
+    _FULL: "Redis is full, its maxmemory is used up: raise it, or trim topics",
     "ReadOnly READONLY": "this Redis is a replica, which takes no writes: the master's address is needed",
     "BusyLoading LOADING": "Redis is still loading what it holds",
     "MISCONF": "Redis cannot write to its disk, and takes no writes until it can",
@@ -89,7 +90,7 @@ class RedisLink:
             yield
         except (RedisError, OSError) as error:
             self._lose_the_way()
-            raise ServerAway(_reason(error), "OOM" in f"{type(error).__name__} {error}") from error
+            raise ServerAway(_reason(error), _is(error, _FULL)) from error
 
     def _client(self, url: str, host: str = "", port: int = 0) -> Redis:
         """At the host and port of the URL, or at others."""
@@ -195,9 +196,14 @@ def _names_are_checked(url: str) -> dict[str, bool]:
     return {"ssl_check_hostname": True} if parts.scheme == "rediss" and not unchecked else {}
 
 
+def _is(error: Exception, words: str) -> bool:
+    """Whether the error, or its class, has one of these words: redis-py takes some out of the text."""
+    said = f"{type(error).__name__} {error}"
+    return any(word in said for word in words.split())
+
+
 def _reason(error: Exception) -> str:
     if NO_DATABASE in str(error):
         return f"{error}: the address ends with the number of a database that this Redis does not have, /0 is the first"
-    said = f"{type(error).__name__} {error}"
-    known = [reason for words, reason in _REASONS.items() if any(word in said for word in words.split())]
+    known = [reason for words, reason in _REASONS.items() if _is(error, words)]
     return f"{known[0]} ({error})" if known else str(error)
