@@ -45,6 +45,8 @@ def test_a_failed_fsync_stops_the_store_for_good_and_a_restart_keeps_what_was_ac
             with pytest.raises(StorageFailed, match="restart the broker"):
                 client.do(op)
         assert_not_ready(client)
+        answer = client.json("POST", "/v1/messages", {"messages": [{"topic": "orders", "value": "x"}]})
+        assert "has stopped" in answer.problem().title
         assert client.json("GET", "/healthz").status == 200
         assert b"tallystick_store_failed 1.0" in client.request("GET", "/metrics").body
         for gid in ("s99", "half"):

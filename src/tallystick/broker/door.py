@@ -585,7 +585,7 @@ def raise_refusal(result: Result) -> None:
 def _of_one(error: TallystickError) -> TallystickError:
     """The caller has sent no list of operations, so the place is told without it."""
     place = (error.field or "").removeprefix("ops[0].") or None
-    return type(error)(error.detail.removeprefix("ops[0]."), field=place)
+    return type(error)(error.detail.removeprefix("ops[0]."), field=place, **error.extra)
 
 
 def _known(view: TransactionView | None, gid: str) -> TransactionView:

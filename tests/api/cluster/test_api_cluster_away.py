@@ -39,6 +39,7 @@ def test_who_asks_any_broker_for_any_store_is_told_that_the_engine_is_away() -> 
                 answer = client.json("POST", f"/stores/{store}/v1/messages", content)
             assert (answer.status, answer.json()["code"]) == (503, "storage_failed")
             assert re.search("refused|closed", answer.json()["detail"]), "the engine's own words"
+            assert "has stopped" not in answer.json()["title"]
 
 
 @pytest.mark.postgresql
