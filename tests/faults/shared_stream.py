@@ -85,3 +85,16 @@ class CutOnce:
     def __call__(self, _: bytes) -> Cut:
         self.left -= 1
         return self.how if self.left == -1 else "no"
+
+
+def counted_cuts(store: SharedStore) -> list[int]:
+    """Grows whenever the store's connections are cut, because the server could not be asked."""
+    cuts: list[int] = []
+    cut = store.server.cut
+
+    def counting() -> None:
+        cuts.append(1)
+        cut()
+
+    store.server.cut = counting  # type: ignore[method-assign]
+    return cuts

@@ -11,9 +11,10 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
+import psutil
 import pytest
 from shared_stream import NOW, Stream, stored
 
@@ -135,6 +136,39 @@ def pair() -> Iterator[PostgresPair]:
 def test_a_synchronous_standby_of_postgresql_has_all_that_was_told(pair: PostgresPair) -> None:
     with cluster_at(pair.url) as cluster:
         fail_over(cluster, pair.fail_over)
+
+
+@pytest.mark.postgresql
+def test_a_standby_that_is_promoted_while_the_primary_hangs_is_found_once_for_all_connections(
+    pair: PostgresPair,
+) -> None:
+    """The primary takes connections and says nothing: only the first attempt waits for its time-out."""
+    with cluster_at(pair.url) as cluster:
+        store = cluster.claim("owner")
+        Stream(store).unit("before")
+        processes = psutil.Process(pair.primary.process.pid)
+        everything = [processes, *processes.children(recursive=True)]
+        for process in everything:
+            process.suspend()
+        try:
+            pair.standby.execute("select pg_promote()", "postgres")
+            began = time.monotonic()
+            eventually(lambda: cluster.registry.look(LOOKER), "the registry answers", ignoring=(ServerAway,))
+            eventually(lambda: store.recover() is not None, "the store works")
+            Stream(store).unit("after")
+            assert time.monotonic() - began < 45
+            began = time.monotonic()
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(lambda _: cluster.registry.claim(cluster.number, -1, "none"), range(8)))
+            for _ in range(8):
+                cluster.registry.cut()  # type: ignore[attr-defined]
+                cluster.registry.look(LOOKER)
+            assert time.monotonic() - began < 20, "new connections begin at the server that works"
+        finally:
+            pair.primary.process.kill()
+            for process in everything:
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
 
 
 @pytest.mark.postgresql

@@ -67,6 +67,24 @@ def test_a_unit_is_carried_out_once_and_told_as_it_is(faults: tuple[Fault | None
     assert sum(view.ends) == 1
 
 
+def test_no_retry_begins_after_the_limit_of_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try may have waited for a server that does not answer."""
+    server = FencedMemory()
+    store = opened(server)
+    monkeypatch.setattr(shared_engine, "OUTAGE_SECONDS", -1.0)
+    server.faults.extend(["lost", None])
+    with pytest.raises(StorageFailed):
+        store.transaction("g")
+    assert list(server.faults) == [None]
+    server.faults.extend(["lost", None])  # the first question of the write is a look at what was foreseen
+    with pytest.raises(StorageFailed):
+        store.write([Send([OutgoingMessage("orders", b"x")], "g")], NOW)
+    assert list(server.faults) == [None]
+    server.faults.clear()
+    monkeypatch.undo()
+    assert store.recover() is not None
+
+
 def test_a_unit_that_was_given_up_cannot_come_in_behind_what_was_read_anew() -> None:
     server = FencedMemory()
     store = opened(server)
@@ -193,17 +211,3 @@ def test_a_server_that_was_dropped_is_told_of() -> None:
     server.state = None
     with pytest.raises(EngineFailed, match="not there any more"):
         engine.write(unit(a="1"))
-
-
-def test_a_read_or_write_that_has_waited_long_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table that is locked costs each try the server's whole patience."""
-    monkeypatch.setattr(shared_engine, "RETRY_SECONDS", -1.0)
-    server = FencedMemory()
-    store = opened(server)
-    for faults in (["lost"], [None, "lost"]):
-        server.faults.extend(faults)  # type: ignore[arg-type]
-        before = server.trips
-        with pytest.raises(StorageFailed, match="cut"):
-            store.write([prepare("g")], NOW)
-        assert server.trips - before == len(faults)
-        assert store.recover() is not None

@@ -215,7 +215,7 @@ def test_each_weakness_is_a_sentence(mariadb: Server, server: MysqlServer) -> No
 
 
 def test_a_server_that_takes_connections_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mysql_session, "_CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(mysql_session, "CONNECT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = MysqlServer(f"mysql://user:word@127.0.0.1:{silent.getsockname()[1]}/database", 1)
         with pytest.raises(ServerAway, match="timed out"):

@@ -10,8 +10,8 @@ from tallystick.core.errors import StorageFailed
 from tallystick.store.kv import keys as key_space
 from tallystick.store.kv.engine import Area, Changes, EngineFailed, Found, Superseded, Wanted
 from tallystick.store.shared.server import Fence, ServerAway, SharedServer
+from tallystick.store.shared.time_limits import OUTAGE_SECONDS
 
-RETRY_SECONDS = 9.0  # a read or write that has waited for so long, for a lock for example, is not tried again
 TRIES = 3  # of a look or a write: the first may meet a connection that died long ago, the second a server's restart
 # Of a scan: most want few rows, or one chunk of a queue; those that want more get larger and larger pages.
 FIRST_ROWS, MOST_ROWS = 64, 4_096
@@ -57,17 +57,14 @@ class SharedEngine:
     def _ask(self, question: Callable[[], T]) -> T:
         """The answer to what may be asked again."""
         began = time.monotonic()
-        for _ in range(TRIES - 1):
+        for number in range(1, TRIES + 1):
             try:
                 return question()
             except ServerAway as error:
-                self._server.cut()
-                if time.monotonic() - began > RETRY_SECONDS:
+                if number == TRIES or time.monotonic() - began > OUTAGE_SECONDS:
                     raise StorageFailed(away(error)) from error
-        try:
-            return question()
-        except ServerAway as error:
-            raise StorageFailed(away(error)) from error
+                self._server.cut()
+        raise AssertionError("the last try returns or raises")
 
     def get(self, area: Area, key: bytes) -> bytes | None:
         return self.look_up({area: (key,)})[area][key]
@@ -112,7 +109,7 @@ class SharedEngine:
         uncertain: ServerAway | None = None
         began = time.monotonic()
         for _ in range(TRIES):
-            if uncertain is not None and time.monotonic() - began > RETRY_SECONDS:
+            if uncertain is not None and time.monotonic() - began > OUTAGE_SECONDS:
                 raise EngineFailed(away(uncertain), may_pass=True) from uncertain
             try:
                 if uncertain is not None and self._is_there():

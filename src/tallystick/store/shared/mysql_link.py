@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from binascii import b2a_base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from tallystick.core.errors import ConfigError
 from tallystick.core.mysql_urls import WrongOption, mysql_servers
 from tallystick.store.shared.connections import Connections
 from tallystick.store.shared.definitions import table_names, table_statements
+from tallystick.store.shared.health import health_of
 from tallystick.store.shared.mysql_session import MysqlError, MysqlSession, Rows
 from tallystick.store.shared.server import LOCKED, ServerAway
 
@@ -27,15 +29,19 @@ class MysqlLink:
             raise ConfigError(f"store: {wrong}", field="store") from None
         except ValueError:  # without its cause, which may show a part of the password
             raise ConfigError("store: not a valid address of a MySQL server", field="store") from None
-        self._connections: Connections[MysqlSession] = Connections(self._connect)
+        self._health = health_of(url)
+        self._connections: Connections[MysqlSession] = Connections(self._connect, _working_sessions, self._health)
         self.trips = 0
 
     def _connect(self) -> MysqlSession:
         """To the first of the servers that takes writes."""
         refusals = []
-        for login in self._logins:
+        detour, places = self._health.detour, [_place(login) for login in self._logins]
+        for place, login in sorted(zip(places, self._logins, strict=True), key=lambda one: one[0] != detour):
             try:
-                return MysqlSession(login)
+                session = MysqlSession(login)
+                self._health.reached(place, places[0])
+                return session
             except (MysqlError, OSError, ServerAway) as error:
                 refusals.append(_told(error) if len(self._logins) == 1 else f"{login['host']}: {_told(error)}")
         raise ServerAway("; ".join(refusals))
@@ -68,6 +74,17 @@ class MysqlLink:
 
     def close(self) -> None:
         self._connections.cut()
+
+
+def _working_sessions(session: MysqlSession, _: Sequence[str]) -> dict[str, bool]:
+    try:
+        return session.working_sessions()
+    except (MysqlError, OSError) as error:
+        raise ServerAway(_told(error)) from error
+
+
+def _place(login: dict[str, Any]) -> str:
+    return str(login.get("unix_socket")) if "unix_socket" in login else f"{login['host']}:{login['port']}"
 
 
 _LOCK_WAIT = 1205

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,12 +11,11 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from tallystick.store.shared.server import SESSIONS_NAME, ServerAway
+from tallystick.store.shared.time_limits import ANSWER_SECONDS, CONNECT_SECONDS
 
 MysqlError = pymysql.Error
 Rows = tuple[tuple[Any, ...], ...]
 
-_CONNECT_SECONDS = 5
-_ANSWER_SECONDS = 60  # also for the deletion of some million rows, which is one statement
 # A server that is gone without a word is noticed by what it does not acknowledge, where the system knows these.
 _PATIENCE = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
 
@@ -27,6 +27,7 @@ _SESSION = (
     b"set session innodb_lock_wait_timeout = 10, session lock_wait_timeout = 10"
     b" /*M!100308 , session in_predicate_conversion_threshold = 0 */"
     b" /*!80000 , session range_optimizer_max_mem_size = 0 */",
+    b"select concat(@@hostname, ':', @@port, '/', connection_id())",
     b"show variables where variable_name in ('max_allowed_packet', 'read_only', 'wsrep_on')",
 )
 # On a Galera cluster a look waits until its node has everything that any node has acknowledged before. A new owner may
@@ -45,22 +46,27 @@ class MysqlSession:
             charset="utf8mb4",
             autocommit=True,  # a look leaves no transaction open, whose locks would keep an operator from the tables
             client_flag=CLIENT.MULTI_STATEMENTS,
-            connect_timeout=_CONNECT_SECONDS,
-            read_timeout=_ANSWER_SECONDS,
-            write_timeout=_ANSWER_SECONDS,
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=CONNECT_SECONDS,  # until the session is set up
+            write_timeout=ANSWER_SECONDS,
             program_name=SESSIONS_NAME,
             defer_connect=True,
         )
-        self._connection.connect(None if "unix_socket" in login else _socket(login["host"], login["port"]))
+        self.session, self.awaited = "", 0
+        self._statements, self._severed = 0, ""
         try:
+            self._connection.connect(None if "unix_socket" in login else _socket(login["host"], login["port"]))
             self._most = self._begin()
         except BaseException:
             self.close()
             raise
+        self._set_patience(ANSWER_SECONDS)
 
     def _begin(self) -> int:
         """Makes sure of a server that can do its part: how much it takes in one packet."""
-        settings: dict[str, str] = dict(self.send(b";".join(_SESSION))[-1])
+        *_, named, shown = self.send(b";".join(_SESSION))
+        self.session = str(named[0][0])
+        settings: dict[str, str] = dict(shown)
         if settings["read_only"] != "OFF":
             raise ServerAway("this server takes no writes: its read_only is ON")
         if settings.get("wsrep_on") == "ON" and self.send(_GALERA)[-1][0][1] != "ON":
@@ -83,6 +89,17 @@ class MysqlSession:
 
     def send(self, packet: bytes) -> list[Rows]:
         """The rows of each statement in it."""
+        self._statements = self.awaited = self._statements + 1
+        try:
+            return self._send(packet)
+        except (MysqlError, OSError) as error:
+            if self._severed:
+                raise ServerAway(self._severed) from error
+            raise
+        finally:
+            self.awaited = 0
+
+    def _send(self, packet: bytes) -> list[Rows]:
         with self._connection.cursor() as cursor:
             text: Any = packet  # which is taken as it is; the stubs know of str only
             cursor.execute(text)
@@ -91,12 +108,36 @@ class MysqlSession:
                 found.append(cursor.fetchall())
             return found
 
+    def working_sessions(self) -> dict[str, bool]:
+        """The sessions of this user at the server, and whether it works on a statement of theirs."""
+        self._set_patience(CONNECT_SECONDS)
+        (found,) = self.send(b"show processlist")
+        self._set_patience(ANSWER_SECONDS)
+        server = self.session.rpartition("/")[0]
+        return {f"{server}/{row[0]}": row[4] != "Sleep" for row in found}
+
+    def _set_patience(self, seconds: float) -> None:
+        connection: Any = self._connection  # PyMySQL can be given a limit when it connects only
+        connection._read_timeout = seconds
+
+    @property
+    def lost(self) -> bool:
+        return not self._connection.open
+
+    def sever(self, reason: str) -> None:
+        """The thread that waits reads the end of the stream. The socket stays its own to close."""
+        self._severed = reason
+        connection: Any = self._connection
+        with contextlib.suppress(OSError, AttributeError):  # it was closed meanwhile
+            socket.socket.shutdown(connection._sock, socket.SHUT_RDWR)  # not TLS's, which uses the reader's state
+
     def close(self) -> None:
-        self._connection.close()
+        with contextlib.suppress(MysqlError):  # it was never connected, or is closed
+            self._connection.close()
 
 
 def _socket(host: str, port: int) -> socket.socket:
-    made = socket.create_connection((host, port), _CONNECT_SECONDS)
+    made = socket.create_connection((host, port), CONNECT_SECONDS)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _PATIENCE.items():
         if hasattr(socket, name):

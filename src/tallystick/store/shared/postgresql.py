@@ -18,15 +18,23 @@ from tallystick.core.errors import ConfigError
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.shared.connections import Connections
 from tallystick.store.shared.definitions import table_names, table_statements
-from tallystick.store.shared.postgresql_session import PatientConnection
-from tallystick.store.shared.server import LOCKED, SESSIONS_NAME, Fence, ServerAway
+from tallystick.store.shared.health import health_of
+from tallystick.store.shared.postgresql_session import (
+    PatientConnection,
+    away_because,
+    beginning_at,
+    connected,
+    working_sessions,
+)
+from tallystick.store.shared.server import SESSIONS_NAME, Fence
+from tallystick.store.shared.time_limits import CONNECT_SECONDS
 
 Connection = PatientConnection
 
 # A dead server is noticed within seconds, and after a failover the one that takes writes is looked for. What the
 # operator's URL says goes before.
 _CONNECTING = {
-    "connect_timeout": "5",
+    "connect_timeout": f"{CONNECT_SECONDS:.0f}",
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
@@ -73,16 +81,20 @@ class PostgresqlLink:
                 "store: not a valid address of a PostgreSQL server, or one with a parameter that libpq does not know",
                 field="store",
             ) from None
-        self._connections: Connections[Connection] = Connections(self._connect)
+        self._health = health_of(self._conninfo)
+        self._connections: Connections[Connection] = Connections(self._connect, working_sessions, self._health)
         self.trips = 0
 
     def _connect(self) -> Connection:
-        # Each statement is prepared at its first use: there are few, and planning one costs more than running it.
-        connection = Connection.connect(self._conninfo, autocommit=True, prepare_threshold=0)
+        conninfo, first = beginning_at(self._conninfo, self._health.detour)
+        connection = connected(conninfo, self._set_up())
+        self._health.reached(f"{connection.info.host}:{connection.info.port}", first)
         connection.adapters.register_dumper(_Keys, _KeysDumper)
-        chosen = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
-        connection.execute(f"select {chosen}")
         return connection
+
+    def _set_up(self) -> dict[str, str]:
+        """The settings of a session."""
+        return _SESSION
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
@@ -90,7 +102,7 @@ class PostgresqlLink:
             with self._connections.one() as connection:
                 yield connection
         except psycopg.Error as error:
-            raise ServerAway(_reason(error), isinstance(error, psycopg.errors.DiskFull)) from error
+            raise away_because(error) from error
 
     def _rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with self._connected() as connection:
@@ -120,14 +132,6 @@ class PostgresqlLink:
 
     def close(self) -> None:
         self._connections.cut()
-
-
-def _reason(error: psycopg.Error) -> str:
-    """What the server says, without the lines in which it quotes the statement."""
-    said = error.diag
-    locked = LOCKED if isinstance(error, psycopg.errors.LockNotAvailable) else ""
-    parts = (locked, said.message_primary, said.message_detail, said.message_hint)
-    return "; ".join(part for part in parts if part) or str(error).strip() or type(error).__name__
 
 
 class PostgresqlServer(PostgresqlLink):

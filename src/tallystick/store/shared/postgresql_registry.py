@@ -9,7 +9,7 @@ from psycopg.types.numeric import Int4, Int8
 
 from tallystick.core.ids import new_store_id
 from tallystick.store.kv import keys
-from tallystick.store.shared.postgresql import Connection, PostgresqlLink
+from tallystick.store.shared.postgresql import PostgresqlLink
 from tallystick.store.shared.registry import Holding, Member, Seen, epoch_after, new_peer_key, wrong_count
 
 # A member's own row is as it was before: all parts of a statement see that. The caller knows better.
@@ -118,10 +118,8 @@ class PostgresqlRegistry(PostgresqlLink):
 
 
 class _Looking(PostgresqlLink):
-    def _connect(self) -> Connection:
-        connection = super()._connect()
-        connection.execute("set synchronous_commit = off")
-        return connection
+    def _set_up(self) -> dict[str, str]:
+        return {**super()._set_up(), "synchronous_commit": "off"}
 
     def look(self, me: Member) -> Seen:
         row = self._rows(_LOOK, me.id, me.name, me.url, me.grpc_url, Int8(me.beat), me.leaving)[0]

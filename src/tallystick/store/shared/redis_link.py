@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import resources
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.commands.core import Script
 from redis.connection import URL_QUERY_ARGUMENT_PARSERS
-from redis.exceptions import MovedError, RedisError
+from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutError
 from redis.retry import Retry
 
 from tallystick.core.errors import ConfigError
+from tallystick.store.shared.attempts import Attempts
+from tallystick.store.shared.health import AwaitedStatement, health_of
 from tallystick.store.shared.server import SESSIONS_NAME, ServerAway
+from tallystick.store.shared.time_limits import CONNECT_SECONDS, OUTAGE_SECONDS
 
 # redis-py would try again by itself what may have been carried out.
 _ONCE = Retry(NoBackoff(), 0)
-_CONNECT_SECONDS = 5.0
 
 _FULL = "OutOfMemory OOM"
 # What Redis says, and what an operator should know of it.
@@ -52,10 +54,13 @@ class RedisLink:
     """Begins at the first of the given addresses that answers. A node of a cluster that does not hold a hash tag names
     the one that does; that is kept until something fails."""
 
-    answer_seconds = 15.0  # `?socket_timeout=` in the URL says otherwise
+    # `?socket_timeout=` in the URL overrides it. Redis carries out one command after the other, and none of ours takes
+    # long: a statement that gets no answer is no reason to ask what became of it.
+    answer_seconds = OUTAGE_SECONDS
 
     def __init__(self, url: str) -> None:
         self.trips = 0
+        self._pools: dict[Redis, _Pool] = {}
         try:
             self._replicas, url = _wanted_replicas(url)
             self._urls = _each_host(url)
@@ -80,9 +85,16 @@ class RedisLink:
         self.trips += 1
         with self._answering():
             try:
-                return question(self._at(tag))
+                return self._asked(self._at(tag), question)
             except MovedError as moved:  # a refusal: this node has done nothing
-                return question(self._moved(tag, moved))
+                return self._asked(self._moved(tag, moved), question)
+
+    def _asked(self, client: Redis, question: Callable[[Redis], T]) -> T:
+        try:
+            return question(client)
+        except (ConnectionError, TimeoutError, OSError):
+            self._pools[client].health.suspect()
+            raise
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -91,6 +103,9 @@ class RedisLink:
         except (RedisError, OSError) as error:
             self._lose_the_way()
             raise ServerAway(_reason(error), _is(error, _FULL)) from error
+        except ServerAway:
+            self._lose_the_way()
+            raise
 
     def _client(self, url: str, host: str = "", port: int = 0) -> Redis:
         """At the host and port of the URL, or at others."""
@@ -100,12 +115,14 @@ class RedisLink:
             protocol=2,
             retry=_ONCE,
             socket_timeout=self.answer_seconds,
-            socket_connect_timeout=_CONNECT_SECONDS,
+            socket_connect_timeout=CONNECT_SECONDS,
             client_name=SESSIONS_NAME,
         )
         pool = client.connection_pool
         if host:
             pool.connection_kwargs.update(host=host, port=port)
+        self._pools[client] = kept = _Pool(client)
+        pool.connection_class = _with_limited_attempts(pool.connection_class, kept.health.attempts)
         pool.connection_class(**pool.connection_kwargs)  # connects to nobody, but knows which options there are
         return client
 
@@ -123,9 +140,9 @@ class RedisLink:
         refusals = []
         for home in list(self._homes):
             try:
-                home.ping()
+                self._asked(home, Redis.ping)
                 return home
-            except (RedisError, OSError) as error:
+            except (RedisError, OSError, ServerAway) as error:
                 refusals.append(_reason(error))
         raise ServerAway("; ".join(refusals))
 
@@ -144,6 +161,7 @@ class RedisLink:
     def _left_alone(self, tag: str, node: Redis) -> None:
         """The same for one hash tag: this node did not answer for it."""
         self._placed.pop(tag, None)
+        self._pools[node].health.suspect()
         if node is self._home:
             self._pass_on()
 
@@ -155,11 +173,44 @@ class RedisLink:
         """And back to the addresses that were given: in a cluster, those know who has taken over."""
         self._home = None
         self._placed.clear()
-        for client in [*self._homes, *self._nodes.values()]:
-            client.connection_pool.disconnect(inuse_connections=False)
+        for pool in list(self._pools.values()):
+            pool.drop_idle()
 
     def close(self) -> None:
         self.cut()
+
+
+class _Pool:
+    """The connections of one client to one node."""
+
+    def __init__(self, client: Redis) -> None:
+        self._pool = client.connection_pool
+        given = self._pool.connection_kwargs
+        place = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
+        self.health = health_of(f"redis {place}")  # a Redis Cluster has many, and one that is away slows down no other
+        self.health.add(self)
+
+    def drop_idle(self) -> None:
+        self._pool.disconnect(inuse_connections=False)
+
+    def silent(self, seconds: float) -> list[AwaitedStatement]:
+        """The driver gives up each by itself."""
+        return []
+
+    def working(self, sessions: Sequence[str]) -> dict[str, bool]:
+        return {}
+
+
+def _with_limited_attempts(kind: type[Any], attempts: Attempts) -> type[Any]:
+    """This kind of redis-py's connections, which connects when the attempts to its node allow it."""
+
+    class LimitedConnection(kind):  # type: ignore[misc]
+        def connect(self) -> None:
+            if self._sock is None:
+                with attempts.one():
+                    super().connect()
+
+    return LimitedConnection
 
 
 def store_tag(store: int) -> str:

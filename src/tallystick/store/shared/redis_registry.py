@@ -20,6 +20,7 @@ from tallystick.core.limits import MOST_STORES
 from tallystick.store.kv import keys
 from tallystick.store.shared.redis_link import RedisLink, store_tag
 from tallystick.store.shared.registry import Holding, Member, Seen, epoch_after, new_peer_key, wrong_count
+from tallystick.store.shared.server import ServerAway
 
 _TAG = "{ts:cluster}"
 _MEMBERS, _STORES, _PEER_KEY = f"{_TAG}:members", f"{_TAG}:stores", f"{_TAG}:peer-key"
@@ -146,5 +147,5 @@ def _hold(client: Redis, numbers: list[int]) -> list[Any]:
             for number in numbers:
                 at_once.hmget(f"{store_tag(number)}:fence", ["epoch", "owner"])
             return at_once.execute(raise_on_error=False)
-    except (RedisError, OSError) as error:
+    except (RedisError, OSError, ServerAway) as error:
         return [error] * len(numbers)
