@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.broker.cluster.watch import FORGET_AFTER_LEASES, Watch
+from tallystick.broker.cluster.watch import FORGET_AFTER_LEASES, RECONNECT_MS, Watch
 from tallystick.store.shared.registry import Member
 
 LEASE = 3_000
@@ -81,7 +81,31 @@ def test_a_watcher_that_slept_kills_nobody() -> None:
     watcher.look(other=7)
     watcher.look(3_600_000, other=7)
     assert watcher.watch.alive("other")
+    watcher.look_for(RECONNECT_MS - 2 * TICK, other=7)
+    assert watcher.watch.alive("other")
+    watcher.look_for(2 * TICK, other=7)
+    assert not watcher.watch.alive("other")
+
+
+def test_a_member_that_connects_again_a_little_later_is_alive_and_then_judged_as_always() -> None:
+    """The engine was away for all. This watcher had its connection first."""
+    watcher = Watcher()
+    watcher.look(other=7)
+    watcher.look(20_000, other=7)
+    watcher.look_for(LEASE + 2_000, other=7)
+    assert watcher.watch.alive("other")
+    watcher.look(other=8)
+    watcher.look_for(LEASE - TICK, other=8)
+    assert watcher.watch.alive("other")
+    watcher.look(other=8)
+    assert not watcher.watch.alive("other")
+
+
+def test_a_gap_makes_no_dead_member_alive() -> None:
+    watcher = Watcher()
+    watcher.look(other=7)
     watcher.look_for(LEASE, other=7)
+    watcher.look(20_000, other=7)
     assert not watcher.watch.alive("other")
 
 
