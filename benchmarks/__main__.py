@@ -15,6 +15,7 @@ from benchmarks.light import light
 from benchmarks.report import Figure
 from benchmarks.run import Bench
 from benchmarks.signing import signing
+from benchmarks.snapshot import snapshot
 from benchmarks.takeover import takeover
 from benchmarks.web import web
 from benchmarks.web.outage import outage
@@ -48,4 +49,4 @@ if __name__ == "__main__":
             "light": light,
             "signing": signing,
         }
-        sys.exit(main(["--postgresql", dsn, *sys.argv[1:]], more, {"takeover": takeover}))
+        sys.exit(main(["--postgresql", dsn, *sys.argv[1:]], more, {"takeover": takeover, "snapshot": snapshot}))

@@ -116,6 +116,9 @@ class Timed(Kind):
     def before(self, at: int) -> Range:
         return self._byte, self._byte + u64(at)
 
+    def since(self, at: int) -> Range:
+        return self._byte + u64(at), self.all[1]
+
 
 class TimedName(Timed):
     def key(self, at: int, name: str) -> bytes:
@@ -386,3 +389,10 @@ COUNTERS = b"Mcounters"
 STORE_ID = b"Mid"  # of a store that has no directory to keep its id in
 PROBE = b"Mprobe"  # followed by a number: what a probe of the engine's room writes and deletes
 HALF_COPIED = b"Mcopying"  # what such a store is half a copy of
+
+_REWRITTEN = frozenset((b"N", b"S", b"w", b"g", b"q"))
+
+
+def rewritten(key: bytes) -> bool:
+    """Whether units set this key of `index` again and again: counters, ends, starts, marks, cursors, stored offsets."""
+    return key[:1] in _REWRITTEN or key == COUNTERS

@@ -1,4 +1,10 @@
-"""A store on PostgreSQL: four tables of bytes in order, and a row that fences them. Every method is one statement."""
+"""A store on PostgreSQL: four tables of bytes in order, and a row that fences them. Every method is one statement.
+
+No row is rewritten with every unit: its versions would pile up under a snapshot that is held elsewhere, and each unit
+would walk over all of them. A unit locks the fence's row, adds its own row to tallystick_store_unit under its number,
+and puts what it rewrites there (`redo.py`). A trigger on the fence moves that to its table whenever the row is updated
+without a new number: at a claim, a release, a question for the fence, and after some thousand units.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +23,7 @@ from psycopg.types.numeric import Int4, Int8
 from tallystick.core.errors import ConfigError
 from tallystick.store.kv.engine import AREAS, Area, Changes, Found, Wanted
 from tallystick.store.shared.connections import Connections
-from tallystick.store.shared.definitions import table_names, table_statements
+from tallystick.store.shared.definitions import table_names, table_statements, triggers
 from tallystick.store.shared.health import health_of
 from tallystick.store.shared.postgresql_session import (
     PatientConnection,
@@ -26,7 +32,9 @@ from tallystick.store.shared.postgresql_session import (
     connected,
     working_sessions,
 )
-from tallystick.store.shared.server import SESSIONS_NAME, Fence
+from tallystick.store.shared.redo import AREA as REDO_AREA
+from tallystick.store.shared.redo import Redo
+from tallystick.store.shared.server import SESSIONS_NAME, Fence, ServerAway
 from tallystick.store.shared.time_limits import CONNECT_SECONDS
 
 Connection = PatientConnection
@@ -56,9 +64,15 @@ _SESSION = {
     "default_transaction_isolation": "read committed",
 }
 _CREATING = 0x7461_6C6C_7973  # the number of the lock that those who make the tables take
-_LACKING = "select count(*) from unnest(%s::text[]) as wanted (name) where to_regclass(wanted.name) is null"
+_LACKING = """
+    select (select count(*) from unnest(%s::text[]) as wanted (name) where to_regclass(wanted.name) is null)
+    + (select count(*) from unnest(%s::text[], %s::text[]) as wanted (name, place) where not exists(
+        select from pg_trigger where tgname = wanted.name and tgrelid = to_regclass(wanted.place)))
+"""
 
-_FENCE = "select epoch, unit, owner from tallystick_store_fence where store = %b for update"
+# The update changes nothing but makes the trigger move what the units' rows hold, and so count them.
+_FENCE = "update tallystick_store_fence set owner = owner where store = %b returning epoch, unit, owner"
+_MOVE = "update tallystick_store_fence set owner = owner where store = %b and epoch = %b returning unit"
 _CLAIM = """
     insert into tallystick_store_fence as known (store, epoch, unit, owner) values (%b, 1, 0, %b)
     on conflict (store) do update set epoch = known.epoch + 1, owner = excluded.owner
@@ -119,11 +133,12 @@ class PostgresqlLink:
     def _make_tables(self, kind: str) -> None:
         """If one of them is missing: who only uses them needs no right to make any. Their statements wait for whoever
         reads the tables, a dump for example, and all who work with them would wait behind that."""
-        names = list(table_names(kind))
-        if not self._rows(_LACKING, names)[0][0]:
+        made = triggers(kind)
+        wanted = list(table_names(kind)), [name for name, _ in made], [place for _, place in made]
+        if not self._rows(_LACKING, *wanted)[0][0]:
             return
         with self._making() as connection:
-            if connection.execute(_LACKING, (names,)).fetchall()[0][0]:  # still, now that it is our turn
+            if connection.execute(_LACKING, wanted).fetchall()[0][0]:  # still, now that it is our turn
                 for statement in table_statements(kind):
                     connection.execute(statement, prepare=False)
 
@@ -138,6 +153,7 @@ class PostgresqlServer(PostgresqlLink):
     def __init__(self, url: str, store: int) -> None:
         super().__init__(url)
         self._store = Int4(store)
+        self._redo = Redo()
 
     # --- tables and the fence ------------------------------------------------------------------------------------
 
@@ -146,16 +162,23 @@ class PostgresqlServer(PostgresqlLink):
 
     def fence(self) -> Fence | None:
         found = self._rows(_FENCE, self._store)
+        self._redo.moved()
         return Fence(*found[0]) if found else None
 
     def claim(self, owner: str) -> Fence:
-        return Fence(*self._rows(_CLAIM, self._store, owner)[0])
+        claimed = self._rows(_CLAIM, self._store, owner)
+        self._redo.moved()
+        return Fence(*claimed[0])
 
     # --- looks -----------------------------------------------------------------------------------------------
 
     def look_up(self, wanted: Wanted) -> Found:
-        asked = {area: keys for area, keys in wanted.items() if keys}
         found: Found = {area: dict.fromkeys(keys) for area, keys in wanted.items()}
+        known = self._redo.known(wanted.get(REDO_AREA, ()))
+        if known:
+            found[REDO_AREA].update(known)
+            wanted = {**wanted, REDO_AREA: [key for key in wanted[REDO_AREA] if key not in known]}
+        asked = {area: keys for area, keys in wanted.items() if keys}
         if asked:
             parameters = [part for keys in asked.values() for part in (_Keys(keys), self._store)]
             for area, key, value in self._rows(_look_up(tuple(asked)), *parameters):
@@ -165,15 +188,37 @@ class PostgresqlServer(PostgresqlLink):
     def page(
         self, area: Area, start: bytes, end: bytes, limit: int, max_bytes: int, backwards: bool
     ) -> list[tuple[bytes, bytes]]:
-        found = self._rows(_page(area, backwards), self._store, start, end, Int8(limit), Int8(max_bytes))
-        return [(key, value) for key, value in found]
+        def read(start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+            found = self._rows(_page(area, backwards), self._store, start, end, Int8(limit), Int8(max_bytes))
+            return [(key, value) for key, value in found]
+
+        if area != REDO_AREA:
+            return read(start, end)
+        return self._redo.page(read, start, end, limit, max_bytes, backwards)
 
     # --- writes ----------------------------------------------------------------------------------------------
 
     def apply(self, epoch: int, unit: int, changes: Changes) -> bool:
-        parts, parameters = _parts(changes)
-        hit = self._rows(_unit(parts), self._store, Int8(epoch), Int8(unit), *parameters)
+        if self._redo.must_move_before(changes):
+            self._move(epoch)
+        kept, rest = self._redo.split(changes)
+        parts, parameters = _parts(rest)
+        number = Int8(unit)
+        fenced = (self._store, Int8(epoch), number, number, self._store, Int8(unit - 1))
+        noted = (number, _Keys(kept), _Keys(kept.values()))
+        try:
+            hit = self._rows(_unit(parts), *fenced, *noted, *parameters)
+        except ServerAway:
+            self._redo.in_doubt()
+            raise
+        if hit:
+            self._redo.written(kept)
         return bool(hit)
+
+    def _move(self, epoch: int) -> None:
+        """If the store has another owner by now, nothing happens, and the unit that follows is refused."""
+        self._rows(_MOVE, self._store, Int8(epoch))
+        self._redo.moved()
 
     def weaknesses(self) -> list[str]:
         settings = dict(self._rows(_SETTINGS))
@@ -215,7 +260,7 @@ def _parts(changes: Changes) -> tuple[tuple[Part, ...], list[Any]]:
 
 
 # All parts of a statement see the rows as they were before it. A key in a deleted range that is set by the same unit is
-# therefore left to the part that sets it. Without the fence's row the store is null, and no row has that number.
+# therefore left to the part that sets it. Without the unit's row the store is null, and no row has that number.
 # Keys are looked for one by one: `offset 0` keeps the planner from making a join of it, or from reading all of a store
 # to filter out a thousand keys, as it did with a table of which it knew too little.
 _PARTS = {
@@ -223,31 +268,40 @@ _PARTS = {
         delete from tallystick_store_{area} where ctid = any(array(
             select found.place from unnest(%b, %b) as gone (first, behind), lateral (
                 select known.ctid as place from tallystick_store_{area} as known
-                where known.store = (select store from fenced)
+                where known.store = (select store from noted)
                     and known.key >= gone.first and known.key < gone.behind and not known.key = any(%b)
                 offset 0) as found)))""",
     "deletes": """(
         delete from tallystick_store_{area} where ctid = any(array(
             select found.place from unnest(%b) as gone (key), lateral (
                 select known.ctid as place from tallystick_store_{area} as known
-                where known.store = (select store from fenced) and known.key = gone.key
+                where known.store = (select store from noted) and known.key = gone.key
                 offset 0) as found)))""",
     "sets": """(
         insert into tallystick_store_{area} (store, key, value)
-        select fenced.store, new.key, new.value from fenced, unnest(%b, %b) as new (key, value)
+        select noted.store, new.key, new.value from noted, unnest(%b, %b) as new (key, value)
         on conflict (store, key) do update set value = excluded.value)""",
 }
 
 
 @cache
 def _unit(parts: tuple[Part, ...]) -> str:
-    """One statement: the fence, and all changes on condition that it was hit. Being one, it is on its own a transaction
-    that no lost connection can leave open, with the fence's row locked."""
+    """One statement: the fence, the unit's row, and all changes on condition of both. Being one, it is on its own a
+    transaction that no lost connection can leave open, with the fence's row locked.
+
+    The lock puts the writers and claims of a store into one line. A statement that waited for it sees the fence as it
+    is then, and all other rows as they were before the wait. That is enough: the unit before this one was there when
+    this one was sent, and a row that has taken this number meanwhile is a conflict. The fence's own number is the
+    first one whose row was not moved; a unit with a smaller one is refused, so rows that are gone are not missed."""
     fenced = """with fenced as (
-        update tallystick_store_fence set unit = unit + 1 where store = %b and epoch = %b and unit = %b
-        returning store)"""
+        select store from tallystick_store_fence where store = %b and epoch = %b and (
+            unit = %b or unit < %b and exists(select from tallystick_store_unit where store = %b and unit = %b))
+        for no key update)"""
+    noted = """noted as (
+        insert into tallystick_store_unit (store, unit, keys, vals) select store, %b, %b, %b from fenced
+        on conflict (store, unit) do nothing returning store)"""
     changed = [f"{what}_{area} as {_PARTS[what].format(area=area)}" for what, area in parts]
-    return ",\n".join([fenced, *changed]) + "\nselect store from fenced"
+    return ",\n".join([fenced, noted, *changed]) + "\nselect store from noted"
 
 
 @cache

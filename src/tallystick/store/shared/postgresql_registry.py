@@ -12,14 +12,34 @@ from tallystick.store.kv import keys
 from tallystick.store.shared.postgresql import PostgresqlLink
 from tallystick.store.shared.registry import Holding, Member, Seen, epoch_after, new_peer_key, wrong_count
 
-# A member's own row is as it was before: all parts of a statement see that. The caller knows better.
+# Each beat is a row, added under its number and deleted when some more have come: a row that is updated with each beat
+# grows a version every time, and a snapshot that is held elsewhere keeps them all, to be walked over by every look. The
+# newest beat is the last row of the member's, whatever is dead before it.
+# The member's own row changes only with what it says, or while there is a member without beats: a broker of an earlier
+# version, which looks at that row alone.
+# A member's own rows are as they were before: all parts of a statement see that. The caller knows better.
 _LOOK = """
-    with told as (
-        insert into tallystick_cluster_member (id, name, url, grpc_url, beat, leaving)
-        values (%b, %b, %b, %b, %b, %b)
-        on conflict (id) do update set beat = excluded.beat, leaving = excluded.leaving)
+    with me (id, name, url, grpc_url, beat, leaving) as (values (%b, %b, %b, %b, %b, %b)),
+    told as (
+        insert into tallystick_cluster_member (id, name, url, grpc_url, beat, leaving) select * from me
+        where not exists(
+            select from tallystick_cluster_member as known where known.id = me.id and known.leaving = me.leaving)
+        or exists(
+            select from tallystick_cluster_member as other where other.id <> me.id and not exists(
+                select from tallystick_cluster_beat as beating where beating.id = other.id))
+        on conflict (id) do update set beat = excluded.beat, leaving = excluded.leaving),
+    beaten as (
+        insert into tallystick_cluster_beat (id, beat) select id, beat from me on conflict (id, beat) do nothing),
+    pruned as (
+        delete from tallystick_cluster_beat using me
+        where tallystick_cluster_beat.id = me.id and tallystick_cluster_beat.beat = me.beat - 4)
     select
-        (select json_agg(member) from tallystick_cluster_member as member),
+        (select json_agg(json_build_object(
+            'id', member.id, 'name', name, 'url', url, 'grpc_url', grpc_url, 'leaving', leaving,
+            'beat', greatest(member.beat, newest.beat)))
+            from tallystick_cluster_member as member left join lateral (
+                select beating.beat from tallystick_cluster_beat as beating where beating.id = member.id
+                order by beating.beat desc limit 1) as newest on true),
         (select json_agg(json_build_object('number', store, 'id', id, 'epoch', epoch, 'owner', owner) order by store)
             from tallystick_cluster_store join tallystick_store_fence using (store)),
         (extract(epoch from clock_timestamp()) * 1000)::int8
@@ -33,7 +53,10 @@ _RENAME = """
     with fenced as (select store from tallystick_store_fence where store = %b and epoch = %b for update)
     update tallystick_cluster_store set id = %b where store = (select store from fenced) returning id
 """
-_FORGET = "delete from tallystick_cluster_member where id = %b returning id"
+_FORGET = """
+    with beats as (delete from tallystick_cluster_beat where id = %b)
+    delete from tallystick_cluster_member where id = %b returning id
+"""
 _PEER_KEY = "select secret from tallystick_cluster_secret where name = 'peers'"
 # Waits for whoever is drawing one.
 _DRAW = """
@@ -101,7 +124,7 @@ class PostgresqlRegistry(PostgresqlLink):
         return bool(self._rows(_RENAME, Int4(number), Int8(epoch), store_id))
 
     def forget(self, member_id: str) -> None:
-        self._rows(_FORGET, member_id)
+        self._rows(_FORGET, member_id, member_id)
 
     def peer_key(self) -> bytes:
         if not (found := self._rows(_PEER_KEY)):
