@@ -130,6 +130,9 @@ def test_a_claim_tells_when_the_next_is_due(steady: Place) -> None:
     assert steady.do(ClaimChecks([channel], 10, LEASE)).next_due == {channel: steady.now + LEASE - 3_000}
     steady.do(Commit("t1"))
     steady.do(Commit("t2"))
+    # Nothing is due before that; that nothing is left is found with the next scan, which is made when it is due.
+    assert steady.do(ClaimChecks([channel], 10, LEASE)).next_due == {channel: steady.now + LEASE - 3_000}
+    steady.wait(LEASE - 3_000)
     assert steady.do(ClaimChecks([channel], 10, LEASE)).next_due == {channel: None}
 
 

@@ -46,6 +46,7 @@ from tallystick.store.protocol import (
     OperatorResolve,
     ParkOld,
     Progress,
+    PromoteDelayed,
     PutToken,
     Receive,
     Received,
@@ -323,3 +324,27 @@ def test_a_sweep_looks_at_a_queue_once_until_its_messages_are_old(trips: Trips) 
     for _ in range(4):
         trips.of(TrimTopics(1_000))
     assert all(topic.starts == topic.ends for topic in trips.store.topics())
+
+
+def test_sweeps_and_claims_of_what_is_not_due_ask_nothing(trips: Trips) -> None:
+    def delayed(gid: str, after_ms: int) -> Send:
+        return Send([OutgoingMessage("orders", b"x", deliver_at=trips.now + after_ms)], gid)
+
+    trips.of(delayed("later", 50_000), Prepare("t", "shop", BODY, Check(after_ms=50_000)), PreparePart("p", BODY))
+    trips.of(Send([], "called", [OutgoingCall("http://a:1/x", b"body")]))
+    claims = ClaimChecks([trips.channel("group")], 10, 1_000), ClaimCalls([trips.channel("call")], 10, 10**6, 10**6)
+    idle: list[StoreOp] = [PromoteDelayed(10), ExpireParts(10)]
+    trips.take_over()
+    trips.of(*idle, *claims)
+    spent, _ = trips.of(*idle)
+    assert spent == 0
+    assert trips.of(claims[1])[0] == 0
+    # What comes in before all that is known is found at its time.
+    trips.of(delayed("sooner", 1_000), Prepare("u", "shop", BODY, Check(after_ms=1_000)))
+    trips.of(PreparePart("q", BODY, ttl_ms=500))
+    trips.now += 2_000
+    assert trips.of(PromoteDelayed(10))[1] == Progress(1, next_at=NOW + 50_000)
+    assert trips.of(ExpireParts(10))[1] == Progress(2)
+    (_, claimed) = trips.of(claims[0])
+    assert isinstance(claimed, Claimed)
+    assert [one.request.gid for one in claimed.claims] == ["u"]

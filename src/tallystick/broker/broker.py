@@ -108,7 +108,7 @@ class Broker:
             *([asyncio.create_task(self.calls.run(), name="calls")] if makes_calls else []),
             asyncio.create_task(self.checkback.run(), name="check-back"),
             asyncio.create_task(self._alerts.run(), name="alerts"),
-            *start_sweeps(self._writer, self.clock),
+            *start_sweeps(self._writer, self._store, self.clock),
         ]
         for task in self._tasks:
             task.add_done_callback(_report_end)

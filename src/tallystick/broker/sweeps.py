@@ -15,6 +15,7 @@ from tallystick.store.protocol import (
     ExpireTombstones,
     Progress,
     PromoteDelayed,
+    Store,
     StoreOp,
     TrimTopics,
 )
@@ -25,11 +26,21 @@ AT_ONCE = 1_000  # how much one sweep does in one group commit: enough to keep u
 
 
 async def sweep(
-    writer: Writer, clock: Clock, make: Callable[[], StoreOp], every: float, named: str, soonest: float = 0.01
+    writer: Writer,
+    clock: Clock,
+    make: Callable[[], StoreOp],
+    every: float,
+    named: str,
+    soonest: float = 0.01,
+    due: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Repeat one operation: at once while there is more, when its next item is due, or after `every` seconds."""
+    """Repeat one operation: at once while there is more, when its next item is due, or after `every` seconds. While
+    nothing is `due`, the writer is not asked."""
     waits = False
     while True:
+        if not due():
+            await asyncio.sleep(every)
+            continue
         wait = every
         try:
             (progress,) = await writer.submit([make()])
@@ -54,15 +65,28 @@ async def deliver_delayed(writer: Writer) -> None:
         more = isinstance(progress, Progress) and progress.more
 
 
-def start_sweeps(writer: Writer, clock: Clock) -> list[asyncio.Task[None]]:
+def start_sweeps(writer: Writer, store: Store, clock: Clock) -> list[asyncio.Task[None]]:
+    delayed = asyncio.create_task(
+        sweep(
+            writer,
+            clock,
+            lambda: PromoteDelayed(AT_ONCE),
+            0.2,
+            "the delivery of delayed messages",
+            due=lambda: store.delayed_due(clock.now_ms()),
+        ),
+        name="sweep PromoteDelayed",
+    )
     kinds: list[tuple[str, Callable[[], StoreOp], float]] = [
-        ("the delivery of delayed messages", lambda: PromoteDelayed(AT_ONCE), 0.2),
         ("the removal of parts that nobody used", lambda: ExpireParts(AT_ONCE), 5.0),
         ("the removal of transactions that ended long ago", lambda: ExpireTombstones(AT_ONCE), 5.0),
         ("the removal of old lines of the audit log", lambda: ExpireAudit(AT_ONCE), 60.0),
         ("the removal of messages behind their retention", lambda: TrimTopics(AT_ONCE), 30.0),
     ]
     return [
-        asyncio.create_task(sweep(writer, clock, make, every, named), name=f"sweep {make().__class__.__name__}")
-        for named, make, every in kinds
+        delayed,
+        *(
+            asyncio.create_task(sweep(writer, clock, make, every, named), name=f"sweep {make().__class__.__name__}")
+            for named, make, every in kinds
+        ),
     ]

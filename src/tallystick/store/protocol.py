@@ -532,6 +532,9 @@ class StoreHealth(Protocol):
 
     def counts(self) -> Counts: ...
 
+    def delayed_due(self, now: int) -> bool:
+        """Whether a delayed message may be due. Any thread may ask, and no server is asked for it."""
+
     def failure(self) -> str | None:
         """Why the store has stopped, or None while it works."""
 

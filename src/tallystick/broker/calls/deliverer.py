@@ -32,7 +32,7 @@ from tallystick.store.protocol import CallClaim, ClaimCalls, ClaimedCalls, Progr
 
 log = logging.getLogger("tallystick.broker.calls")
 
-TICK_SECONDS = 0.1
+TICK_SECONDS, QUIET_SECONDS = 0.1, 1.0  # between rounds, and the most while nothing is out or due
 LOOK_AGAIN_MS = 5_000  # calls of other brokers on a shared store are not seen here: look at least this often
 # A claim must outlive the call: the longest wait here behind another one, then its own longest time.
 LEASE_MS = 2 * MAX_TIMEOUT_MS + 60_000
@@ -104,7 +104,7 @@ class Calls:
         while True:
             # Not wait_for, which forgets a cancellation that comes together with the event: the end would hang.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
+                async with asyncio.timeout(self._pause()):
                     await self._wake.wait()
             self._wake.clear()
             self._look_around()
@@ -116,6 +116,15 @@ class Calls:
                 if not isinstance(error, StorageFailed):  # the writer tells of that
                     log.warning("store %s: calls have to wait: %s", self._writer.store_id, error)
                 await asyncio.sleep(TICK_SECONDS)
+
+    def _pause(self) -> float:
+        """Until the next round. While nothing is out, only its time or `called` makes a host worth a look."""
+        hosts = self._hosts.values()
+        if self._due or self._held or self._tasks or any(host.breaker.open for host in hosts):
+            return TICK_SECONDS
+        now = self._clock.elapsed_ms()
+        waits = min((host.next_look - now for host in hosts), default=1000) / 1000
+        return min(max(waits, TICK_SECONDS), QUIET_SECONDS)
 
     async def _take_over(self) -> None:
         """Nobody else has this store open, so what is claimed there was claimed by a broker that is gone."""

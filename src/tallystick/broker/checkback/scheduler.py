@@ -36,7 +36,7 @@ from tallystick.store.protocol import (
 
 log = logging.getLogger("tallystick.broker.checkback")
 
-TICK_SECONDS = 0.1
+TICK_SECONDS, QUIET_SECONDS = 0.1, 1.0  # between rounds, and the most while nothing is out or due
 # New transactions of other brokers on a shared store are not seen here: look again at least this often.
 LOOK_AGAIN_MS = 1_000
 CLAIMS_AT_ONCE = 1_000
@@ -70,6 +70,8 @@ class CheckScheduler:
         self._outbound, self._databases, self._metrics = outbound, databases, metrics
         self._timeout_ms, self._per_target = timeout_ms, per_target
         self._wake = asyncio.Event()
+        self._resting = False  # for longer than a tick
+        self._prepared_at = -LOOK_AGAIN_MS  # what may be due within a second
         self.members = Members(max_polls, self._wake.set)
         self._next_look: dict[int, int] = {}  # per channel, by the clock that nobody can set
         self._asked: dict[str, _Asked] = {}
@@ -84,6 +86,9 @@ class CheckScheduler:
         """Something was prepared that may be due sooner than all that is known."""
         if after_ms < LOOK_AGAIN_MS:
             self._next_look.clear()
+            self._prepared_at = self._clock.elapsed_ms()
+            if self._resting:  # only the first one after a while wakes us; the others wait for the next tick
+                self._wake.set()
 
     def resumed(self) -> None:
         self._next_look.clear()
@@ -108,7 +113,7 @@ class CheckScheduler:
         while True:
             # Not wait_for, which forgets a cancellation that comes together with the event: the end would hang.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
+                async with asyncio.timeout(self._pause()):
                     await self._wake.wait()
             self._wake.clear()
             try:
@@ -120,6 +125,17 @@ class CheckScheduler:
                 if not isinstance(error, StorageFailed):  # the writer tells of that
                     log.warning("store %s: check-back has to wait: %s", self._store.id, error)
                 await asyncio.sleep(1)
+
+    def _pause(self) -> float:
+        """Until the next round. While nothing is out, room for more comes only with a poll, which wakes us."""
+        now, waits = self._clock.elapsed_ms(), QUIET_SECONDS
+        if self._tasks or self._asked or now - self._prepared_at < LOOK_AGAIN_MS:
+            waits = TICK_SECONDS
+        elif self._next_look:
+            waits = (min(self._next_look.values()) - now) / 1000
+        waits = min(max(waits, TICK_SECONDS), QUIET_SECONDS)
+        self._resting = waits > TICK_SECONDS
+        return waits
 
     def _room(self, channel: Channel) -> int:
         """How many checks the channel can take now."""

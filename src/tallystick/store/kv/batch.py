@@ -24,6 +24,7 @@ Entries = Iterator[tuple[bytes, bytes]]
 Look = tuple[Area, bytes]
 # Of what a scan leads to. Each may be a transaction of a megabyte, and the one who scans may soon have enough.
 FORESEEN_AT_ONCE = 64
+NEVER = 2**62  # later than any time
 
 Tombstone = tuple[Outcome, str, int, int, str, int, int, int]  # the fields of `Resolved`
 
@@ -185,6 +186,7 @@ class Batch:
     def add_due(self, channel: int, at: int, gid: str, after: int = 0, outline: bytes = b"") -> None:
         """`after` is how long a transaction waits for its first check; `outline` says what it is, before any claim."""
         mark = self.catalog.mark(channel)
+        self.catalog.enters_line(channel, at)
         if at < mark.low or after > mark.longest:
             mark.low, mark.longest = min(at, mark.low), max(after, mark.longest)
             self.put("index", keys.MARK.key(channel), encode(mark))
@@ -192,6 +194,7 @@ class Batch:
 
     def lower_mark(self, channel: int, at: int) -> None:
         mark = self.catalog.mark(channel)
+        self.catalog.enters_line(channel, at)
         if at < mark.low:
             mark.low = at
             self.put("index", keys.MARK.key(channel), encode(mark))

@@ -17,7 +17,7 @@ from tallystick.core.dtm_mark import has_dtm_calls
 from tallystick.core.errors import Conflict, NotFound
 from tallystick.core.ops import OpResult, Outcome
 from tallystick.store.kv import keys
-from tallystick.store.kv.batch import Batch, Look, encode
+from tallystick.store.kv.batch import NEVER, Batch, Look, encode
 from tallystick.store.kv.call_records import CallProgress, CallsRecord, CallsState
 from tallystick.store.kv.channels import channel_for
 from tallystick.store.protocol import (
@@ -36,7 +36,6 @@ from tallystick.store.protocol import (
 FIRST, RETRY, UNREACHED = b"", b"r", b"u"
 # A claim of calls whose host is back looks at this many times its limit: it must not read a long line of others.
 EARLY_EXAMINED = 20
-NEVER = 2**62
 
 
 # --- the outcome -------------------------------------------------------------------------------------------------
@@ -110,10 +109,12 @@ def claim(batch: Batch, op: ClaimCalls) -> ClaimedCalls:
 
 def _claim_channel(batch: Batch, channel: int, op: ClaimCalls, claims: list[CallClaim], room: int) -> int | None:
     """Claim what is due in one channel; tells when the next one is due."""
-    mark = batch.catalog.mark(channel)
+    begin = batch.catalog.line_begin(channel)
+    if begin == NEVER or (begin > batch.now and not op.early):  # known without a look
+        return None if begin == NEVER else begin
     next_due: int | None = None
     taken = 0
-    line = batch.scan("index", *keys.DUE_CALL.since(channel, mark.low))
+    line = batch.scan("index", *keys.DUE_CALL.since(channel, begin))
 
     def looks(key: bytes) -> Iterable[Look]:
         gid, _ = keys.DUE_CALL.call(key)
@@ -134,6 +135,7 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimCalls, claims: list[Call
             claims.append(made)
             taken += 1
             room -= len(made.call.body)
+    batch.catalog.line_low[channel] = NEVER if next_due is None else next_due
     batch.raise_mark(channel, batch.now if next_due is None else min(next_due, batch.now), keep=taken > 0)
     return next_due
 
@@ -157,16 +159,15 @@ def _claim_one(batch: Batch, key: bytes, at: int, lease_ms: int) -> CallClaim | 
 def requeue(batch: Batch, op: RequeueCalls) -> Progress:
     if batch.now < batch.catalog.first_lease_end and not op.all:
         return Progress(0)
-    done = 0
-    batch.catalog.first_lease_end = NEVER
+    done, first = 0, NEVER
     leased = batch.foreseeing(
-        islice(batch.scan("index", *keys.LEASED_CALL.all), op.limit + 1),
+        islice(batch.scan("index", *keys.LEASED_CALL.since(batch.catalog.first_lease_end)), op.limit + 1),
         lambda key: [("index", keys.CALLS_STATE.key(keys.LEASED_CALL.call(key)[0]))],
     )
     for key, _ in leased:
         until = keys.LEASED_CALL.at(key)
         if done >= op.limit or (until > batch.now and not op.all):
-            batch.catalog.first_lease_end = until
+            first = until
             break
         gid, index = keys.LEASED_CALL.call(key)
         state = batch.calls_state(gid)
@@ -175,6 +176,7 @@ def requeue(batch: Batch, op: RequeueCalls) -> Progress:
             _put_in_line(batch, gid, index, state.calls[index], batch.now, UNREACHED)
             batch.keep_calls_state(gid, state)
         done += 1
+    batch.catalog.first_lease_end = first
     return Progress(done, more=done >= op.limit)
 
 

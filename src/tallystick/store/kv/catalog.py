@@ -113,12 +113,17 @@ class Catalog:
         self.marks: dict[int, LineMark] = {}
         self.origins: dict[Origin, int] = {}
         self.visible_low: dict[bytes, int] = {}  # per group and topic, where a scan for visible leases may begin
+        # Per channel, before which nothing is in line. A mark is at most now, and is stored; this may be far ahead. No
+        # claim walks twice over what has left the line early, which some servers keep while a snapshot is held.
+        self.line_low: dict[int, int] = {}
         self.heads: dict[QueueId, int] = {}  # when the first chunk of a queue was stored, as far as a sweep has seen it
         self.round_robin: dict[int, int] = {}  # per topic, the turn of the next message without a key
         self.receive_turns: dict[int, int] = {}  # per topic, the queue at which the next receive begins
         # No lease of a call ends before this. A look at those that ended walks over all that were ever finished since
         # the engine last cleaned up, so it is made when one can have ended, not with every claim.
         self.first_lease_end = 0
+        # The same of delayed messages and of parts, so that their sweeps ask a server only when something is due.
+        self.first_delayed = self.first_part_end = 0
         self.recent = Recent()
         self.counters = Counters()
         self._load(engine)
@@ -171,3 +176,11 @@ class Catalog:
         except KeyError:
             mark = self.marks[channel] = LineMark()
             return mark
+
+    def line_begin(self, channel: int) -> int:
+        """Where a scan of the channel's line may begin."""
+        return max(self.mark(channel).low, self.line_low.get(channel, 0))
+
+    def enters_line(self, channel: int, at: int) -> None:
+        if at < self.line_low.get(channel, 0):
+            self.line_low[channel] = at

@@ -13,7 +13,7 @@ from tallystick.core.ops import Answer, AnswerChecks, OpResult, Outcome
 from tallystick.core.transaction import CheckState, Prepared, Resolved, Undecided, after_unanswered
 from tallystick.core.wire import CheckRequest
 from tallystick.store.kv import keys
-from tallystick.store.kv.batch import Batch, Entries, Look, decode_pending, decode_record, encode
+from tallystick.store.kv.batch import NEVER, Batch, Entries, Look, decode_pending, decode_record, encode
 from tallystick.store.kv.transactions import Decided, is_plain, resolve, resolve_plain
 from tallystick.store.protocol import STILL_UNKNOWN, Claim, ClaimChecks, Claimed, FailChecks, ParkOld, Progress, Resume
 
@@ -31,11 +31,16 @@ def claim(batch: Batch, op: ClaimChecks) -> Claimed:
 
 def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Claim]) -> int | None:
     """Claim what is due in one channel; tells when the next one is due."""
-    mark = batch.catalog.mark(channel)
+    begin = batch.catalog.line_begin(channel)
+    if begin > batch.now:  # known without a look
+        next_due = None if begin == NEVER else begin
+        if next_due is not None:
+            _claim_stranded(batch, channel, op, claims, op.limit)
+        return next_due
     # One entry past the limit is read as well: it tells when to come back.
-    line = islice(batch.scan("index", *keys.DUE.since(channel, mark.low)), op.limit + 1)
+    line = islice(batch.scan("index", *keys.DUE.since(channel, begin)), op.limit + 1)
     found = _foreseen(batch, line, batch.now)
-    next_due: int | None = None
+    next_due = None
     before = len(claims)
     for taken, (key, _) in enumerate(found):
         at, gid = keys.DUE.at(key), keys.DUE.name(key)
@@ -50,6 +55,8 @@ def _claim_channel(batch: Batch, channel: int, op: ClaimChecks, claims: list[Cla
     scanned_to = batch.now if next_due is None else min(next_due, batch.now)
     if next_due is not None:  # else there is nothing more in line, at any time
         _claim_stranded(batch, channel, op, claims, op.limit - (len(claims) - before))
+    first = NEVER if next_due is None else next_due
+    batch.catalog.line_low[channel] = first if len(claims) == before else min(first, batch.now + op.lease_ms)
     batch.raise_mark(channel, scanned_to, keep=len(claims) > before)
     return next_due
 

@@ -18,7 +18,7 @@ from tallystick.core.names import dead_letter_topic
 from tallystick.core.ops import Ack, Nack, OpResult, Renew
 from tallystick.core.wire import Delivery
 from tallystick.store.kv import keys, places, topics
-from tallystick.store.kv.batch import Batch, Look, encode
+from tallystick.store.kv.batch import NEVER, Batch, Look, encode
 from tallystick.store.kv.catalog import Topic
 from tallystick.store.kv.places import Cursor, store_cursor
 from tallystick.store.kv.reader import QueueReader
@@ -71,7 +71,7 @@ class _Receiving:
     def take_visible(self) -> None:
         low = self.batch.catalog.visible_low.get(self.gt, 0)
         found = self.batch.foreseeing(self.batch.scan("index", *keys.VISIBLE.since(self.gt, low)), self.looks)
-        reached = self.batch.now
+        reached = NEVER
         for taken, (key, _) in enumerate(found):
             at, queue, offset = keys.VISIBLE.read(key)
             # Those that end in the dead-letter topic are no deliveries, so they have a limit of their own.
@@ -84,6 +84,10 @@ class _Receiving:
             except DamagedData as error:
                 self.damage = error
                 reached = min(reached, at)
+        if self.deliveries:
+            reached = min(reached, self.batch.now + self.op.invisible_ms)
+        # The next scan begins at the first lease that is left, even if it ends far ahead: a server may keep the rows
+        # of leases that are gone for as long as a snapshot is held, and no scan should walk over them twice.
         self.batch.catalog.visible_low[self.gt] = reached
 
     def looks(self, entry: bytes) -> Iterator[Look]:

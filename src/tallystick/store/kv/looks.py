@@ -43,6 +43,9 @@ class Looks:
             raise self._failure.told()
         return Batch(self._engine, self._catalog, self.settings, 0)
 
+    def delayed_due(self, now: int) -> bool:
+        return now >= self._catalog.first_delayed
+
     # --- topics and queues, for any thread -----------------------------------------------------------------------
 
     def read(

@@ -12,7 +12,7 @@ from tallystick.core.errors import Conflict, DifferentContent, PartUnavailable
 from tallystick.core.message import OutgoingMessage, dated
 from tallystick.core.ops import DropParts, OpResult, PartRef, PrepareColumns, PreparePart
 from tallystick.store.kv import bodies, delayed, keys, topics
-from tallystick.store.kv.batch import Batch, encode
+from tallystick.store.kv.batch import NEVER, Batch, encode
 from tallystick.store.kv.bodies import ColumnsReference, Reference
 from tallystick.store.protocol import ExpireParts, Progress
 
@@ -82,6 +82,7 @@ def _keep(batch: Batch, op: PreparePart | PrepareColumns, record: PartRecord) ->
     record.expires_at = batch.now + (batch.settings.part_ttl_ms if op.ttl_ms is None else op.ttl_ms)
     batch.put("tx", key, encode(record))
     batch.put("index", keys.PART_EXPIRY.key(record.expires_at, key), b"")
+    batch.catalog.first_part_end = min(batch.catalog.first_part_end, record.expires_at)
     batch.counters.parts += 1
 
 
@@ -206,20 +207,25 @@ def _forget(batch: Batch, key: bytes, record: PartRecord) -> None:
 
 
 def expire(batch: Batch, op: ExpireParts) -> Progress:
-    done = 0
+    known = batch.catalog.first_part_end
+    if batch.now < known:
+        return Progress(0, next_at=None if known == NEVER else known)
+    done, first = 0, NEVER
     expiring = batch.foreseeing(
-        batch.scan("index", *keys.PART_EXPIRY.all),
+        batch.scan("index", *keys.PART_EXPIRY.since(known)),
         lambda entry: [("tx", keys.PART_EXPIRY.part(entry))] if keys.PART_EXPIRY.at(entry) <= batch.now else [],
     )
     for entry, _ in expiring:
         at = keys.PART_EXPIRY.at(entry)
-        if at > batch.now:
-            return Progress(done, next_at=at)
-        if done >= op.limit:
-            return Progress(done, more=True)
+        if at > batch.now or done >= op.limit:
+            first = at
+            break
         key = keys.PART_EXPIRY.part(entry)
         stored = batch.get("tx", key)
         if stored is not None:
             _remove(batch, key, _decode(stored))
         done += 1
-    return Progress(done)
+    batch.catalog.first_part_end = first
+    if first == NEVER:
+        return Progress(done)
+    return Progress(done, more=True) if first <= batch.now else Progress(done, next_at=first)
