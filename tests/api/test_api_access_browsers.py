@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from access_tokens import ADMIN
-from access_tokens import settings as known_tokens
 from pages import LOOKS, OTHER_SITES, from_page
 
+from access_tokens import ADMIN
+from access_tokens import settings as known_tokens
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
 

@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 
 import grpc
 import pytest
+
 from access_tokens import ADMIN, Token, token
 from access_tokens import settings as known_tokens
-
 from brokers import BrokerProcess, running_broker
 from eventually import eventually
 from raw_client import Answer, RawClient

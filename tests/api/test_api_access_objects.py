@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from access_tokens import ADMIN, Token, token
 from access_tokens import settings as known_tokens
-
 from brokers import BrokerProcess, running_broker
 from raw_client import Answer, RawClient
 

@@ -6,9 +6,9 @@ import json
 import logging
 
 import pytest
+
 from access_tokens import OWN, UNKNOWN, bearing, token
 from access_tokens import settings as known_tokens
-
 from brokers import running_broker
 from dtm_grpc import GrpcClient, Refused, request_of
 from raw_client import RawClient

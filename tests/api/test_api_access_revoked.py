@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+
 from access_tokens import ADMIN, bearing
 from access_tokens import settings as known_tokens
-
 from brokers import BrokerProcess, running_broker
 from eventually import eventually
 from raw_client import Answer, RawClient

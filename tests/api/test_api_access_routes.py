@@ -10,9 +10,9 @@ from typing import cast
 import grpc
 import pytest
 from access_requests import GRPC, HTTP, JSON_RPC, MESSAGE, Ask
-from access_tokens import ADMIN, OTHER, OWN, STRANGERS, revoked_token, settings
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from access_tokens import ADMIN, OTHER, OWN, STRANGERS, revoked_token, settings
 from brokers import BrokerProcess, running_broker
 from raw_client import Answer, RawClient
 from tallystick.api.access.table import DTM_GRPC, DTM_HTTP, NATIVE, TABLE

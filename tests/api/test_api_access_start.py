@@ -7,9 +7,9 @@ import socket
 from pathlib import Path
 
 import pytest
+
 from access_tokens import ADMIN, OWN, STRANGERS, token
 from access_tokens import settings as known_tokens
-
 from brokers import BrokerProcess, running_broker
 from dtm_grpc import GrpcClient, Refused
 from eventually import eventually

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import pytest
 from access_requests import HTTP
-from access_tokens import ADMIN, settings
 from grpc_reflection.v1alpha import reflection_pb2
 
+from access_tokens import ADMIN, settings
 from brokers import running_broker
 from dtm_grpc import GrpcClient, Refused
 from raw_client import RawClient

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from access_tokens import ADMIN, OWN, token
-from access_tokens import settings as known_tokens
 from path_tricks import tricks
 
+from access_tokens import ADMIN, OWN, token
+from access_tokens import settings as known_tokens
 from brokers import BrokerProcess, running_broker
 from raw_client import RawClient
 from spoken_targets import status_of

@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 import pytest
+
 from access_tokens import OWN, STRANGERS, Token
 from access_tokens import settings as known_tokens
-
 from brokers import BrokerProcess, running_broker
 from certificates import Authority
 from raw_client import Answer, RawClient

@@ -75,20 +75,27 @@ def _inner_block_fails(diary: Diary) -> None:
         diary.block("second")
 
 
+def _begin_savepoint() -> str:
+    """The newer name, from Django 6.1 on, or else the older one."""
+    begin = getattr(transaction, "savepoint_create", None) or transaction.savepoint
+    saved: str = begin()
+    return saved
+
+
 def _savepoint_rolled_back(diary: Diary) -> None:
-    saved = transaction.savepoint()
+    saved = _begin_savepoint()
     diary.block("inner")
     transaction.savepoint_rollback(saved)
 
 
 def _savepoint_rolled_back_after_a_failure(diary: Diary) -> None:
-    saved = transaction.savepoint()
+    saved = _begin_savepoint()
     diary.block_that_fails("inner")
     transaction.savepoint_rollback(saved)
 
 
 def _savepoint_committed(diary: Diary) -> None:
-    saved = transaction.savepoint()
+    saved = _begin_savepoint()
     diary.block("inner")
     transaction.savepoint_commit(saved)
 

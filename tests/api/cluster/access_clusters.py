@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from access_tokens import OWN, Token, settings, token
-
 from broker_clusters import BrokerCluster, running_cluster
 from brokers import BrokerProcess
 from raw_client import Answer, RawClient

@@ -12,10 +12,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 from access_clusters import TOKENS, Guarded, Tokened, guarded_cluster, shown
-from access_tokens import ROLES
-from access_tokens import TOKENS as KNOWN
 from exchanges import all_of_them
 
+from access_tokens import ROLES
+from access_tokens import TOKENS as KNOWN
 from dtm_grpc import GrpcClient, Refused, request_of
 from eventually import eventually
 from raw_client import Answer

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from access_clusters import Guarded, guarded_cluster, shown
-from access_tokens import UNKNOWN, bearing
 
+from access_tokens import UNKNOWN, bearing
 from servers import Server
 from shared_stores import url_of
 

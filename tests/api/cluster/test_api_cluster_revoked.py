@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from access_clusters import Guarded, guarded_cluster, shown
-from access_tokens import bearing
 
+from access_tokens import bearing
 from brokers import BrokerProcess
 from cutting_proxy import cutting_proxy
 from dtm_grpc import GrpcClient, Refused

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from access_tokens import OWN
 from access_tokens import settings as known_tokens
-
 from broker_clusters import BrokerCluster, running_cluster
 from brokers import BrokerProcess, running_broker
 from certificates import Authority
