@@ -85,7 +85,7 @@ class _Suspension:
     tried: a commit or an acknowledgement may pass where there is no room for more."""
 
     def __init__(self, error: TallystickError, seconds: float) -> None:
-        """`seconds` is how long the failure took. If it was slow, a probe may be: nobody is kept waiting for it."""
+        """`seconds` is how long the failure took. After a slow one no caller waits for a probe, which may be as slow."""
         self.error = error
         self.slow = seconds > SLOW_SECONDS
         self.failed_probes = 0

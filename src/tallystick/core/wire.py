@@ -68,11 +68,10 @@ class CallerView(Struct):
 
 
 class ClusterStore(Struct):
-    """A store and where it is worked on: `url` is a whole broker's address, which ends in /stores/<id>; empty while
-    nobody owns the store, and for a broker of its own, whose address is the one that was asked. As that broker has seen
-    it: for how long the owner has had it (`owned_ms`, at least), and for how long nobody had it before, or has it so
-    far (`vacant_ms`, from the last beat of a dead owner on). `trouble` is why the store takes no new messages; only its
-    owner knows."""
+    """A store and its owner. `url` is the owner's address and ends in /stores/<id>; it is empty without an owner, and
+    for a single broker. `owned_ms`: how long the owner has had it, at least. `vacant_ms`: how long it had no owner
+    before, or has had none so far, from the last heartbeat of a dead owner. `trouble`: why the store takes no new
+    messages; only its owner knows that."""
 
     id: str
     number: int = 0
@@ -85,7 +84,7 @@ class ClusterStore(Struct):
 
 
 class ClusterBroker(Struct):
-    """`alive` as the one who was asked sees it, who heard of it `silent_ms` ago."""
+    """`alive` as the answering broker sees it, which received its last heartbeat `silent_ms` ago."""
 
     id: str
     name: str
@@ -97,9 +96,9 @@ class ClusterBroker(Struct):
 
 
 class ClusterView(Struct):
-    """`broker` is the id of the one who was asked. A broker of its own has one store and names no brokers. With
-    `engine_away` the shared engine does not answer that one: all this is as it was `age_ms` ago. `not_ready` is the
-    reason that its `/readyz` gives, empty if it is ready."""
+    """`broker` is the id of the answering broker. A single broker has one store and names no brokers. With
+    `engine_away` the shared engine does not answer it, and everything is as of `age_ms` ago. `not_ready` is the reason
+    that its `/readyz` gives, empty if it is ready."""
 
     stores: list[ClusterStore]
     brokers: list[ClusterBroker] = []

@@ -67,7 +67,7 @@ def _not_a_function(given: Any, kinds: Kinds, connections: Any) -> tuple[str, st
     if callable(given):
         return None
     if inspect.iscoroutine(given):
-        given.close()  # nobody will await it
+        given.close()  # it will not be awaited
     return f"it must be a function that opens a connection {got}", f"Give one, such as {_EXAMPLES}."
 
 

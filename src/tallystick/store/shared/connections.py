@@ -74,7 +74,7 @@ class Connections(Generic[C]):
             return self._connect()
 
     def _give_up(self, connection: C) -> None:
-        with self._lock:  # from here on nobody severs it
+        with self._lock:  # from here on it cannot be severed
             del self._used[connection]
         lost = connection.lost
         _end(connection)
