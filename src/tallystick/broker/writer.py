@@ -85,7 +85,7 @@ class _Suspension:
     tried: a commit or an acknowledgement may pass where there is no room for more."""
 
     def __init__(self, error: TallystickError, seconds: float) -> None:
-        """`seconds` is how long the failure took. After a slow one no caller waits for a probe, which may be as slow."""
+        """`seconds` is how long the failure took. After a slow one no caller waits for a probe."""
         self.error = error
         self.slow = seconds > SLOW_SECONDS
         self.failed_probes = 0
