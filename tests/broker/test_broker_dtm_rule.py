@@ -79,6 +79,33 @@ def test_a_branch_by_json_rpc(status: int, body: bytes, result: str) -> None:
     assert of_json_rpc_by_dtm(Answered(status, body)).outcome == result
 
 
+BAD_ERRORS = [b'"no database"', b'""', b"7", b"0", b"true", b"false", b"[]", b"[-32901]", b"{}", b'{"code":"x"}']
+BAD_ERRORS += [
+    b'{"code":null}',
+    b'{"code":true}',
+    b'{"code":[1]}',
+    b'{"message":"no"}',
+    b'{"code":1e400}',
+    b'"\\ud800"',
+]
+BAD_ERRORS.append(b"[" * 5_000 + b"]" * 5_000)
+
+
+@pytest.mark.parametrize("error", BAD_ERRORS, ids=lambda value: repr(value)[:30])
+def test_an_error_that_is_not_understood_is_an_error(error: bytes) -> None:
+    for version in (b'"2.0"', b"2.0", b"null"):
+        answered = Answered(200, b'{"jsonrpc":%b,"id":"1","error":%b}' % (version, error))
+        assert of_json_rpc_by_dtm(answered).outcome == "error"
+        with pytest.raises(OutboundFailed, match="no clear answer"):
+            understand_by_dtm(answered)
+
+
+@pytest.mark.parametrize("error", [b'{"code":-32901,"message":"no"}', b'"no database"'])
+def test_without_jsonrpc_an_object_is_no_envelope_to_a_check_back(error: bytes) -> None:
+    """As in dtm, whose check-back reads statuses and words only."""
+    assert understand_by_dtm(Answered(200, b'{"error":%b}' % error)) == "committed"
+
+
 @pytest.mark.parametrize(("code", "answer"), [(-32901, "rolled_back"), (-32902, "unknown"), (-32000, None)])
 def test_a_check_back_in_an_envelope(code: int, answer: str | None) -> None:
     answered = Answered(200, b'{"jsonrpc":"2.0","id":"1","error":{"code":%d,"message":"no"}}' % code)
@@ -89,10 +116,20 @@ def test_a_check_back_in_an_envelope(code: int, answer: str | None) -> None:
         understand_by_dtm(answered)
 
 
-def test_a_success_that_was_cut_off_commits_nothing() -> None:
+def test_a_success_that_was_cut_off_is_none() -> None:
     """What was not read may hold a word that changes the answer."""
     cut = b"x" * MAX_ANSWER_BYTES
-    with pytest.raises(OutboundFailed):
+    reason = "the answer was cut at the limit of 65536 bytes"
+    with pytest.raises(OutboundFailed, match=reason):
         understand_by_dtm(Answered(200, cut))
     assert understand_by_dtm(Answered(200, b"FAILURE" + cut)) == "rolled_back"
-    assert of_http_by_dtm(Answered(200, cut)).outcome == "success"
+    for judge in (of_http_by_dtm, of_json_rpc_by_dtm):
+        verdict = judge(Answered(200, b'{"a":"' + cut))
+        assert (verdict.outcome, verdict.reached) == ("error", True)
+        assert reason in verdict.error
+        assert judge(Answered(200, b"FAILURE" + cut)).outcome == "failure"
+        assert judge(Answered(409, cut)).outcome == "failure"
+        assert judge(Answered(425, cut)).outcome == "ongoing"
+        assert judge(Answered(503, cut)).outcome == "unreachable"
+        assert reason not in judge(Answered(500, cut)).error
+    assert of_http_by_dtm(Answered(200, cut[1:])).outcome == "success"

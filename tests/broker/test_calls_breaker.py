@@ -107,6 +107,14 @@ def test_a_probe_that_told_nothing_is_made_again_after_the_first_interval() -> N
     assert made.may_probe(2_000)
 
 
+def test_a_host_that_no_call_waits_for_is_probed_with_the_next_call() -> None:
+    made = opened()
+    made.probe_begun()
+    made.probe_spared(1_000)
+    assert made.open
+    assert made.may_probe(1_000)
+
+
 # --- what a host may have --------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tallystick.broker.checkback.databases import BarrierDatabases
 from tallystick.broker.config import Config
 from tallystick.broker.outbound.allow_list import AllowedUrls
-from tallystick.core.calls import OutgoingCall
+from tallystick.core.calls import OutgoingCall, check_body
 from tallystick.core.errors import InvalidRequest, NotAllowed, TallystickError
 from tallystick.core.headers import check_headers
 from tallystick.core.limits import Limits
@@ -86,3 +86,4 @@ class Admission:
             check_headers(call.headers, f"{at}[{index}].headers")
             if not call.url.startswith(TOPIC_SCHEME):
                 self._allowed.check(call.url, f"{at}[{index}].url")
+                check_body(call, call.url, f"{at}[{index}]")

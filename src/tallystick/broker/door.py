@@ -351,10 +351,13 @@ class BrokerDoor(AccessWays):
         view = await self._see(lambda s: s.calls(gid) if self._sees(s, gid) else None, "transaction", gid)
         if view is None:
             raise _without_calls(gid)
+        self._broker.calls.mark(view.calls)
         return view
 
     async def list_calls(self, state: str | None, after: str | None, limit: int) -> CallPage:
-        return CallPage(*await self._see(lambda store: store.scan_calls(state, after, limit), "calls"))
+        page = CallPage(*await self._see(lambda store: store.scan_calls(state, after, limit), "calls"))
+        self._broker.calls.mark(page.calls)
+        return page
 
     async def call_topics(self) -> list[CallTopicView]:
         found = await self._see(lambda store: store.call_topics(), "call topics")

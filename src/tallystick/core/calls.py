@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -15,6 +15,7 @@ from tallystick.core.urls import TOPIC_SCHEME
 
 Protocol = Literal["http", "json-rpc", "grpc"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 Url = Annotated[str, Meta(min_length=1, max_length=2048)]
 Branch = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9._-]*\Z")]
@@ -28,6 +29,16 @@ def protocol_of(url: str, asked: Protocol) -> Protocol:
     if url.startswith("grpc://"):
         return "grpc"
     return "json-rpc" if asked == "json-rpc" and "method" in url else "http"
+
+
+def json_rpc_params(body: bytes) -> dict[str, Any]:
+    """The parameters that a JSON-RPC call sends for this body; ValueError if it is not a JSON object."""
+    if not body:
+        return {}
+    try:
+        return _decode_object(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"expected a JSON object for a JSON-RPC call ({error})") from error
 
 
 class OutgoingCall(Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -85,6 +96,8 @@ an operator may resume it. `stopped`: an operator ended it."""
 
 
 class CallView(Struct, omit_defaults=True):
+    """A call and what has come of it. `host_down`: it waits because its host does not answer and is only probed."""
+
     gid: str
     index: int
     branch: str
@@ -98,6 +111,7 @@ class CallView(Struct, omit_defaults=True):
     size: int = 0
     created_at: int = 0
     last_outcome: CallOutcome | None = None
+    host_down: bool = False
 
 
 class CallsView(Struct, omit_defaults=True):
@@ -165,6 +179,19 @@ def check_branches(calls: list[OutgoingCall]) -> None:
     }
     if len(named) < len(calls):
         raise InvalidRequest("calls: two calls have the same branch", field="calls")
+
+
+def check_body(call: OutgoingCall, url: str, at: str) -> None:
+    """Refuse a body that no call to this URL can carry, because it would be refused only after the commit."""
+    if protocol_of(url, call.protocol) != "json-rpc":
+        return
+    try:
+        json_rpc_params(call.body)
+    except ValueError as error:
+        shown = call.body[:80].decode(errors="replace")
+        raise InvalidRequest(
+            f"{at}.body: {error} (got {shown!r}). Send an object, or leave the body empty.", field=f"{at}.body"
+        ) from error
 
 
 def digest_of(calls: list[OutgoingCall], options: CallPolicy | None) -> bytes:

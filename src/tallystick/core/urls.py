@@ -47,6 +47,12 @@ def url_parts(url: str) -> UrlParts:
     return UrlParts(parts.scheme, host, port, parts.path, parts.query)
 
 
+def host_place(url: str) -> str:
+    """Scheme, host and port as they are written: calls to the same place share a line and a circuit breaker."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}".lower()
+
+
 def check_url(url: str, field: str) -> None:
     """Refuse a call that no broker would ever make: NotAllowed, as a broker itself says, or the name of a call topic
     that is none."""

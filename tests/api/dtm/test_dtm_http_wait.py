@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterator
 
 import pytest
-from dtm_faces import Face, HttpFace, Looker, jrpc_msg, msg, new_name
+from dtm_faces import SHORT, Face, HttpFace, Looker, jrpc_msg, msg, new_name
 
+from brokers import running_broker
 from busi import ERROR, FAILURE, ONGOING, SUCCESS, Busi, Reply
+from raw_client import RawClient
 
 
 def test_the_answer_comes_when_every_branch_has_succeeded(face: Face, look: Looker, busi: Busi) -> None:
@@ -77,6 +81,32 @@ def test_a_service_that_is_not_there_is_named(face: Face, busi: Busi) -> None:
     assert "branch 01 (http://127.0.0.1:9/gone)" in outcome.message
 
 
+@pytest.fixture
+def slow_probes() -> Iterator[HttpFace]:
+    """A broker that tries a host that is down only once a minute."""
+    with running_broker(**SHORT | {"call_probe": "60s", "call_probe_cap": "60s"}) as broker:
+        with RawClient(broker.url, timeout=150.0) as client:
+            yield HttpFace(client)
+
+
+def test_a_host_that_is_down_is_not_waited_for(slow_probes: HttpFace, busi: Busi) -> None:
+    """Clients of dtm give up after `request_timeout`. The broker knows the host, so its answer comes before."""
+    gone = "http://127.0.0.1:9/gone"
+    before = time.monotonic()
+    # The circuit opens while this one waits: some of its branches were called, and the others were not.
+    outcome = slow_probes.submit(
+        msg(new_name("wait"), busi, *[gone] * 40, wait_result=True, concurrent=True, request_timeout=60)
+    )
+    assert (outcome.ok, outcome.failure) == (False, False)
+    for concurrent in (False, True):
+        outcome = slow_probes.submit(
+            msg(new_name("wait"), busi, "/TransOut", gone, wait_result=True, concurrent=concurrent, request_timeout=60)
+        )
+        assert (outcome.ok, outcome.failure) == (False, True)
+        assert f"branch 02 ({gone}) was not called yet, because its host does not answer" in outcome.message
+    assert time.monotonic() - before < 40.0
+
+
 def test_a_delayed_msg_is_not_waited_for(face: Face, look: Looker, busi: Busi) -> None:
     """As in dtm: what is to come later has not succeeded. The transaction is submitted nevertheless."""
     gid = new_name("wait")
@@ -131,6 +161,20 @@ AGAIN = [
     Reply(502, ""),
     Reply(503, ""),
 ]
+
+
+@pytest.mark.parametrize("protocol", ["http", "json-rpc"])
+def test_an_answer_that_was_cut_is_no_success(http: HttpFace, look: Looker, busi: Busi, protocol: str) -> None:
+    """FAILURE may stand behind the limit."""
+    gid = new_name("cut")
+    text = json.dumps({"text": "x" * 65_536 + "FAILURE"})
+    busi.script(gid, "01", Reply(200, text, bare=True), SUCCESS)
+    trans = (jrpc_msg if protocol == "json-rpc" else msg)(gid, busi, "/TransIn", wait_result=True)
+    outcome = http.submit(trans)
+    assert (outcome.ok, outcome.failure) == (False, False)
+    assert "the answer was cut at the limit of 65536 bytes" in outcome.message
+    look.wait(gid, "succeed")
+    assert len(busi.calls(gid, "01")) == 2
 
 
 def _name(reply: Reply) -> str:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import NoReturn, TypeVar
 
 from tallystick.api.dtm import errors
 from tallystick.api.dtm.errors import DtmError, DtmOngoing, refusal_of
-from tallystick.api.dtm.states import finished, judge, patience, status_of
+from tallystick.api.dtm.states import (
+    FIRST_LOOK_SECONDS,
+    LOOK_SECONDS,
+    finished,
+    judge,
+    pass_over,
+    patience,
+    status_of,
+)
 from tallystick.api.dtm.translate import (
     Trans,
     check_type,
@@ -22,6 +31,7 @@ from tallystick.api.dtm.translate import (
     url_of,
 )
 from tallystick.broker.door import WEIGHT, BrokerDoor, Whole, raise_refusal
+from tallystick.core.calls import CallsView
 from tallystick.core.dtm_mark import DTM_GROUP
 from tallystick.core.errors import (
     AlreadyResolved,
@@ -108,7 +118,19 @@ class Dtm:
             return
         # As in dtm, what was delayed is not waited for: the caller is told that it has not happened yet.
         seconds = 0.0 if delay_of(trans) else patience(found.calls, timeout_of(trans))
-        judge(await _told(self._door.wait_for_calls(gid, seconds)))
+        judge(await self._first_pass(gid, seconds))
+
+    async def _first_pass(self, gid: str, seconds: float) -> CallsView:
+        """The calls after one pass, or when the time is up. The broker answers a wait only when all was tried, so that
+        a host that is given up meanwhile is found by short waits."""
+        loop = asyncio.get_running_loop()
+        deadline, longest = loop.time() + seconds, FIRST_LOOK_SECONDS
+        while True:
+            left = max(0.0, deadline - loop.time())
+            view = await _told(self._door.wait_for_calls(gid, min(left, longest)))
+            if left <= longest or pass_over(view):
+                return view
+            longest = LOOK_SECONDS
 
     async def abort(self, trans: Trans) -> None:
         check_type(trans.trans_type)

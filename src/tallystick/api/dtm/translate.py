@@ -28,6 +28,7 @@ MOST_CHECKS = (
     10_000  # dtm asks for ever; this is the most a transaction may ask for, and then it is parked, not dropped
 )
 MOST_REMARK = 8_192
+CHECK_FIELD = "query_prepared"
 
 Seconds = Annotated[int, Meta(ge=0, le=366 * 24 * 3600)]
 TimeoutSeconds = Annotated[int, Meta(ge=0, le=MAX_TIMEOUT_MS // 1000)]
@@ -198,7 +199,8 @@ def url_of(address: str, protocol: Protocol, at: str) -> str:
         return address
     if protocol == "grpc" or address.startswith("grpc://"):
         return grpc_url(address, at)
-    raise DtmError(f"{at}: {address[:200]!r} does not begin with http://, https:// or {TOPIC_SCHEME}")
+    schemes = "http://, https:// or grpc://" if at == CHECK_FIELD else f"http://, https://, grpc:// or {TOPIC_SCHEME}"
+    raise DtmError(f"{at}: unknown scheme (got {address[:200]!r}). Begin it with {schemes}.")
 
 
 def asked_protocol(trans: Trans) -> Protocol:
@@ -275,7 +277,7 @@ def check_of(trans: Trans) -> Check:
     after = 1000 * (trans.timeout_to_fail or TIMEOUT_TO_FAIL)
     if not trans.query_prepared:
         return Check(via="none", after_ms=after)
-    target = url_of(trans.query_prepared, asked_protocol(trans), "query_prepared")
+    target = url_of(trans.query_prepared, asked_protocol(trans), CHECK_FIELD)
     if target.startswith(TOPIC_SCHEME):
         raise DtmError("query_prepared: a topic cannot be asked; name one URL")
     return Check(

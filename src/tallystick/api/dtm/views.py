@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 import msgspec
@@ -78,7 +79,7 @@ def transaction_view(found: Whole, now: int) -> dict[str, object]:
         time_text(over) if status == "failed" else "",
         msgspec.json.encode(remark.options).decode() if remark.options != DtmOptions() else "",
         remark.custom_data,
-        max(1, (next_at - now) // 1000) if next_at else 0,
+        max(1, math.ceil((next_at - now) / 1000)) if next_at else 0,
         time_text(next_at),
     )
     return {"id": _ZERO_ID, **_filled(shown), "concurrent": bool(calls and calls.concurrent)}

@@ -28,9 +28,14 @@ class Breaker:
         self._probing = True
 
     def probe_undone(self, now: int) -> None:
-        """There was nothing to probe with, or it told nothing about the host."""
+        """The probe could not be sent, which says nothing about the host."""
         self._probing = False
         self.next_probe_at = now + self._probe.wait_ms(1, self._rng)
+
+    def probe_spared(self, now: int) -> None:
+        """No call waits for the host. The next one is the probe at once: the host may have been back for hours."""
+        self._probing = False
+        self.next_probe_at = now
 
     def answered(self) -> bool:
         """The host answered; tells whether that closed the breaker."""

@@ -24,10 +24,11 @@ from tallystick.broker.metrics import Metrics
 from tallystick.broker.outbound.outbound import Outbound
 from tallystick.broker.writer import Writer
 from tallystick.core.backoff import Backoff
-from tallystick.core.calls import CallResult, CallsView, HostView
+from tallystick.core.calls import CallResult, CallsView, CallView, HostView
 from tallystick.core.clock import Clock
 from tallystick.core.errors import StorageFailed, TallystickError
 from tallystick.core.message import MAX_TIMEOUT_MS
+from tallystick.core.urls import host_place
 from tallystick.store.protocol import CallClaim, ClaimCalls, ClaimedCalls, Progress, RequeueCalls, Result, Store
 
 log = logging.getLogger("tallystick.broker.calls")
@@ -92,7 +93,19 @@ class Calls:
 
     async def wait(self, gid: str, seconds: float) -> CallsView:
         """A transaction's calls, once each that could be tried has been, or when the time is up."""
-        return await self._waiters.wait(gid, seconds)
+        view = await self._waiters.wait(gid, seconds)
+        self.mark(view.calls)
+        return view
+
+    def mark(self, calls: list[CallView]) -> None:
+        """Set `host_down` where a call waits for a host whose circuit is open. Not where it is out, or may go out as
+        the next probe."""
+        now = self._clock.elapsed_ms()
+        down = {host.name for host in self._hosts.values() if host.breaker.open and not host.breaker.may_probe(now)}
+        if down:
+            for call in calls:
+                waits = call.state == "waiting" and (call.gid, call.index) not in self._held
+                call.host_down = waits and host_place(call.url) in down
 
     def hosts(self) -> list[HostView]:
         return sorted((host.view(self._clock) for host in self._hosts.values()), key=lambda view: view.name)
@@ -232,8 +245,10 @@ class Calls:
         elif new:
             self._begin(host, new[0], probe=True)
             self._release(new[1:])
-        else:
+        elif claims:
             host.breaker.probe_undone(now)
+        else:
+            host.breaker.probe_spared(now)
 
     def _begin_next(self, host: Host) -> None:
         while host.may_begin:

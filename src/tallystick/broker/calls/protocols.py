@@ -19,7 +19,7 @@ from tallystick.broker.calls.verdicts import (
 from tallystick.broker.outbound.answer import OutboundFailed, unsendable
 from tallystick.broker.outbound.headers import grpc_marks, joined, marks, metadata_of
 from tallystick.broker.outbound.outbound import Outbound
-from tallystick.core.calls import OutgoingCall
+from tallystick.core.calls import OutgoingCall, json_rpc_params
 
 
 async def make_call(
@@ -75,9 +75,8 @@ def _headers(gid: str, call: OutgoingCall) -> dict[str, str]:
 
 
 def _parameters(body: bytes) -> dict[str, Any]:
-    if not body:
-        return {}
+    """Calls that were stored by earlier versions may have any body."""
     try:
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise unsendable(f"the body of a JSON-RPC call must be a JSON object: {error}") from error
+        return json_rpc_params(body)
+    except ValueError as error:
+        raise unsendable(f"body: {error}") from error

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed
+from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed, too_long
 from tallystick.broker.outbound.dtm_rule import (
     DtmResult,
     JsonRpcError,
@@ -87,7 +87,7 @@ def of_json_rpc(answered: Answered) -> CallVerdict:
     if reply.error is None:
         return verdict
     shown = f"error {reply.error.code}: {reply.error.message[:MAX_TEXT]}"
-    return CallVerdict(of_error(reply.error), shown)
+    return CallVerdict(of_error({"code": reply.error.code}), shown)
 
 
 def of_http_by_dtm(answered: Answered) -> CallVerdict:
@@ -99,6 +99,9 @@ def of_json_rpc_by_dtm(answered: Answered) -> CallVerdict:
 
 
 def _by_dtm(result: DtmResult, answered: Answered) -> CallVerdict:
+    """A success that was cut is an error, because the rest may hold FAILURE or ONGOING."""
+    if answered.cut and answered.status == 200 and result in ("success", "error"):
+        return CallVerdict("error", too_long(answered))
     if result == "success":
         return SUCCESS
     if result == "error" and answered.status in _UNREACHABLE_STATUS:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed, unsendable
+from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed, too_long, unsendable
 from tallystick.broker.outbound.dtm_rule import check_result
 from tallystick.broker.outbound.headers import grpc_marks, joined, marks, metadata_of
 from tallystick.broker.outbound.outbound import Outbound
@@ -66,6 +66,8 @@ def understand_by_dtm(answered: Answered) -> Answer:
 
 
 def _unclear(answered: Answered) -> OutboundFailed:
+    if answered.cut and answered.status == 200:
+        return OutboundFailed(too_long(answered), "unclear", permanent=False)
     permanent = 300 <= answered.status < 500 and answered.status not in (408, 429)
     text = answered.body[:200].decode(errors="replace")
     return OutboundFailed(f"status {answered.status} is no clear answer: {text!r}", "unclear", permanent)

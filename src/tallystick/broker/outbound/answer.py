@@ -39,6 +39,13 @@ class GrpcAnswer(msgspec.Struct):
     details: str
 
 
+def too_long(answered: Answered) -> str:
+    return (
+        f"status {answered.status}: the answer was cut at the limit of {MAX_ANSWER_BYTES} bytes, so it is not a success. "
+        "Return a shorter body."
+    )
+
+
 def late(seconds: float) -> OutboundFailed:
     return OutboundFailed(f"no answer within {seconds:g} s", "timeout", permanent=False)
 

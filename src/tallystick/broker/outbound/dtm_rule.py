@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,10 +19,10 @@ class JsonRpcError(msgspec.Struct):
 
 
 class JsonRpcReply(msgspec.Struct):
-    """All that matters of an envelope; dtm accepts one without `jsonrpc`."""
+    """The fields of a JSON-RPC answer that the rule reads, of any type. An object with `jsonrpc` is an envelope."""
 
-    error: JsonRpcError | None = None
-    jsonrpc: str = ""
+    error: Any = None
+    jsonrpc: Any = msgspec.UNSET
 
 
 _decode_reply = msgspec.json.Decoder(JsonRpcReply | None).decode
@@ -47,21 +47,26 @@ def json_rpc_result(answered: Answered) -> DtmResult:
         reply = _decode_reply(answered.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "error"
-    return of_error(reply.error) if reply is not None and reply.error is not None else "success"
+    return "success" if reply is None else of_error(reply.error)
 
 
 def check_result(answered: Answered) -> DtmResult:
-    """The answer of a check-back. One with a JSON-RPC envelope is read as such; dtm asks no check-back by JSON-RPC."""
+    """The answer of a check-back. dtm sends none by JSON-RPC, but an answer in an envelope is read as one: an error
+    that is not understood must not commit."""
     result = http_result(answered)
     if result != "success":
         return result
     try:
         reply = _decode_reply(answered.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return result
-    enveloped = reply is not None and reply.jsonrpc and reply.error is not None
-    return of_error(reply.error) if enveloped and reply is not None and reply.error is not None else result
+        # Perhaps an envelope, such as one with half a surrogate pair in its message.
+        return "error" if b'"jsonrpc"' in answered.body else result
+    return result if reply is None or reply.jsonrpc is msgspec.UNSET else of_error(reply.error)
 
 
-def of_error(error: JsonRpcError) -> DtmResult:
-    return _OF_CODE.get(error.code, "error")
+def of_error(error: Any) -> DtmResult:
+    """The result for the `error` of a JSON-RPC answer, of any type. Only its absence (`None`) is a success."""
+    if error is None:
+        return "success"
+    code = error.get("code") if isinstance(error, dict) else None
+    return _OF_CODE.get(code, "error") if isinstance(code, int | float) else "error"

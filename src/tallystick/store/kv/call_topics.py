@@ -9,6 +9,7 @@ from tallystick.core.calls import (
     OutgoingCall,
     Subscriber,
     branch_of,
+    check_body,
     check_branches,
     digest_of,
     protocol_of,
@@ -108,6 +109,8 @@ def _expanded(batch: Batch, call: OutgoingCall, place: int) -> list[OutgoingCall
     known = batch.catalog.call_topics.get(name)
     if known is None or not known.subscribers:
         raise NotFound(f"calls: there is no call topic {name!r} with a subscriber", field="calls")
+    for one in known.subscribers:
+        check_body(call, one.url, f"calls[{place - 1}]")
     if len(known.subscribers) == 1:
         return [_named(call, known.subscribers[0].url, branch)]
     return [_named(call, one.url, f"{branch}-{number:02d}") for number, one in enumerate(known.subscribers, 1)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from tallystick.core.errors import TooLarge
+from tallystick.core.urls import host_place
 from tallystick.store.kv import keys
 from tallystick.store.kv.batch import Batch
 from tallystick.store.protocol import Channel
@@ -15,8 +14,7 @@ def channel_name(via: str, target: str, group: str) -> str:
         return group
     if via in ("database", "none"):
         return target
-    parts = urlsplit(target)
-    return f"{parts.scheme}://{parts.netloc}".lower()
+    return host_place(target)
 
 
 def check_room(batch: Batch, via: str, target: str, group: str) -> None:
