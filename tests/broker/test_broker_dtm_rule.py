@@ -80,15 +80,8 @@ def test_a_branch_by_json_rpc(status: int, body: bytes, result: str) -> None:
 
 
 BAD_ERRORS = [b'"no database"', b'""', b"7", b"0", b"true", b"false", b"[]", b"[-32901]", b"{}", b'{"code":"x"}']
-BAD_ERRORS += [
-    b'{"code":null}',
-    b'{"code":true}',
-    b'{"code":[1]}',
-    b'{"message":"no"}',
-    b'{"code":1e400}',
-    b'"\\ud800"',
-]
-BAD_ERRORS.append(b"[" * 5_000 + b"]" * 5_000)
+BAD_ERRORS += [b'{"code":null}', b'{"code":true}', b'{"code":[1]}', b'{"message":"no"}', b'{"code":1e400}']
+BAD_ERRORS += [b'"\\ud800"', b"[" * 5_000 + b"]" * 5_000]
 
 
 @pytest.mark.parametrize("error", BAD_ERRORS, ids=lambda value: repr(value)[:30])

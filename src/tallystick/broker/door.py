@@ -27,6 +27,7 @@ from tallystick.core.calls import CallPage, CallsView, CallTopicView, HostView
 from tallystick.core.errors import NotFound, TallystickError, error_from_code
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage, Slice, Welcome
+from tallystick.core.names import GroupName
 from tallystick.core.ops import (
     Ack,
     AnswerChecks,
@@ -63,6 +64,7 @@ from tallystick.store.protocol import (
     DeleteTopic,
     DropCallTopic,
     ForgetApp,
+    Guarded,
     Hurry,
     HurryAll,
     OperatorResolve,
@@ -155,6 +157,13 @@ class BrokerDoor(AccessWays):
             elif type(op) is Nack or (type(op) is Ack and self._waiters.in_order):
                 self._given_back(op.receipts)
         return results  # type: ignore[return-value]  # client operations answer with OpResult or None only
+
+    async def commit_of_group(self, op: Commit, group: GroupName, weight: int = WEIGHT) -> OpResult:
+        """Commit a transaction of this producer group, or of none. For any other the result is `forbidden`."""
+        self._admit([op])
+        (wished,) = self._caller.guarded([op])
+        (result,) = await self._writer.submit([Guarded(wished, (group,))], weight)
+        return result if isinstance(result, OpResult) else OpResult()
 
     async def do(self, op: ClientOp | PrepareColumns, weight: int = WEIGHT) -> OpResult:
         """Carry out a single operation; a refusal is raised. Receipts that held nothing are told in the answer."""

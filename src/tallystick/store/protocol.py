@@ -281,7 +281,7 @@ class Guarded(Struct):
     that they hold messages for must be one that somebody may produce to: `produces` has pairs of groups and topics, by
     patterns, one of which covers the topic together with the transaction's group. None: to all that groups cover."""
 
-    op: ClientOp | PrepareColumns | BrokerOp
+    op: ClientOp | PrepareColumns | BrokerOp | Guarded
     groups: tuple[str, ...]
     produces: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] | None = None
 

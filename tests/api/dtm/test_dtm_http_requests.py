@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dtm_faces import BASE, SHORT, HttpFace, Looker, msg, new_name
+from dtm_faces import BASE, SHORT, Face, HttpFace, Looker, msg, new_name
 
 from brokers import running_broker
 from busi import Busi
@@ -290,3 +290,25 @@ def test_every_route_of_the_reference_is_there(look: Looker) -> None:
     for method, path in listed:
         answer = look.client.request(method, f"{BASE}/{path.replace('{name}', 'nobody')}")
         assert answer.status in (200, 500), (method, path, answer)
+
+
+@pytest.mark.parametrize("payload", ["[1]", "7", '"text"', "no json"])
+def test_a_payload_that_json_rpc_cannot_carry_is_refused(face: Face, look: Looker, busi: Busi, payload: str) -> None:
+    """Not after the commit, when the call could never be sent."""
+    topic = new_name("rpc")
+    look.subscribe(topic, f"{busi.url}/json-rpc?method=TransIn")
+    for url in (f"{busi.url}/json-rpc?method=TransIn", f"topic://{topic}"):
+        trans = msg(new_name("rpc"), busi, "/TransOut", url, protocol="json-rpc")
+        trans["payloads"] = [payload, payload]  # the first branch has no method, so it is called over HTTP
+        for ask in (face.prepare, face.submit):
+            outcome = ask(trans)
+            assert (outcome.ok, outcome.failure) == (False, False)
+            assert outcome.message.startswith("payloads[1]: expected a JSON object for a JSON-RPC call")
+
+
+def test_an_address_of_another_scheme_is_refused_with_those_that_are_known(face: Face, busi: Busi) -> None:
+    outcome = face.prepare(msg(new_name("scheme"), busi, query_prepared="ftp://127.0.0.1/x"))
+    known = "Begin it with http://, https:// or grpc://."
+    assert outcome.message == f"query_prepared: unknown scheme (got 'ftp://127.0.0.1/x'). {known}"
+    outcome = face.prepare(msg(new_name("scheme"), busi, "ftp://127.0.0.1/x"))
+    assert outcome.message.endswith("Begin it with http://, https://, grpc:// or topic://.")

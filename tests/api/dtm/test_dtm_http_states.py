@@ -211,3 +211,27 @@ def test_a_transaction_survives_a_killed_broker_in_each_state(busi: Busi) -> Non
         look.wait(runs, "succeed")
         assert busi.calls(waits, "01")
         assert len(busi.calls(runs, "01")) >= 2
+
+
+@pytest.mark.parametrize("state", ["prepared", "submitted", "succeed"])
+@pytest.mark.parametrize("check", [True, False])
+def test_a_native_transaction_is_not_submitted(
+    face: Face, look: Looker, client: RawClient, busi: Busi, state: str, check: bool
+) -> None:
+    """Its commit is not this caller's, and the steps of the request would be lost."""
+    gid = new_name("native")
+    calls = [{"url": f"{busi.url}/TransIn", "body": "{}"}]
+    body = {"gid": gid, "group": "shop", "calls": calls, "check": {"after_ms": 600_000}}
+    assert client.json("POST", "/v1/transactions", body).status == 201
+    if state != "prepared":
+        busi.script(gid, "01", *[ERROR] * 100 * (state == "submitted"))
+        assert client.json("POST", f"/v1/transactions/{gid}/commit", {}).status == 200
+        look.wait(gid, state)
+    trans = msg(gid, busi)
+    if not check:
+        del trans["query_prepared"]
+    outcome = face.submit(trans)
+    assert (outcome.ok, outcome.failure) == (False, False)
+    assert outcome.message.startswith("gid: belongs to a transaction that did not come through this API (got ")
+    assert look.status(gid) == state
+    assert "/TransOut" not in [call.path for call in busi.calls(gid)]

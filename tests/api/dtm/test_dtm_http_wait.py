@@ -84,9 +84,9 @@ def test_a_service_that_is_not_there_is_named(face: Face, busi: Busi) -> None:
 @pytest.fixture
 def slow_probes() -> Iterator[HttpFace]:
     """A broker that tries a host that is down only once a minute."""
-    with running_broker(**SHORT | {"call_probe": "60s", "call_probe_cap": "60s"}) as broker:
-        with RawClient(broker.url, timeout=150.0) as client:
-            yield HttpFace(client)
+    probes = {"call_probe": "60s", "call_probe_cap": "60s"}
+    with running_broker(**SHORT | probes) as broker, RawClient(broker.url, timeout=150.0) as client:
+        yield HttpFace(client)
 
 
 def test_a_host_that_is_down_is_not_waited_for(slow_probes: HttpFace, busi: Busi) -> None:

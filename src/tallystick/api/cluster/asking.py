@@ -37,6 +37,7 @@ METHODS = frozenset(
         BrokerDoor.called_hosts,
         BrokerDoor.call_topics,
         BrokerDoor.calls,
+        BrokerDoor.commit_of_group,
         BrokerDoor.delete_topic,
         BrokerDoor.do_and_show,
         BrokerDoor.drop_call_topic,

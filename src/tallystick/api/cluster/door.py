@@ -30,6 +30,7 @@ from tallystick.core.calls import CallsView
 from tallystick.core.errors import BrokerUnavailable, Busy, Draining, Moved, NotFound, TallystickError
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
+from tallystick.core.names import GroupName
 from tallystick.core.ops import ClientOp, Commit, CommitOffsets, OpResult, Outcome, Prepare, PrepareColumns, Rollback
 from tallystick.core.placing import store_for
 from tallystick.core.wire import (
@@ -119,6 +120,14 @@ class ClusterDoor(ClusterAccess):
                 return [refused(error)] * len(some)
         # One of them is wrong, and nothing was stored: each by itself, so that it is no harm to the others.
         return [(await self._part(store, [one], weight))[0] for one in some]
+
+    async def commit_of_group(self, op: Commit, group: GroupName, weight: int = WEIGHT) -> OpResult:
+        store = self._places.of_gid(op.gid)
+        try:
+            return await self._ask(store, BrokerDoor.commit_of_group, op, group, weight)
+        except NotFound:  # an owner of an earlier version, which has no such method
+            (result,) = await self.batch([op], weight)
+            return result or OpResult()
 
     async def do_and_show(self, op: Prepare | Commit | Rollback, weight: int = WEIGHT) -> TransactionView:
         return await self._ask(self._places.of_gid(op.gid), BrokerDoor.do_and_show, op, weight)

@@ -71,7 +71,7 @@ class Dtm:
                 raise errors.cannot_prepare(status_of(found))
             # As in dtm, what was stored first stands. But a gid of another producer is not this transaction.
             if found.transaction.group != DTM_GROUP:
-                raise DtmError(f"gid {op.gid} belongs to a transaction that did not come through this API")
+                raise errors.not_of_dtm(op.gid)
 
     async def submit(self, trans: Trans, weight: int = WEIGHT) -> None:
         """Commit what was prepared, or what this request brings; with `wait_result`, wait for one pass over it."""
@@ -85,7 +85,7 @@ class Dtm:
         commit = commit_op(trans)
         prepared = bool(trans.query_prepared)
         for _ in range(TRIES):
-            result = await (self._batch([commit], weight) if prepared else self._send(trans, commit, weight))
+            result = await (self._commit(commit, weight) if prepared else self._send(trans, commit, weight))
             if result.duplicate or result.error == OutcomeConflict.code:
                 return await self._submitted_before(commit.gid)
             if not result.error:
@@ -99,15 +99,26 @@ class Dtm:
         try:
             return await self._batch(send_ops(trans), weight)
         except DtmError as refused:
-            result = await self._batch([commit])
+            result = await self._commit(commit)
             if result.error == NotFound.code:
                 raise refused from None
             return result
+
+    async def _commit(self, op: Commit, weight: int = WEIGHT) -> OpResult:
+        """Commit what came through dtm's interfaces. A transaction of another producer group is refused."""
+        result = await _told(self._door.commit_of_group(op, DTM_GROUP, weight))
+        if result.error == Forbidden.code:
+            found = await self._door.whole(op.gid)
+            if found is not None and found.transaction.group != DTM_GROUP:
+                raise errors.not_of_dtm(op.gid)
+        return await _told(_checked(result))
 
     async def _submitted_before(self, gid: str) -> None:
         """A repeated submit runs nothing again. It is refused where dtm refuses it: when everything is over."""
         found = await self._known(gid)
         by_check = found.transaction.resolved_by == "check"  # then this may be the first submit, and it is fulfilled
+        if found.transaction.group not in ("", DTM_GROUP):
+            raise errors.not_of_dtm(gid)
         if status_of(found) == "failed" or (status_of(found) == "succeed" and not by_check):
             raise errors.cannot_submit(status_of(found))
 
@@ -213,10 +224,14 @@ class Dtm:
         return await _told(self._last(ops, weight))
 
     async def _last(self, ops: Sequence[ClientOp], weight: int) -> OpResult:
-        result = (await self._door.batch(ops, weight))[-1] or _DONE
-        if result.error not in _OF_STATE and (result.field != "gid" or result.error == Forbidden.code):
-            raise_refusal(result)
-        return result
+        return await _checked((await self._door.batch(ops, weight))[-1] or _DONE)
+
+
+async def _checked(result: OpResult) -> OpResult:
+    """The result if it is about the state of the transaction; any other refusal is raised."""
+    if result.error not in _OF_STATE and (result.field != "gid" or result.error == Forbidden.code):
+        raise_refusal(result)
+    return result
 
 
 async def _told(work: Awaitable[T]) -> T:

@@ -97,6 +97,12 @@ def unknown_gid(gid: str) -> DtmError:
     return DtmError(f"no TransGlobal with gid: {gid} found")
 
 
+def not_of_dtm(gid: str) -> DtmError:
+    return DtmError(
+        f"gid: belongs to a transaction that did not come through this API (got {gid}). Use the native API for it."
+    )
+
+
 def cannot_prepare(status: str) -> DtmFailure:
     return DtmFailure(f"current status '{status}', cannot prepare. FAILURE")
 

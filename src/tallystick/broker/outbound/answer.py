@@ -41,8 +41,8 @@ class GrpcAnswer(msgspec.Struct):
 
 def too_long(answered: Answered) -> str:
     return (
-        f"status {answered.status}: the answer was cut at the limit of {MAX_ANSWER_BYTES} bytes, so it is not a success. "
-        "Return a shorter body."
+        f"status {answered.status}: the answer was cut at the limit of {MAX_ANSWER_BYTES} bytes, "
+        "so it is not a success. Return a shorter body."
     )
 
 

@@ -12,19 +12,20 @@ from tallystick.core.ops import AnswerChecks, ClientOp, Commit, PartRef, Prepare
 from tallystick.core.transaction import Record, Resolved
 from tallystick.store.kv import checks, parts
 from tallystick.store.kv.batch import Batch
-from tallystick.store.protocol import BrokerOp, Guarded, Result
+from tallystick.store.protocol import BrokerOp, Guarded, Result, unwrapped
 
 
 def guarded(batch: Batch, op: Guarded, handlers: Mapping[type, Callable[[Batch, Any], Result]]) -> Result:
     inner = op.op
     if type(inner) is AnswerChecks:
         return checks.answer(batch, inner, op.groups)
-    gid: str | None = getattr(inner, "gid", None)
+    gid: str | None = getattr(unwrapped(inner), "gid", None)
     record = None if gid is None else batch.transaction(gid)
-    if record is not None and record.group not in op.groups and not _may_touch(inner, record, op.groups):
+    if record is not None and record.group not in op.groups and not _may_touch(unwrapped(inner), record, op.groups):
         raise Forbidden(f"transaction {gid} belongs to another group", field="gid")
     if op.produces is not None:
-        _check_parts(batch, inner, record.group if record is not None else getattr(inner, "app", ""), op.produces)
+        named = record.group if record is not None else getattr(inner, "app", "")
+        _check_parts(batch, unwrapped(inner), named, op.produces)
     return handlers[type(inner)](batch, inner)
 
 
