@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from brokers import running_broker
@@ -166,11 +167,23 @@ def report(wanted: list[str], left_out: dict[str, str], results: dict[str, str],
     return good and bool(passed)
 
 
-def check_ports() -> None:
-    for port in PORTS:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                raise NotRunnable(f"port {port} is in use. dtm's tests need it; stop the program that listens there.")
+def check_ports(ports: Sequence[int] = PORTS) -> None:
+    """Refuse to begin if a port is taken, also by an outgoing connection, to which no probe could connect."""
+    taken = [port for port in ports if not _free(port)]
+    if taken:
+        shown = ", ".join(map(str, taken))
+        needed = ", ".join(map(str, ports))
+        raise NotRunnable(f"ports: in use (got {shown}). dtm's tests need {needed}; stop the programs that use them.")
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a closed connection is no user
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def main(arguments: list[str]) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
-from go_suite import REPLACED, Expectations, NotRunnable, copied, report
+from go_suite import REPLACED, Expectations, NotRunnable, check_ports, copied, report
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "test-clients"
 
@@ -21,6 +22,20 @@ def test_without_go_it_says_so_in_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1
     assert "Go was not found" in done.stdout
+
+
+def test_a_port_that_is_taken_is_named_before_anything_begins() -> None:
+    """Also one that belongs to an outgoing connection, where nothing listens."""
+    with socket.socket() as listening, socket.socket() as outgoing:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        outgoing.connect(listening.getsockname())
+        ports = (listening.getsockname()[1], outgoing.getsockname()[1])
+        for port in ports:
+            with pytest.raises(NotRunnable, match=rf"ports: in use \(got {port}\)"):
+                check_ports((port,))
+        with pytest.raises(NotRunnable, match=rf"ports: in use \(got {ports[0]}, {ports[1]}\)"):
+            check_ports(ports)
 
 
 @pytest.fixture
