@@ -146,7 +146,7 @@ async def test_a_json_rpc_call_with_a_body_that_is_no_object_is_not_sent() -> No
     async with site() as there:
         verdict = await called(f"{there.url}/rpc?method=x", protocol="json-rpc", body=b"[1]")
         assert verdict.outcome == "error"
-        assert "must be a JSON object" in verdict.error
+        assert "expected a JSON object" in verdict.error
         assert not verdict.reached
         assert there.requests == []
 
