@@ -378,8 +378,10 @@ def test_a_batch_out_of_turn_with_other_rows_is_refused_whatever_the_options_say
     play = Play(broker.url, topic, failOnDifferentReplay="false", txnAppId=new_gid())
     for batch in range(3):
         play.run(batch, numbers(10 * batch, 10 * batch + 10))
-    with pytest.raises(Conflict, match=r"batch 0 .* is not sent: batch 2 .*10 rows then, 15 now"):
+    with pytest.raises(Conflict, match=r"batch 0 .* is not sent: batch 2 .*10 rows then, 15 now") as refused:
         play.run(0, numbers(0, 15))
+    assert "failOnDifferentReplay=false applies only to batch 2" in refused.value.detail
+    assert "newer checkpoint. Or set a new txnAppId" in refused.value.detail
     assert difference(broker.url, topic, expected(0, 30)) == NOTHING
 
 

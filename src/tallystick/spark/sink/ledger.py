@@ -16,6 +16,10 @@ from tallystick.link import Link
 from tallystick.spark.sink.content import Content
 
 _MARK = "spark"
+_NEW_APP = (
+    "Or set a new txnAppId: it writes this batch and the next ones as new, so rows that were committed before are in "
+    "the topic twice"
+)
 
 
 class Ledger:
@@ -46,9 +50,12 @@ class Ledger:
             raise self._unavailable(version, error) from error
         return not answer["duplicate"]
 
-    def require_same(self, version: int, content: Content) -> None:
-        """Compare with what was committed under this number, where that is known: `DifferentContent` if it is not the
-        same. The application may have been forgotten meanwhile; then nobody knows what became of these rows."""
+    def require_same(self, version: int, content: Content, drops: bool = False) -> str:
+        """Compare with the rows committed under this number, where they are known: `DifferentContent` if they differ.
+
+        With `drops`, returns the difference instead, and refuses only a stream's batch with fewer rows: the committed
+        rows that it lacks may be in the next batches, which would write them again. If the application was forgotten
+        meanwhile, the outcome cannot be determined."""
         last = self._decided_by(version)
         if last is None:
             raise Conflict(
@@ -64,8 +71,10 @@ class Ledger:
             how = f"no batch of that number is among the last {len(known)}" if known[0]["digest"] else ""
         if how and self._query and version < last["version"]:
             raise self._out_of_turn(version, last, how)
-        if how:
-            raise self._different(version, last, how)
+        fewer = bool(self._query) and found is not None and content.rows < found["messages"]
+        if how and (fewer or not drops):
+            raise self._different(version, last, how, fewer)
+        return how
 
     def forget(self) -> None:
         """Remove the application, whose id nobody will use again."""
@@ -113,20 +122,28 @@ class Ledger:
         return Conflict(
             f"batch {version} of txnAppId {self._app!r} is not sent: batch {last['version']} is committed already, and "
             f"this is not batch {version} as it was committed ({how}). Another driver runs this query, or its "
-            "checkpoint was put back to an older state; this driver stops",
+            "checkpoint was put back to an older state; this driver stops. Option failOnDifferentReplay=false applies "
+            f"only to batch {last['version']}, the last one. Continue with a newer checkpoint. {_NEW_APP}",
             field="txnAppId",
         )
 
-    def _different(self, version: int, last: dict[str, Any], how: str) -> DifferentContent:
+    def _different(self, version: int, last: dict[str, Any], how: str, fewer: bool) -> DifferentContent:
         where = f", gid {last['gid']}" if version == last["version"] else ""
         return DifferentContent(
             f"batch {version} of txnAppId {self._app!r} is not newer than the last that was committed "
             f"({last['version']}{where}), so it counts as run again, but with other content: {how}. "
-            f"Nothing of this attempt was sent. {self._advice()}",
+            f"Nothing of this attempt was sent. {self._advice(fewer)}",
             field="txnVersion",
         )
 
-    def _advice(self) -> str:
+    def _advice(self, fewer: bool) -> str:
+        if fewer:
+            return (
+                "Option failOnDifferentReplay=false does not drop a batch with fewer rows, because the missing rows "
+                "may be in the next batches, which would write them twice. Either the checkpoint is older than the "
+                "broker's ledger (a restored backup), or the source has lost rows. Continue with a newer checkpoint. "
+                f"{_NEW_APP}"
+            )
         if not self._query:
             return (
                 "If these rows are new, give them a new, larger txnVersion; if they are to be dropped, set option "

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -19,15 +18,13 @@ from pyspark.sql.types import StructType
 from tallystick.core.access import covers
 from tallystick.core.errors import (
     Conflict,
-    DifferentContent,
     Forbidden,
     InvalidRequest,
-    NotFound,
     TallystickError,
 )
 from tallystick.core.ids import new_gid
 from tallystick.core.names import check_app
-from tallystick.core.wire import CallerView
+from tallystick.spark.permissions import permissions_at
 from tallystick.spark.sink.columns import columns_of
 from tallystick.spark.sink.content import Content
 from tallystick.spark.sink.ledger import Ledger
@@ -102,14 +99,15 @@ class _Sink:
     def _require_replay(self, ledger: Ledger, app: str, version: int, content: Content) -> None:
         """The batch was decided before, and nothing of this attempt is sent. That is right if it holds the same rows,
         and would otherwise lose some."""
-        try:
-            ledger.require_same(version, content)
-        except DifferentContent as error:
-            if self._options.fail_on_different_replay:
-                raise
-            _log.warning("option failOnDifferentReplay is false, so these rows are dropped: %s", error.detail)
-            return
-        _log.warning("batch %d of txnAppId %s was committed before; nothing was sent again", version, app)
+        how = ledger.require_same(version, content, drops=not self._options.fail_on_different_replay)
+        if how:
+            _log.warning(
+                "batch %d of txnAppId %s was committed before with other rows (%s). Option failOnDifferentReplay is "
+                "false, so these rows are dropped",
+                *(version, app, how),
+            )
+        else:
+            _log.warning("batch %d of txnAppId %s was committed before; nothing was sent again", version, app)
 
     def _drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop parts that nobody has committed. Only a courtesy: Spark does not name every part, so the broker lets
@@ -139,18 +137,16 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
             return
         with self._options.impatient_link() as link:
             try:
-                caller = msgspec.convert(link.get("whoami"), CallerView)
-            except (NotFound, msgspec.ValidationError):  # a broker of another release: it says the rest at the commit
-                return
+                permissions = permissions_at(link)
             except TallystickError as error:
                 if not error.retryable:
                     raise
                 return  # the tasks wait for the broker
-        groups = tuple(dict.fromkeys(name for one in caller.grants if one.has("produce") for name in one.groups))
+        groups = permissions.groups_for("produce")
         if not groups or covers(groups, self._app):  # without groups access control is off, or the parts are refused
             return
         raise Forbidden(
-            f"option 'txnAppId': {caller.name!r} may not produce under a random application, which a batch write "
+            f"option 'txnAppId': {permissions.name!r} may not produce under a random application, which a batch write "
             f"without txnAppId uses (its groups: {', '.join(groups)}). Set txnAppId and txnVersion, with a "
             "txnAppId that these groups cover",
             field="txnAppId",
