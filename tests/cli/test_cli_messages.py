@@ -10,13 +10,18 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import Post, command, environment, one_line, tallystick
 
+from access_tokens import settings as known_tokens
+from access_tokens import token
 from brokers import running_broker
+from client_certificates import TestAuthority, serving
 from eventually import eventually_equal
+from keeper import doorkeeper
 from tallystick.cli.tail import TailReader
 from tallystick.link import Link
 
@@ -56,6 +61,26 @@ def test_a_gid_is_added_once(url: str) -> None:
 def test_every_level_arrives(url: str, level: str) -> None:
     assert tallystick("send", f"level-{level}", "x", "--level", level, url=url).code == 0
     assert [one["value"] for one in read(url, f"level-{level}")] == ["x"]
+
+
+def test_level_0_names_a_refusal_that_no_later_attempt_cures(tmp_path: Path) -> None:
+    """No token, a missing permission and an untrusted certificate. A broker that is away is no refusal."""
+    sender = token("sender", "producer", topics=["mine.*"])
+    file = tmp_path / "token"
+    file.write_text(sender.text)
+    shown, level = ("--token-file", str(file)), ("--level", "0")
+    with running_broker(log_level="warning", **known_tokens(sender)) as broker:
+        unknown = tallystick("send", "mine.a", "x", *level, url=broker.url)
+        forbidden = tallystick("send", "other", "x", *level, *shown, url=broker.url)
+        assert tallystick("send", "mine.a", "x", *level, *shown, url=broker.url).code == 0
+        with doorkeeper(broker.url, tls=serving(TestAuthority(tmp_path, "others").sign("broker"))) as keeper:
+            untrusted = tallystick("send", "mine.a", "x", *level, *shown, url=keeper.url)
+    assert (unknown.code, "no token was shown" in one_line(unknown.err)) == (1, True)
+    assert (forbidden.code, "permission `produce` on topic 'other'" in one_line(forbidden.err)) == (1, True)
+    assert untrusted.code == 1
+    assert "--ca-file" in untrusted.err
+    away = tallystick("send", "mine.a", "x", *level, url="http://127.0.0.1:1")
+    assert (away.code, "sent, not confirmed" in away.err) == (0, True)
 
 
 def test_a_gid_needs_level_2(url: str) -> None:

@@ -12,7 +12,7 @@ from tallystick.cli.credentials import given_files
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import note, print_json
 from tallystick.cli.times import parsed
-from tallystick.core.errors import InvalidRequest
+from tallystick.core.errors import InvalidRequest, TallystickError
 
 _LEVELS: tuple[Literal[0], Literal[1], Literal[2]] = (0, 1, 2)
 
@@ -56,6 +56,8 @@ def send(
             level=_LEVELS[level],
             gid=gid,
         )
+    if level == 0 and (why := client.stats.unconfirmed_refused):
+        raise TallystickError(f"the message was not taken: {why}")
     places = [{"topic": at.topic, "queue": at.queue, "offset": at.offset} for at in sent.positions]
     if as_json:
         print_json({"gid": sent.gid, "duplicate": sent.duplicate, "positions": places})

@@ -47,6 +47,8 @@ class Stats(Struct):
     """Operations that failed because their broker was known to be away or to hang."""
     unavailable_since: dict[str, float] = field(default_factory=dict)
     """The brokers that are known to be away or to hang now: since when, in seconds since the epoch, by address."""
+    unconfirmed_refused: str = ""
+    """Why a level 0 message was last refused in a way that no later attempt cures; empty if none was."""
 
     def count(self, what: str, many: int = 1) -> None:
         """Add to what several threads count."""

@@ -33,6 +33,7 @@ from tallystick.core.names import check_gid
 from tallystick.core.ops import OpResult, Position, Send
 
 log = logging.getLogger("tallystick.client")
+refusals = logging.getLogger("tallystick.client.refusals")
 
 Level = Literal[0, 1, 2]
 
@@ -89,9 +90,16 @@ def _send_unconfirmed(brokers: Brokers, messages: list[OutgoingMessage], stats: 
         return
 
     def done(answered: Answered) -> None:
-        if answered.cancelled() or answered.exception() is not None:
-            stats.unconfirmed_failed += len(messages)
-            log.warning("%d level 0 messages were not taken by %s", len(messages), broker.address)
+        error = None if answered.cancelled() else answered.exception()
+        if error is None and not answered.cancelled():
+            return
+        stats.unconfirmed_failed += len(messages)
+        refused = isinstance(error, TallystickError) and not error.retryable
+        if refused:
+            stats.unconfirmed_refused = str(error)
+        (refusals if refused else log).warning(
+            "%d level 0 messages were not taken by %s: %s", len(messages), broker.address, error or "the client closed"
+        )
 
     broker.unconfirmed.submit(Send(messages), brokers.timeout, retry=False).add_done_callback(done)
 
