@@ -17,6 +17,8 @@ from eventually import eventually
 from keeper import doorkeeper
 from raw_client import RawClient
 from tallystick.core.errors import InvalidRequest
+from tallystick.credentials import NO_CREDENTIALS
+from tallystick.spark.command_lines import check_command_lines
 from tallystick.spark.session import job_session
 
 TOKEN = f"tally_abcdefghijkl_{uuid.uuid4().hex}"
@@ -68,6 +70,54 @@ def test_a_job_refuses_a_setting_that_would_show_it(name: str, monkeypatch: pyte
     with pytest.raises(InvalidRequest, match=f"{name}: this setting would show the token") as refused:
         job_session("refused", conf={name: TOKEN}).__enter__()
     assert TOKEN not in str(refused.value)
+
+
+@pytest.mark.parametrize("words", ["--conf {}", "-c {}", "--conf={}", "--name x --conf '{}' pyspark-shell"])
+def test_a_job_refuses_submit_arguments_that_would_show_it(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", words.format(f"{SETTING}={TOKEN}"))
+    with pytest.raises(InvalidRequest, match=f"{SETTING}: this setting would show the token") as refused:
+        job_session("refused").__enter__()
+    assert TOKEN not in str(refused.value)
+    with pytest.raises(InvalidRequest, match="this setting would show the token"):  # a session that is active already
+        check_command_lines(NO_CREDENTIALS)
+
+
+def test_submit_arguments_without_a_token_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--conf {SETTING}_FILE=/run/token --properties-file token.conf")
+    check_command_lines(NO_CREDENTIALS)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf 'open quote")
+    check_command_lines(NO_CREDENTIALS)
+
+
+_RUNS = """
+from tallystick.spark.jobs.archive import ArchiveSettings, run_archive
+from tallystick.spark.jobs.checkback import CheckbackSettings, ProducerDatabase, run_checkback
+from tallystick.spark.jobs.reconcile import ReconcileSettings, run_reconcile
+from tallystick.spark.jobs.replay import ReplaySettings, run_replay
+from tallystick.spark.jobs.report import ReportSettings, run_report
+from tallystick.core.errors import InvalidRequest
+url = "http://127.0.0.1:1"
+for run, settings in (
+    (run_archive, ArchiveSettings(url=url, path="never", topics=("t",), older_than_ms=0, dry_run=True)),
+    (run_checkback, CheckbackSettings(url=url, databases=(ProducerDatabase.parse("sqlite:///never"),))),
+    (run_reconcile, ReconcileSettings(brokers=(url,), producers=("sqlite:///never",))),
+    (run_replay, ReplaySettings(url=url, topic="t", from_offsets={0: 0}, to_offsets={0: 1})),
+    (run_report, ReportSettings(url=url)),
+):
+    try:
+        run(None, settings)
+    except InvalidRequest as refused:
+        print(refused)
+"""
+
+
+def test_every_job_refuses_a_token_on_the_command_line_of_its_driver() -> None:
+    told = _told(_RUNS, "--conf", f"{SETTING}={TOKEN}").splitlines()
+    assert len(told) == 5
+    assert all("the token is on the command line of process" in line for line in told)
 
 
 @pytest.mark.full

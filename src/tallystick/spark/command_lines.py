@@ -7,14 +7,19 @@ PySpark passes what a session builder is given to the JVM as `--conf name=value`
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from tallystick.core.errors import InvalidRequest
+from tallystick.credentials import Credentials
 from tallystick.credentials.tokens import TOKEN, TOKEN_FILE, SecretToken
 
 _PROCESSES = Path("/proc")
 _MOST_ANCESTORS = 64
+SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+_CONF = ("--conf", "-c")
 SAFE_PLACES = (
     f"Put the token into a file for option tokenFile (or {TOKEN_FILE}), or into a properties file "
     f"(spark-submit --properties-file) as spark.executorEnv.{TOKEN}"
@@ -31,6 +36,26 @@ def refuse_conf(names: Iterable[str]) -> None:
                 f"Spark's JVM. {SAFE_PLACES}",
                 field="conf",
             )
+
+
+def refuse_submit_arguments() -> None:
+    """Refuse a token in PYSPARK_SUBMIT_ARGS: PySpark starts the JVM with these arguments."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM, without them
+        return
+    try:
+        words = shlex.split(os.environ.get(SUBMIT_ARGUMENTS, ""))
+    except ValueError:  # PySpark refuses it
+        return
+    pairs = [after for before, after in pairwise(words) if before in _CONF]
+    joined = [word.partition("=")[2] for word in words if word.startswith("--conf=")]
+    refuse_conf(pair.partition("=")[0].strip() for pair in (*pairs, *joined))
+
+
+def check_command_lines(credentials: Credentials) -> None:
+    """For a job, on the driver: refuse a token that the driver's processes or the JVM show."""
+    refuse_submit_arguments()
+    if token := credentials.token():
+        refuse_shown(token)
 
 
 def refuse_shown(token: SecretToken) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tallystick.core.errors import InvalidRequest, TallystickError
-from tallystick.spark.command_lines import refuse_conf
+from tallystick.spark.command_lines import refuse_conf, refuse_submit_arguments
 from tallystick.spark.java import find_java
 from tallystick.spark.jdbc import driver_jars, library_options
 
@@ -69,6 +69,7 @@ def _started(
     builder = session_class.Builder().appName(f"tallystick {app}")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started Java, with its own settings
         refuse_conf(conf)
+        refuse_submit_arguments()
         os.environ["JAVA_HOME"] = str(find_java().home)
         where = master or DEFAULT_MASTER
         builder = builder.master(where)
