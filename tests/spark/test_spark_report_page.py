@@ -15,6 +15,7 @@ from tallystick.spark.jobs.report.page.charts import BINARY, Series, plot
 from tallystick.spark.jobs.report.page.words import share, short, size, step_labels, step_marks, took
 from tallystick.spark.jobs.report.settings import ReportSettings, span_of
 
+HIDDEN = "'shop' may not read every topic and every group (it may read topics: shop.*; groups: *)"
 EVIL = "</style><script>alert(1)</script><img src=x onerror='alert(2)'>\" onload=\"alert(3)"
 EMPTY_ELEMENTS = {"meta", "img"}
 REFERENCES = {"src", "href", "srcset", "data", "action", "poster", "background", "xlink:href"}
@@ -349,3 +350,12 @@ def test_a_page_stays_small_with_many_topics() -> None:
     page = draw(facts(SPAN, volume=many))
     assert "the first 200 of 500" in page
     assert len(page) < 500_000
+
+
+def test_what_the_token_may_not_read_is_worth_a_look() -> None:
+    all_read = facts()
+    limited = all_read._replace(broker=all_read.broker._replace(hidden=HIDDEN))
+    said = Reader(draw(limited)).said()
+    assert "Worth a look" in said
+    assert f"The token {HIDDEN}. This report leaves out what the token may not read." in said
+    assert "may not read" not in Reader(draw(all_read)).said()

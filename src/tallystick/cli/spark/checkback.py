@@ -157,6 +157,8 @@ def _show(summary: CheckbackSummary, as_json: bool) -> None:
             [(one.source or "(not named)", one.check, one.count) for one in summary.foreign_sources],
         )
         note("if one of these is a database that was given, say so with --source")
+    if summary.hidden:
+        note(f"the token {summary.hidden}; others were left alone")
     if summary.dry_run:
         note("a dry run: nothing was changed")
 

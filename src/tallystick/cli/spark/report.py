@@ -10,7 +10,7 @@ import typer
 
 from tallystick.cli.credentials import given_credentials
 from tallystick.cli.options import Json, Url
-from tallystick.cli.output import print_json, print_table
+from tallystick.cli.output import note, print_json, print_table
 from tallystick.cli.spark.options import Jars, Master, progress
 from tallystick.cli.times import WHEN, moment
 from tallystick.core.names import check_name
@@ -72,6 +72,8 @@ def _show(summary: ReportSummary, as_json: bool) -> None:
         print_json(msgspec.to_builtins(summary))
         return
     print_table(["what", "how much#"], _rows(summary))
+    if summary.hidden:
+        note(f"the token {summary.hidden}; the figures leave out the rest")
     typer.echo(f"\n{summary.page}")
 
 

@@ -29,6 +29,7 @@ from tallystick.credentials import Credentials, find_credentials
 from tallystick.link import Link
 from tallystick.spark.archive.layout import SCHEMA, Archive
 from tallystick.spark.brokers import BrokersLink
+from tallystick.spark.command_lines import check_command_lines
 from tallystick.spark.jobs.archive.plan import TopicIdentity
 from tallystick.spark.options import credential_options
 from tallystick.spark.source.messages import read_log
@@ -111,6 +112,7 @@ class ReplayFailed(TallystickError):
 def run_replay(spark: SparkSession, settings: ReplaySettings, report: Report = quiet) -> ReplaySummary:
     began = time.monotonic()
     settings.check()
+    check_command_lines(settings.credentials)
     to = settings.to or settings.topic
     with BrokersLink(settings.url, patience=settings.patience_seconds, credentials=settings.credentials) as link:
         ranges, identity = _resolved(link, settings)

@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tallystick.core.errors import Conflict, DamagedArchive, InvalidRequest, TallystickError
+from tallystick.core.errors import Conflict, DamagedArchive, Forbidden, InvalidRequest, TallystickError
 from tallystick.spark.archive.layout import Archive
 from tallystick.spark.archive.manifest import ArchivedFile, Manifest, publish
 from tallystick.spark.brokers import BrokersLink
+from tallystick.spark.command_lines import check_command_lines
 from tallystick.spark.jobs.archive.files import write_range
 from tallystick.spark.jobs.archive.plan import (
     ArchivePlan,
@@ -34,6 +35,7 @@ from tallystick.spark.jobs.archive.plan import (
 )
 from tallystick.spark.jobs.archive.settings import ArchivedTopic, ArchiveSettings, ArchiveSummary
 from tallystick.spark.jobs.archive.verification import check_file, checked_against_log
+from tallystick.spark.permissions import Permissions, permissions_at
 from tallystick.spark.source.messages import read_log
 from tallystick.spark.source.ranges import Range
 from tallystick.spark.source.topics import topic_view
@@ -55,8 +57,14 @@ def run_archive(spark: SparkSession, settings: ArchiveSettings, report: Report =
 def archive_with(workers: TaskWorkers, settings: ArchiveSettings, report: Report = quiet) -> ArchiveSummary:
     began = time.monotonic()
     _check(settings)
+    check_command_lines(settings.credentials)
     with BrokersLink(settings.url, patience=settings.patience_seconds, credentials=settings.credentials) as link:
         names = chosen_topics(link, settings.topics or tuple(settings.to_offsets), settings.pattern)
+        permissions = permissions_at(link)
+        if settings.pattern and not permissions.sees_every_topic():
+            report(f"the token {permissions.name!r} does not see every topic; the pattern chose from the others")
+        if not (settings.keep or settings.dry_run):
+            _require_trim(permissions, names, settings.past_consumers)
         done = [TopicRun(workers, settings, report, link, name).run() for name in names]
     return ArchiveSummary(settings.path, settings.dry_run, time.monotonic() - began, done)
 
@@ -76,6 +84,26 @@ def _check(settings: ArchiveSettings) -> None:
             "file system that gives a name only once. It can be read from anywhere, once it is copied there",
             field="path",
         )
+
+
+def _require_trim(permissions: Permissions, names: Sequence[str], past_consumers: bool) -> None:
+    """Refuse before anything is written what the trim would be refused for, and a trim past groups that the token does
+    not see."""
+    for topic in names:
+        if not permissions.may("operate", topic):
+            raise Forbidden(
+                f"topic: {permissions.name!r} may not trim {topic!r}, so nothing was archived. Use a token with the "
+                "permission `operate` on this topic, or leave the messages in the broker (--keep)",
+                field="topic",
+            )
+        if not past_consumers and not permissions.sees_every_group_of(topic):
+            raise Forbidden(
+                f"topic: {permissions.name!r} does not see every consumer group of {topic!r}, so a trim could drop "
+                "messages that a group has not settled. Nothing was archived. Use a token with the permission "
+                "`operate` on every group, or leave the messages in the broker (--keep), or trim past consumers "
+                "(--past-consumers)",
+                field="topic",
+            )
 
 
 class TopicRun:

@@ -13,9 +13,11 @@ import msgspec
 
 from tallystick.core.wire import Split
 from tallystick.spark.brokers import BrokersLink
+from tallystick.spark.command_lines import check_command_lines
 from tallystick.spark.jobs.checkback.piece import PieceSummary, PieceWork
 from tallystick.spark.jobs.checkback.producers import KnownDatabase, check_apart, look_at
 from tallystick.spark.jobs.checkback.settings import CheckbackSettings, CheckbackSummary, Decided, Foreign
+from tallystick.spark.permissions import permissions_at
 from tallystick.spark.tasks import Report, SparkWorkers, parts_reported, quiet
 
 if TYPE_CHECKING:
@@ -29,8 +31,10 @@ def run_checkback(spark: SparkSession, settings: CheckbackSettings, report: Repo
     """Decide what is pending and can be decided from the given databases; safe to repeat, and to run twice at once."""
     began = time.monotonic()
     settings.check()
+    check_command_lines(settings.credentials)
     databases = known_databases(settings)
     with BrokersLink(settings.url, patience=settings.retry, credentials=settings.credentials) as link:
+        permissions = permissions_at(link)
         work = PieceWork(settings, databases, int(link.get("info")["now_ms"]))
         found = link.get("tables", "transactions", "splits", n=_pieces(spark, work), state=settings.state)
     total = PieceSummary()
@@ -39,6 +43,11 @@ def run_checkback(spark: SparkSession, settings: CheckbackSettings, report: Repo
             total.add(piece)
     summary = _summary(total, databases)
     summary.dry_run = settings.dry_run
+    if not permissions.sees_transactions_of(settings.groups):
+        summary.hidden = (
+            f"{permissions.name!r} may read only the transactions of groups "
+            f"{', '.join(permissions.groups_for('read')) or 'none'}"
+        )
     summary.seconds = round(time.monotonic() - began, 3)
     return summary
 

@@ -77,7 +77,8 @@ class Foreign(Struct, frozen=True):
 
 
 class CheckbackSummary(Struct):
-    """What a run has seen and done. In a dry run: what it would have done."""
+    """What a run has seen and done. In a dry run: what it would have done. `hidden`: which transactions the token may
+    not read, and the run left alone; empty if it may read all."""
 
     pending: int = 0
     not_due: int = 0
@@ -90,6 +91,7 @@ class CheckbackSummary(Struct):
     foreign_sources: list[Foreign] = []
     seconds: float = 0.0
     dry_run: bool = False
+    hidden: str = ""
 
     @property
     def rate(self) -> float:

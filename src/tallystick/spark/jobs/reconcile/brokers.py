@@ -14,6 +14,7 @@ from tallystick.core.wire import BrokerInfo, GroupView, TopicView
 from tallystick.credentials import NO_CREDENTIALS, Credentials
 from tallystick.spark.brokers import BrokersLink, stores_behind
 from tallystick.spark.jobs.reconcile.settings import Consumer, ReconcileSettings
+from tallystick.spark.permissions import permissions_at, require_all
 from tallystick.spark.source.topics import topic_view
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ class PinnedLog(Struct, frozen=True):
 
 def open_link(url: str, credentials: Credentials) -> BrokersLink:
     return BrokersLink(url, patience=PATIENCE_SECONDS, credentials=credentials)
+
+
+def require_permissions(settings: ReconcileSettings) -> None:
+    """Refuse a token that may not read all that is compared, before anything is read."""
+    letters = [dead_letter_topic(one.group) for one in settings.consumers] if settings.topics else []
+    for url in settings.brokers:
+        with open_link(url, settings.credentials) as link:
+            require_all(permissions_at(link), "reconcile", [*settings.topics, *letters])
 
 
 def stores_at(urls: Iterable[str], credentials: Credentials) -> tuple[str, ...]:

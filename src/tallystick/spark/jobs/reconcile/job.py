@@ -16,6 +16,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from tallystick.spark.archive.layout import Archive
+from tallystick.spark.command_lines import check_command_lines
 from tallystick.spark.jobs.reconcile import brokers
 from tallystick.spark.jobs.reconcile.brokers import PinnedLog, stores_at
 from tallystick.spark.jobs.reconcile.comparison import compare, counts, empty_traces, findings
@@ -36,6 +37,8 @@ MOST_PARTITIONS = 2_000
 def run_reconcile(spark: SparkSession, settings: ReconcileSettings, report: Report = quiet) -> ReconcileSummary:
     """Compare all sides that are given; see `ReconcileSummary.verdict`."""
     settings.check()
+    check_command_lines(settings.credentials)
+    brokers.require_permissions(settings)
     began = time.monotonic()
     settings = msgspec.structs.replace(settings, brokers=stores_at(settings.brokers, settings.credentials))
     read = SnapshotReader(spark, settings, report).read()

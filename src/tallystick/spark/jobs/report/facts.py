@@ -25,7 +25,7 @@ def classes(edges: Sequence[int]) -> list[tuple[int, int | None]]:
 
 class ReportedBroker(NamedTuple):
     """The broker, how long it keeps outcomes, the topics whose messages are counted, and whether a consumer group has
-    ever given a message up."""
+    ever given a message up. `hidden`: what the token may not read; empty if it may read all."""
 
     url: str
     store: str
@@ -33,6 +33,7 @@ class ReportedBroker(NamedTuple):
     outcomes_kept_ms: int
     topics: tuple[str, ...]
     has_letters: bool
+    hidden: str = ""
 
 
 class Facts(NamedTuple):

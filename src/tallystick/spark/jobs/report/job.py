@@ -13,6 +13,7 @@ from tallystick.core.errors import NotFound
 from tallystick.core.names import DEAD_LETTERS
 from tallystick.core.wire import TopicView
 from tallystick.spark.brokers import BrokersLink
+from tallystick.spark.command_lines import check_command_lines
 from tallystick.spark.jobs.report import figures as of
 from tallystick.spark.jobs.report.facts import Facts, ReportedBroker
 from tallystick.spark.jobs.report.missing import COLUMNS, missing_messages
@@ -20,6 +21,7 @@ from tallystick.spark.jobs.report.page import draw
 from tallystick.spark.jobs.report.page.words import many
 from tallystick.spark.jobs.report.settings import ReportSettings, ReportSummary, Span, span_of
 from tallystick.spark.options import credential_options
+from tallystick.spark.permissions import permissions_at
 from tallystick.spark.tasks import Report, quiet, told_by_tasks
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ LETTER_COLUMNS = "topic string not null, headers map<string,string>, timestamp t
 
 def run_report(spark: SparkSession, settings: ReportSettings, report: Report = quiet) -> ReportSummary:
     """Write the report of a range into a directory: `report.html`, and one Parquet file for each figure."""
+    check_command_lines(settings.credentials)
     with BrokersLink(settings.url, patience=PATIENCE_SECONDS, named="url", credentials=settings.credentials) as broker:
         reported, now_ms = _reported(broker, settings)
     span = span_of(settings, now_ms)
@@ -63,6 +66,7 @@ def _reported(broker: BrokersLink, settings: ReportSettings) -> tuple[ReportedBr
         outcomes_kept_ms=info["dedup_retention_ms"],
         topics=wanted,
         has_letters=any(map(_letters, names)),
+        hidden=permissions_at(broker).hidden(settings.topics),
     )
     return reported, info["now_ms"]
 
@@ -200,6 +204,7 @@ def _summary(facts: Facts, output: Path) -> ReportSummary:
         topics=len({row["topic"] for row in facts.figures["volume"]}),
         messages=total("volume", "messages"),
         missing=total("missing", "messages"),
+        hidden=facts.broker.hidden,
         bytes=total("volume", "bytes"),
         committed=total("outcomes", "transactions", outcome="committed"),
         rolled_back=total("outcomes", "transactions", outcome="rolled_back"),

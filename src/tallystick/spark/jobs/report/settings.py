@@ -33,7 +33,8 @@ class ReportSettings(Struct, frozen=True, kw_only=True):
 
 class ReportSummary(Struct, frozen=True, kw_only=True):
     """The figures at the top of the page, and where the page is. `missing`: at most so many messages of the range were
-    trimmed and are not in `messages`."""
+    trimmed and are not in `messages`. `hidden`: what the token may not read and the figures leave out; empty if it may
+    read all."""
 
     page: str
     figures: str
@@ -52,6 +53,7 @@ class ReportSummary(Struct, frozen=True, kw_only=True):
     parked: int
     dead_letters: int
     lag: int
+    hidden: str = ""
 
 
 class Span(NamedTuple):

@@ -109,7 +109,7 @@ def _sum(rows: Sequence[Row], column: str) -> int:
 
 class Advice(NamedTuple):
     """`far_behind` are lags by group and topic. `forgets`: the range begins before the outcomes that the broker keeps.
-    `missing`: by topic, how many messages of the range may have been trimmed."""
+    `missing`: by topic, how many messages of the range may have been trimmed. `hidden`: what the token may not read."""
 
     parked: int
     old: int
@@ -119,6 +119,7 @@ class Advice(NamedTuple):
     far_behind: dict[tuple[str, str], int]
     forgets: bool
     missing: dict[str, int]
+    hidden: str
 
     @property
     def given(self) -> bool:
@@ -136,6 +137,7 @@ def advice(facts: Facts) -> Advice:
         far_behind=_far_behind(facts),
         forgets=facts.span.now_ms - facts.span.since_ms > facts.broker.outcomes_kept_ms,
         missing=_missing(facts),
+        hidden=facts.broker.hidden,
     )
 
 
