@@ -57,12 +57,6 @@ def addresses_of(urls: str, named: str) -> list[str]:
     return [url.rstrip("/") for url in given]
 
 
-class NotABroker(BrokerUnreachable):
-    """Another protocol is spoken at the address, which no retry changes."""
-
-    retryable = False
-
-
 class Link:
     """A connection to the broker at `url`, opened at the first request and again when it was lost.
 
@@ -274,7 +268,7 @@ class Link:
         """`reached`: somebody is there, and has taken the connection."""
         other = self._other_protocol(error) if reached else None
         if other is not None:
-            return NotABroker(f"{self.url} is not the HTTP port of a broker: {other}; check {self._named}")
+            return BrokerUntrusted(f"{self.url} is not the HTTP port of a broker: {other}; check {self._named}")
         trouble = failure_in_words(error)
         if reached and isinstance(error, TimeoutError):
             return BrokerUnavailable(

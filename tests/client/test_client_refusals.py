@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import tempfile
 import threading
 import time
 import weakref
@@ -23,8 +24,14 @@ from tallystick.barrier.adapters import adapt
 from tallystick.client.transactions import local
 from tallystick.core.errors import BrokerUnreachable
 
-NEVER_ENOUGH = 2**60
+# A real broker whose disk is full while a file is there: one that finds its disk full at its start is not ready.
+_FULL = """
+from pathlib import Path
+from tallystick.broker.writer import SpaceGuard
 
+looks = iter([False] * {looks})
+SpaceGuard.enough = lambda self: not Path({flag!r}).exists() or next(looks, True)
+"""
 # A real broker whose every group commit is refused, in the words that the test looks for.
 _REFUSES = """
 from tallystick.broker.door import BrokerDoor
@@ -46,10 +53,20 @@ WORDS = {
 @contextlib.contextmanager
 def refusing(name: str) -> Iterator[BrokerProcess]:
     if name == "StorageFull":
-        with running_broker(min_free_bytes=NEVER_ENOUGH) as broker:
+        with filling() as broker:
             yield broker
     else:
         with running_broker(prelude=_REFUSES.format(name=name)) as broker:
+            yield broker
+
+
+@contextlib.contextmanager
+def filling(looks: int = 10**6) -> Iterator[BrokerProcess]:
+    """A broker whose disk becomes full once it is ready, for so many looks at it."""
+    with tempfile.TemporaryDirectory() as directory:
+        flag = Path(directory, "full")
+        with running_broker(prelude=_FULL.format(looks=looks, flag=str(flag))) as broker:
+            flag.touch()
             yield broker
 
 
@@ -111,12 +128,7 @@ def test_a_full_disk_is_not_waited_for_as_long_as_an_absent_broker(bank: Bank, t
 
 
 def test_a_disk_that_is_full_for_a_moment_is_not_noticed(bank: Bank, topic: str) -> None:
-    prelude = """
-from tallystick.broker.writer import SpaceGuard
-looks = iter([False] * 3)
-SpaceGuard.enough = lambda self: next(looks, True)
-"""
-    with running_broker(prelude=prelude) as broker, Client(broker.url, group="g") as ts:
+    with filling(looks=3) as broker, Client(broker.url, group="g") as ts:
         pay(ts, bank, topic, 1)
     assert bank.notes() == ["paid"]
 

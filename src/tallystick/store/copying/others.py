@@ -39,7 +39,9 @@ class _Onlooker(SharedEngine):
         super().__init__(server, epoch=0)
 
     def _begin(self) -> int:
-        return 0  # nothing is written, not even the empty unit of an owner
+        # Where an owner keeps its latest values beside their table, asking for the fence moves them there.
+        self._ask(self._server.fence)
+        return 0  # nothing else is written, not even the empty unit of an owner
 
     def write(self, changes: Changes) -> None:
         raise NotImplementedError("whoever looks on does not write")
