@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
+import pymysql
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eventually import eventually
 from servers import Server
 from shared_stores import new_number, opener, url_of
 from tallystick.core.errors import ConfigError, StorageFailed
 from tallystick.core.message import OutgoingMessage
+from tallystick.core.mysql_urls import mysql_servers
 from tallystick.core.ops import Send
 from tallystick.store.kv.engine import Changes
 from tallystick.store.protocol import StoreSettings
 from tallystick.store.shared import mysql, mysql_link, mysql_session
 from tallystick.store.shared.mysql import MysqlServer
+from tallystick.store.shared.mysql_session import MysqlSession
 from tallystick.store.shared.server import ServerAway
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.full]
@@ -227,3 +232,25 @@ def test_an_address_that_is_none_shows_no_password() -> None:
         MysqlServer("mysql://user:secret@host:port/database", 1)
     assert "secret" not in str(refused.value)
     assert refused.value.__cause__ is None
+
+
+def test_a_statement_that_is_not_utf_8_hides_no_session(mariadb: Server, url: str) -> None:
+    """Otherwise a broker could not find out which of its own connections are dead."""
+    (login,) = mysql_servers(url)
+    with (
+        closing(MysqlSession(login)) as asking,
+        closing(MysqlSession(login)) as idle,
+        closing(pymysql.connect(**login)) as other,
+    ):
+
+        def work() -> None:
+            with suppress(pymysql.Error):  # it is killed
+                other.query(b"select sleep(60) /* caf\xa1 */")  # type: ignore[arg-type]
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        name = f"{asking.session.rpartition('/')[0]}/{other.thread_id()}"
+        eventually(lambda: asking.working_sessions().get(name), "the statement runs")
+        assert asking.working_sessions()[idle.session] is False
+        mariadb.execute(f"kill query {other.thread_id()}")
+        thread.join()

@@ -111,10 +111,11 @@ class MysqlSession:
     def working_sessions(self) -> dict[str, bool]:
         """The sessions of this user at the server, and whether it works on a statement of theirs."""
         self._set_patience(CONNECT_SECONDS)
-        (found,) = self.send(b"show processlist")
+        # Not `show processlist`: it has the texts of all statements, which need not be UTF-8.
+        (found,) = self.send(b"select id, command from information_schema.processlist")
         self._set_patience(ANSWER_SECONDS)
         server = self.session.rpartition("/")[0]
-        return {f"{server}/{row[0]}": row[4] != "Sleep" for row in found}
+        return {f"{server}/{number}": command != "Sleep" for number, command in found}
 
     def _set_patience(self, seconds: float) -> None:
         connection: Any = self._connection  # PyMySQL can be given a limit when it connects only
