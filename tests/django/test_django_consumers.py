@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,9 @@ from eventually import eventually, eventually_equal
 from tallystick import Message
 from tallystick.client.connection import questions
 from tallystick.client.seam import seam_of
+from tallystick.core.errors import InvalidRequest
 from tallystick.core.wire import GroupView
-from tallystick.django import ts
+from tallystick.django import called_once, ts
 from tallystick.django.models import InboxEntry
 
 
@@ -72,6 +74,41 @@ def test_a_handler_of_a_message_alone_runs_in_the_transaction_of_its_inbox_row(a
     ts.start()
     eventually(lambda: any_shop.has(topic))
     assert rows == [1]
+
+
+@pytest.mark.parametrize("using", ["default", None])
+def test_a_handler_that_runs_nothing_is_refused_or_fails(any_shop: Shop, topic: str, using: str | None) -> None:
+    """What a decorator returns is seen only when it is called: that message fails until it is a result."""
+
+    async def asynchronous(message: Message) -> None: ...
+
+    def yields(message: Message) -> Iterator[None]:
+        yield
+
+    for handler, said in ((asynchronous, "needs AsyncClient"), (yields, "generator function")):
+        with pytest.raises(InvalidRequest, match=f"handler.*{said}|{said}"):
+            ts.subscribe(topic, group=topic, using=using)(handler)
+
+    @ts.subscribe(topic, group=topic, using=using)
+    @functools.wraps(asynchronous)
+    def handle(message: Message) -> Any:
+        if message.attempt == 1:
+            return asynchronous(message)
+        Order.objects.create(note=topic)
+        return None
+
+    ts.send(topic, "x")
+    ts.take_up([topic])
+    ts.start()
+    eventually(lambda: any_shop.has(topic))
+    assert ts.stats.handler_failures == 1
+
+
+def test_a_view_that_runs_nothing_is_not_called_once(any_shop: Shop) -> None:
+    async def view(request: Any) -> None: ...
+
+    with pytest.raises(InvalidRequest, match="view: it must be a plain function"):
+        called_once(view)
 
 
 @pytest.mark.full

@@ -8,7 +8,9 @@ from typing import Any, TypeVar, overload
 
 from django.db import DEFAULT_DB_ALIAS, connections
 
+from tallystick.client.base.results import nature_of
 from tallystick.client.proof.verifier import Verifier
+from tallystick.core.errors import InvalidRequest
 from tallystick.django import conf
 from tallystick.dtm import web
 from tallystick.dtm.branch import BranchBarrier
@@ -31,6 +33,13 @@ def called_once(view: View | None = None, /, *, using: str = DEFAULT_DB_ALIAS, v
     """
 
     def decorate(view: View) -> View:
+        if nature_of(view) in ("coroutine", "generator"):
+            raise InvalidRequest(
+                f"view: it must be a plain function (got the {nature_of(view)} function {view.__qualname__}). Write "
+                "it with `def`, without `yield`.",
+                field="view",
+            )
+
         @functools.wraps(view)
         def once(request: Any, *args: Any, **kwargs: Any) -> Any:
             barrier = BranchBarrier.from_query(request.GET, table=conf.barrier_table())

@@ -45,13 +45,14 @@ class Registered:
         handler = self.handler
         places = handler_places(handler)
 
-        def with_message(message: Message) -> None:
+        # What they return is checked by the client: a coroutine or a generator that was never run is a failure.
+        def with_message(message: Message) -> Any:
             with _old_connections_closed():
-                handler(message)
+                return handler(message)
 
-        def with_transaction(message: Message, connection: Any, tx: TransactionBase) -> None:
+        def with_transaction(message: Message, connection: Any, tx: TransactionBase) -> Any:
             with _old_connections_closed():
-                handler(message, *((tx,) if places == _MESSAGE_TX else (connection, tx)))
+                return handler(message, *((tx,) if places == _MESSAGE_TX else (connection, tx)))
 
         return with_message if places == _MESSAGE else with_transaction
 

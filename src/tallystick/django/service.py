@@ -12,9 +12,10 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from tallystick.barrier.adapters.django import OrmAdapter
 from tallystick.client.base import forks
-from tallystick.client.base.arguments import checked_tags
+from tallystick.client.base.arguments import check_handler, checked_tags
 from tallystick.client.base.calls import CallOptions
 from tallystick.client.base.misuse import OneProcess
+from tallystick.client.base.results import check_runs
 from tallystick.client.base.settings import CheckBack
 from tallystick.client.base.stats import Stats
 from tallystick.client.client import Client
@@ -128,6 +129,8 @@ class Tallystick(OneProcess):
         checked_tags(options.get("tags"))
 
         def register(handler: H) -> H:
+            check_handler(handler)
+            check_runs(handler, "handler", awaited=False)
             self.registered.append(Registered(topic, handler, using, options))
             return handler
 

@@ -126,6 +126,8 @@ def _for_fastapi(choose: Choose, view: View) -> View:
                 result = await view(*args, **kwargs)
             else:
                 result = await run_in_threadpool(view, *args, **kwargs)
+                if inspect.isawaitable(result):  # of a decorator around a coroutine function
+                    result = await result
             return JSONResponse(_SUCCESS) if result is None else result
         except _TOLD as failure:
             status, content = told(failure)

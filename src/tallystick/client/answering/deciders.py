@@ -11,6 +11,7 @@ from typing import cast, get_args
 
 from tallystick.barrier.errors import BarrierError
 from tallystick.barrier.operations.barrier import Decision
+from tallystick.client.base.results import awaited, runs_on_loop
 from tallystick.client.base.settings import Decider
 from tallystick.client.base.workers import Workers
 from tallystick.core.ops import Outcome
@@ -18,8 +19,8 @@ from tallystick.core.ops import Outcome
 
 async def ask_decider(workers: Workers, decider: Decider, gids: Sequence[str]) -> dict[str, Decision]:
     """What a decider says of each: on a thread, or here if it is asynchronous."""
-    if inspect.iscoroutinefunction(decider.decide):
-        return {gid: _checked(decider, await decider.decide(gid)) for gid in gids}
+    if runs_on_loop(decider.decide):
+        return {gid: _checked(decider, await awaited(decider.decide(gid))) for gid in gids}
     return await asyncio.wrap_future(workers.submit(lambda _: {gid: decide_sync(decider, gid) for gid in gids}))
 
 

@@ -86,7 +86,7 @@ def handle_plainly(subscription: Subscription, messages: Sequence[Message]) -> S
             f"message {message.id} waits for its outcome, which only a subscription with exactly_once= can follow"
         )
     subscription.read(message)
-    yield UserCode(lambda: subscription.handler(message))
+    yield UserCode(lambda: subscription.handler(message), on_loop=subscription.asynchronous)
     return [Handling.HANDLED]
 
 

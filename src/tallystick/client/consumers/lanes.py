@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar, cast
 
 from tallystick.barrier.adapters import adapt, adapt_sync, returning_opener
 from tallystick.barrier.adapters.base import Adapter
+from tallystick.client.base.results import runs_on_loop
 from tallystick.client.base.settings import OpenConnection
 from tallystick.client.base.workers import Slot, Workers
 from tallystick.client.connection.portal import FromThreads
@@ -39,7 +40,7 @@ class Lane(Protocol):
 def lane_for(subscription: Subscription, turn: asyncio.Lock) -> Lane:
     """A lane for the subscription's handler; `turn` is whose turn it is to use a synchronous connection on the loop."""
     opens = None if subscription.exactly_once is None else returning_opener(subscription.exactly_once)
-    if inspect.iscoroutinefunction(subscription.handler):
+    if subscription.asynchronous and runs_on_loop(subscription.handler):
         return LoopLane(opens, subscription.concurrency, turn)
     return ThreadLane(opens, subscription.concurrency, subscription.name)
 

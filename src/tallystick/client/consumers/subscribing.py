@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
+from tallystick.client.base.arguments import check_handler
 from tallystick.client.base.message import Message
 from tallystick.client.base.misuse import OneProcess
+from tallystick.client.base.results import check_runs
 from tallystick.client.base.settings import OpenConnection, Settings
 from tallystick.client.connection.questions import Start
 from tallystick.client.consumers.subscription import (
@@ -151,6 +153,8 @@ class Subscribing:
         check_open_options(options)
 
         def register(handler: H) -> H:
+            check_handler(handler)
+            check_runs(handler, "handler", awaited=True)  # a framework's extension knows its client only later
             self._take(handler, topic, options)
             return handler
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from tallystick.barrier.adapters import check_opener, opens_async
 from tallystick.client.base.arguments import check_choice, check_handler, checked_tags
 from tallystick.client.base.message import Message
+from tallystick.client.base.results import check_runs, runs_on_loop
 from tallystick.client.base.settings import OpenConnection
 from tallystick.client.base.times import milliseconds
 from tallystick.client.base.values import UndecodableValue, decoder_of
@@ -54,6 +55,8 @@ class Subscription(Struct, frozen=True, kw_only=True):
     topic: str
     group: str
     handler: Handler
+    asynchronous: bool = False
+    """Whether it is one of an asynchronous client, which awaits what handlers return."""
     exactly_once: OpenConnection | None = None
     by: By = "inbox"
     batch: int = 1
@@ -96,23 +99,24 @@ class Subscription(Struct, frozen=True, kw_only=True):
 def checked_subscription(*, asynchronous: bool, **given: Any) -> Subscription:
     """A subscription whose parts fit together, or an error that says which do not."""
     check_handler(given["handler"])
+    check_runs(given["handler"], "handler", awaited=asynchronous)
     places = handler_places(given["handler"])
-    subscription = Subscription(**given, with_connection=places > 1, sends=places == _WITH_TRANSACTION)
+    subscription = Subscription(
+        **given, asynchronous=asynchronous, with_connection=places > 1, sends=places == _WITH_TRANSACTION
+    )
     check_name(subscription.topic, "topic")
     check_name(subscription.group, "group")
     if subscription.type is not None:
         decoder_of(subscription.type)  # one that cannot be decoded is told of now, and not at the first message
     _check_numbers(subscription)
     _check_delivery(subscription)
-    _check_manner(subscription, asynchronous)
+    _check_manner(subscription)
     return subscription
 
 
-def _check_manner(subscription: Subscription, asynchronous: bool) -> None:
-    """Refuse a coroutine function where nothing awaits it."""
-    awaits = inspect.iscoroutinefunction(subscription.handler)
-    if awaits and not asynchronous:
-        raise InvalidRequest("an async handler needs AsyncClient", field="handler")
+def _check_manner(subscription: Subscription) -> None:
+    """Refuse an async connection where the handler runs on a thread."""
+    awaits = subscription.asynchronous and runs_on_loop(subscription.handler)
     opens = subscription.exactly_once
     if opens is not None and not awaits and opens_async(opens):
         raise InvalidRequest(

@@ -20,6 +20,7 @@ from tallystick.barrier.adapters.base import Adapter
 from tallystick.barrier.errors import UnsupportedConnection
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.barrier.statement import Operation
+from tallystick.client.base.results import awaited, finished
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.portal import FromThreads
 from tallystick.core.ops import ClientOp
@@ -86,9 +87,11 @@ class WhenCommitted(Struct, frozen=True):
 
 
 class UserCode(Struct, frozen=True):
-    """A handler; with an asynchronous client it may return an awaitable."""
+    """A function of the service, such as a handler. An awaitable that it returns is awaited on an event loop; on a
+    thread it is a failure, because nothing would run it, unless `on_loop` hands it to the client's event loop."""
 
     call: Callable[[], Any]
+    on_loop: bool = False
 
 
 class Local(Enum):
@@ -176,7 +179,10 @@ def _do_sync(step: Step, adapter: Any, way: FindWay) -> Any:
     if isinstance(step, OnLoop):
         return way().call(step.call)
     if isinstance(step, UserCode):
-        return step.call()
+        result = step.call()
+        if step.on_loop and inspect.isawaitable(result):
+            return way().call(lambda: awaited(result))
+        return finished(result)
     if isinstance(step, WhenCommitted):
         return adapter.when_committed(lambda: play_sync(step.script(), adapter, way))
     return getattr(adapter, step._value_)()
@@ -199,5 +205,7 @@ async def _do_async(step: Step, adapter: Any) -> Any:
         return await step.call()
     if isinstance(step, WhenCommitted):
         raise UnsupportedConnection("the framework of this connection works on threads, not on an event loop")
-    result = step.call() if isinstance(step, UserCode) else getattr(adapter, step._value_)()
+    if isinstance(step, UserCode):
+        return await awaited(step.call())
+    result = getattr(adapter, step._value_)()
     return await result if inspect.isawaitable(result) else result
