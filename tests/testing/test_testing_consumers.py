@@ -51,6 +51,28 @@ def test_batches_and_tags_are_as_the_subscription_says(
     assert tallystick_broker.drain(tallystick_client) == 1
 
 
+def test_a_failure_in_a_batch_leaves_the_effects_before_it(
+    tallystick_broker: MemoryBroker, tallystick_client: tallystick.Client, shop: Shop, ways: dict[str, Any]
+) -> None:
+    broken = ["2"]
+
+    @tallystick_client.subscribe("orders", batch=5, **ways)
+    def store(message: tallystick.Message, conn: sqlite3.Connection) -> None:
+        insert(message, conn)
+        if message.text in broken:
+            raise ValueError("not this one")
+
+    tallystick_client.create_topic("orders", queues=1)
+    for number in range(5):
+        tallystick_client.send("orders", number)
+    with pytest.raises(ValueError, match="not this one"):
+        tallystick_broker.drain(tallystick_client)
+    assert shop.items() == ["0", "1"]
+    broken.clear()
+    assert tallystick_broker.drain(tallystick_client) == 3
+    assert shop.items() == ["0", "1", "2", "3", "4"]
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 def test_what_does_not_decode_is_a_dead_letter(
     tallystick_broker: MemoryBroker, tallystick_client: tallystick.Client, shop: Shop, batch: int

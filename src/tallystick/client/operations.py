@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tallystick.client.base.arguments import checked_check, checked_tags
+from tallystick.client.base.arguments import checked_check, checked_list, checked_tags
 from tallystick.client.base.calls import CallOptions, outgoing_call, policy_of, wait_seconds
 from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.message import Message, outgoing
@@ -49,6 +49,8 @@ from tallystick.core.wire import (
     TransactionView,
 )
 
+_RECEIVED = "Give a message that receive() returned, or a list of them."
+
 
 class Operations:
     """Operations on the brokers that they belong to.
@@ -76,7 +78,8 @@ class Operations:
     async def _settle(self, messages: Message | Sequence[Message], op: Callable[[list[str]], ClientOp]) -> None:
         """One operation for each broker that the messages came from."""
         receipts: dict[str, list[str]] = {}
-        for message in [messages] if isinstance(messages, Message) else messages:
+        given = [messages] if isinstance(messages, Message) else checked_list(messages, Message, "messages", _RECEIVED)
+        for message in given:
             receipts.setdefault(message.broker, []).append(message.receipt)
         brokers, timeout = self._core.runtime().brokers, self._settings.timeout
         await asyncio.gather(*(brokers.at(address).ops.run(op(some), timeout) for address, some in receipts.items()))
@@ -110,11 +113,12 @@ class Operations:
             source, settings.check_after if check_after is None else check_after
         )
         deadline = Deadline(settings.timeout)
-        await levels.check_counts(runtime.brokers, list(messages), calls)
+        halves, made_calls = _made(messages), _made_calls(calls)
+        await levels.check_counts(runtime.brokers, halves, made_calls)
         broker = runtime.brokers.only or await runtime.brokers.of_gid(gid, deadline.left())
         options = policy_of(call_options)
         runtime.prepares = True
-        op = Prepare(check_gid(gid), group, list(messages), how, runtime.member, list(calls), options)
+        op = Prepare(check_gid(gid), group, halves, how, runtime.member, made_calls, options)
         return _was_duplicate(await broker.ops.run(broker.check(op), deadline.left()))
 
     async def prepare_part(
@@ -127,7 +131,7 @@ class Operations:
         ttl: float | None = None,
     ) -> bool:
         """Store half messages as a part, on the broker of `gid`, whose commit may claim it; True if it was there."""
-        op = PreparePart(check_gid(part, "part"), list(messages), index, milliseconds_or_none(ttl, "ttl"))
+        op = PreparePart(check_gid(part, "part"), _made(messages), index, milliseconds_or_none(ttl, "ttl"))
         return _was_duplicate(await self._on_gid(check_gid(gid), op))
 
     async def commit(self, gid: str, parts: Sequence[PartRef] = (), *, wait: bool | float = False) -> bool:
@@ -198,7 +202,7 @@ class Operations:
 
     async def send_many(self, messages: Sequence[OutgoingMessage], *, level: Level = 2, gid: str | None = None) -> Sent:
         """Send several messages (made with `outgoing`) together, as one operation."""
-        return await levels.send(self._core.runtime().brokers, list(messages), level, gid, self._core.stats)
+        return await levels.send(self._core.runtime().brokers, _made(messages), level, gid, self._core.stats)
 
     async def fetch(
         self,
@@ -363,7 +367,7 @@ class Operations:
         """Have the broker make several calls (of `outgoing_call`), in order or concurrently; see `call`."""
         seconds = wait_seconds(wait)
         options = policy_of(call_options)
-        sent = await levels.send_calls(self._core.runtime().brokers, list(calls), options, gid)
+        sent = await levels.send_calls(self._core.runtime().brokers, _made_calls(calls), options, gid)
         if seconds:
             broker = await self._core.runtime().brokers.of_gid(sent.gid or "")
             await wait_for_calls(broker, sent.gid or "", seconds)
@@ -373,6 +377,14 @@ class Operations:
         """What became of the calls of a transaction; `NotFound` if there are none."""
         broker = await self._core.runtime().brokers.of_gid(check_gid(gid))
         return await questions.calls(broker, gid, 0.0, self._settings.timeout)
+
+
+def _made(messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:
+    return checked_list(messages, OutgoingMessage, "messages", "Give [outgoing(topic, value), ...].")
+
+
+def _made_calls(calls: Sequence[OutgoingCall]) -> list[OutgoingCall]:
+    return checked_list(calls, OutgoingCall, "calls", "Give [outgoing_call(url, body), ...].")
 
 
 def _was_duplicate(result: OpResult | None) -> bool:

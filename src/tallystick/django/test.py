@@ -18,6 +18,7 @@ from django.db import DEFAULT_DB_ALIAS
 from django.test import TestCase
 from django.test.utils import override_settings
 
+from tallystick.core.errors import InvalidRequest
 from tallystick.django import conf, handlers
 from tallystick.django.service import ts
 from tallystick.testing import MemoryBroker
@@ -68,6 +69,14 @@ class TallystickTestMixin:
         """Have the handlers of these topics (all, if none is named) handle what is there, here and now, on the
         connections of the test; how many messages that were. What a handler raises is raised."""
         handlers.discover()
+        known = {one.topic for one in ts.registered}
+        unknown = sorted(set(topics) - known)
+        if unknown:
+            raise InvalidRequest(
+                f"topics: no handler is subscribed to {', '.join(unknown)} (subscribed: "
+                f"{', '.join(sorted(known)) or 'none'}). Check the name, and the modules {handlers.MODULE}.",
+                field="topics",
+            )
         ts.take_up(topics)
         total = 0
         while True:

@@ -209,16 +209,16 @@ def _by_lease(seam: ClientSeam, subscription: Subscription, desk: Desk | None, t
             batch = batches.popleft()
             try:
                 verdicts = yield _handled(seam, subscription, batch, desk, InboxRows(group))
-            except (
-                Poisonous
-            ) as poison:  # as a running consumer does: it is found among the others, and is a dead letter
-                if len(batch) > 1:
+            except BaseException as failure:
+                # As a running consumer does: the message that failed is found by itself, and the others keep their
+                # effects. A simulated crash is no failure of a message.
+                if len(batch) > 1 and isinstance(failure, Exception):
                     batches.extendleft([message] for message in reversed(batch))
-                else:
-                    yield OnLoop(partial(broker.nack, group, batch, dead=True, reason=str(poison)))
+                    continue
+                if isinstance(failure, Poisonous):
+                    yield OnLoop(partial(broker.nack, group, batch, dead=True, reason=str(failure)))
                     left = left[1:]
-                continue
-            except BaseException:
+                    continue
                 # They come again: at once, where a running consumer would wait, or its lease would have to run out.
                 if subscription.max_attempts is not None and batch[0].attempt >= subscription.max_attempts:
                     yield OnLoop(partial(broker.nack, group, batch, dead=True))
@@ -287,9 +287,18 @@ def _queue(
     fetched = yield OnLoop(lambda: seam.operations.fetch(place.topic, place.queue, offset, max=AT_ONCE))
     tags, handled = subscription.tags, 0
     wanted = [message for message in fetched.messages if tags is None or message.tag in tags]
-    for batch in _batches(wanted, subscription, desk):
-        before = stored
-        verdicts = yield handle_once(subscription, batch, desk, seam.producer(), OffsetRow(place, before))
+    batches = deque(_batches(wanted, subscription, desk))
+    while batches:
+        batch, before = batches.popleft(), stored
+        try:
+            verdicts = yield handle_once(subscription, batch, desk, seam.producer(), OffsetRow(place, before))
+        except OffsetMoved:
+            raise
+        except Exception:
+            if len(batch) == 1:
+                raise
+            batches.extendleft([message] for message in reversed(batch))
+            continue
         stored = batch[-1].offset + 1
         handled += verdicts.count(Handling.HANDLED)
         if twice:

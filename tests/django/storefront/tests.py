@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from django.db import transaction
 from django.test import Client, TestCase, TransactionTestCase
 
 from storefront.models import Order
 from tallystick import outgoing
+from tallystick.core.errors import InvalidRequest
 from tallystick.django import ts
 from tallystick.django.test import TallystickTestMixin
 
@@ -38,6 +40,10 @@ class InATransaction(TallystickTestMixin, TestCase):
         assert self.consume("letters") == 1
         assert Order.objects.filter(note="a letter").exists()
         self.broker.assert_sent("answers", "to a letter")
+
+    def test_a_topic_without_a_handler_is_refused(self) -> None:
+        with pytest.raises(InvalidRequest, match=r"no handler is subscribed to leters \(subscribed: .*letters"):
+            self.consume("letters", "leters")
 
     def test_a_handler_by_offset_goes_on_where_it_was(self) -> None:
         for round in ("first", "second"):

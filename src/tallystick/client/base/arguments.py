@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from tallystick.barrier.adapters import check_opener
 from tallystick.client.base.settings import CheckBack, ClientOptions, Decider, OpenConnection
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
 from tallystick.core.urls import check_url
+
+T = TypeVar("T")
 
 _CLIENTS_OF_STORES = {"redis": "RedisDecider", "pymongo": "MongoDecider", "motor": "MongoDecider"}
 
@@ -99,6 +101,17 @@ def check_handler(handler: Callable[..., Any]) -> None:
             f"handler: a function is needed (got {_shown(handler)}). Put @ts.subscribe(...) above a function.",
             field="handler",
         )
+
+
+def checked_list(given: Iterable[T], kind: type[T], field: str, advice: str) -> list[T]:
+    """A list of objects of one kind, such as the messages to send."""
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise InvalidRequest(f"{field}: a list is needed (got {_shown(given)}). {advice}", field=field)
+    found = list(given)
+    for one in found:
+        if not isinstance(one, kind):
+            raise InvalidRequest(f"{field}: each must be {kind.__name__} (got {_shown(one)}). {advice}", field=field)
+    return found
 
 
 def _shown(given: Any) -> str:

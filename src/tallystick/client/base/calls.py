@@ -95,7 +95,7 @@ def outgoing_call(
             "grpc://host:port/package.Service/Method or topic://name",
             field="url",
         )
-    if headers:
+    if headers is not None:
         check_header_texts(headers)
         check_headers(headers, "headers")
     check_url(url, "url")

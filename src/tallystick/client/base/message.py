@@ -140,7 +140,7 @@ def outgoing(
         _check_text(key, "key", LONGEST_KEY)
     if tag is not None:
         _check_text(tag, "tag", LONGEST_TAG)
-    if headers:
+    if headers is not None:
         check_header_texts(headers)
         check_count(headers, "headers")
     return message
@@ -153,7 +153,12 @@ def _check_text(text: str, field: str, most: int) -> None:
         raise InvalidRequest(f"{field}: {len(text)} characters, the limit is {most}", field=field)
 
 
-def check_header_texts(headers: dict[str, str]) -> None:
+def check_header_texts(headers: object) -> None:
+    if not isinstance(headers, dict):
+        kind = type(headers).__name__
+        raise InvalidRequest(
+            f"headers: a dict is needed (got {kind}). Give headers={{'name': 'value'}}.", field="headers"
+        )
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidRequest(f"headers: {name!r} and its value must be text", field="headers")

@@ -69,6 +69,7 @@ class Transaction(TransactionBase, NotAsync):
 
     def prepare(self) -> None:
         """With `prepare='early'`: send what was added to the broker as half messages, then begin locally."""
+        self._block.must_have_begun("prepare")
         play_sync(self._block.prepare_early(), self._block.adapter, self._way)
 
     def commit(self, *, wait: bool | float = False) -> None:
@@ -78,6 +79,7 @@ class Transaction(TransactionBase, NotAsync):
         `CallsNotFinished` if not all calls are done then: the transaction is committed all the same, and the broker
         goes on with them.
         """
+        self._block.must_have_begun("commit")
         seconds = wait_seconds(wait)
         self._block.wait = self._block.wait or seconds > 0
         play_sync(self._block.commit(), self._block.adapter, self._way)
@@ -115,6 +117,7 @@ class AsyncTransaction(TransactionBase, NotSync):
 
     async def prepare(self) -> None:
         """With `prepare='early'`: send what was added to the broker as half messages, then begin locally."""
+        self._block.must_have_begun("prepare")
         await play_async(self._block.prepare_early(), self._block.adapter)
 
     async def commit(self, *, wait: bool | float = False) -> None:
@@ -124,6 +127,7 @@ class AsyncTransaction(TransactionBase, NotSync):
         `CallsNotFinished` if not all calls are done then: the transaction is committed all the same, and the broker
         goes on with them.
         """
+        self._block.must_have_begun("commit")
         seconds = wait_seconds(wait)
         self._block.wait = self._block.wait or seconds > 0
         try:

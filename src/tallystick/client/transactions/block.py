@@ -169,9 +169,15 @@ class Block(ABC):
         check_count("messages", len(self.messages), most)
         check_count("calls", len(self.calls), most)
 
-    def _must_be_open(self, what: str) -> None:
+    def must_have_begun(self, what: str) -> None:
         if not self._entered:
-            raise InvalidRequest(f"the block has not begun: `with ts.transaction(conn) as tx:`, and {what} in it")
+            raise InvalidRequest(
+                f"transaction: the block was not entered (got tx.{what}()). Write `with ts.transaction(conn) as tx:` "
+                f"(`async with` in coroutines), and call tx.{what}() in it."
+            )
+
+    def _must_be_open(self, what: str) -> None:
+        self.must_have_begun(what)
         if self.ended:
             raise InvalidRequest(f"the transaction has ended; {what} before tx.commit()")
         if self._sealed:
