@@ -215,8 +215,8 @@ def test_early_prepare_must_not_be_forgotten(ts: tallystick.Client, bank: Bank, 
 
 def test_early_prepare_is_refused_where_it_has_no_meaning(ts: tallystick.Client, bank: Bank) -> None:
     with bank.connection() as connection:
-        with pytest.raises(errors.InvalidRequest, match="early"):
-            ts.transaction(connection).prepare()
+        with ts.transaction(connection) as tx, pytest.raises(errors.InvalidRequest, match="early"):
+            tx.prepare()
         with pytest.raises(errors.InvalidRequest, match="prepare"):
             ts.transaction(connection, mode="outbox", prepare="early")
 
