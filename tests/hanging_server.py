@@ -12,11 +12,11 @@ WAKE_SECONDS = 0.1
 
 
 class HangingServer:
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.connections = 0
         self.heads: list[str] = []
         """The first line of each request."""
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._serve)
@@ -58,8 +58,8 @@ class HangingServer:
 
 
 @contextlib.contextmanager
-def hanging_server() -> Iterator[HangingServer]:
-    server = HangingServer()
+def hanging_server(port: int = 0) -> Iterator[HangingServer]:
+    server = HangingServer(port)
     try:
         yield server
     finally:

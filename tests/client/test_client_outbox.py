@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -14,9 +16,11 @@ from client_support import Bank, pay, values_in
 import tallystick
 from brokers import BrokerProcess, running_broker
 from eventually import eventually
+from hanging_server import hanging_server
 from tallystick import errors
 from tallystick.barrier import adapt_sync, outbox_put, run_sync
-from tallystick.client.transactions import outbox
+from tallystick.client.transactions import outbox, redriver
+from tallystick.core.message import OutgoingMessage
 
 
 @pytest.fixture
@@ -29,12 +33,17 @@ def left(bank: Bank) -> list[str]:
     return [row[0] for row in bank.rows("select gid from tallystick_outbox")]
 
 
-def put_row(bank: Bank, gid: str, address: str, messages: list[tallystick.client.base.message.OutgoingMessage]) -> None:
+def put_row(bank: Bank, gid: str, address: str, messages: list[OutgoingMessage]) -> None:
     """What a process leaves that dies right after its local commit."""
+    put_rows(bank, address, {gid: messages})
+
+
+def put_rows(bank: Bank, address: str, rows: dict[str, list[OutgoingMessage]]) -> None:
     with bank.connection() as connection:
         adapter = adapt_sync(connection)
         adapter.begin()
-        run_sync(adapter, outbox_put(gid, address, msgspec.msgpack.encode(messages)))
+        for gid, messages in rows.items():
+            run_sync(adapter, outbox_put(gid, address, msgspec.msgpack.encode(messages)))
         adapter.commit()
 
 
@@ -151,6 +160,49 @@ def test_a_row_that_the_broker_refuses_holds_up_nobody(broker: BrokerProcess, ba
     with tallystick.Client(broker.url, database=bank.open):
         eventually(lambda: left(bank) == [f"bad-{topic}"])
     assert values_in(broker.url, topic) == [2]
+
+
+@pytest.mark.fault
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("bad", ["hangs", "refuses"])
+@pytest.mark.parametrize("known", [False, pytest.param(True, marks=pytest.mark.full)], ids=["stranger", "configured"])
+def test_rows_for_a_broker_that_does_not_answer_hold_up_no_other_rows(
+    broker: BrokerProcess,
+    any_bank: Bank,
+    topic: str,
+    bad: str,
+    known: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """15 claims are for the bad broker before the first one with a row of the healthy broker."""
+    monkeypatch.setattr(redriver, "CLAIM_ROWS", 20)
+    caplog.set_level(logging.INFO, "tallystick.client")
+    with running_broker(start=False) as other, contextlib.ExitStack() as until_back:
+        if bad == "hangs":
+            until_back.enter_context(hanging_server(other.port))
+        for_other = {f"other-{topic}-{number}": [tallystick.outgoing(topic, number)] for number in range(300)}
+        put_rows(any_bank, other.url, for_other)
+        time.sleep(0.01)  # the claim takes the oldest rows first, and these are the younger ones
+        put_rows(any_bank, broker.url, {f"own-{topic}-{n}": [tallystick.outgoing(topic, n)] for n in range(20)})
+        addresses = [broker.url, other.url] if known else [broker.url]
+        with tallystick.Client(addresses, database=any_bank.open, timeout=2.0) as ts:
+            eventually(lambda: set(left(any_bank)) == set(for_other), "the rows for the healthy broker sent", 25.0)
+            assert values_in(broker.url, topic) == list(range(20))
+            eventually(lambda: logged_about_rows(caplog, "stay in the outbox"))
+            until_back.close()
+            other.start()
+            eventually(lambda: left(any_bank) == [])
+            assert ts.stats.outbox_sent >= 320
+        assert values_in(other.url, topic) == list(range(300))
+    assert len(logged_about_rows(caplog, f"{other.url} stay in the outbox")) == 1
+    assert logged_about_rows(caplog, f"{other.url} takes outbox rows again")
+    assert logged_about_rows(caplog, "could not be sent") == logged_about_rows(caplog, "is left to") == []
+
+
+def logged_about_rows(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    texts = [record.getMessage() for record in caplog.records]
+    return [text for text in texts if "outbox row" in text and words in text]
 
 
 def test_a_missing_table_is_explained(ts: tallystick.Client, bank: Bank, topic: str) -> None:

@@ -240,8 +240,8 @@ def _watch_outbox(moments: Moments) -> None:
             moments.reach("after deletion")
         return result
 
-    async def no_look(self: Any, door: Any) -> int:
-        return 0
+    async def no_look(self: Any, door: Any) -> bool:
+        return False
 
     outbox.outbox_delete, outbox.run_on_new = remembered, watched
     outbox.Outbox._drive_once = no_look

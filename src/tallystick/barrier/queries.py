@@ -239,12 +239,23 @@ def update_outbox_state(sql: Dialect, table: str, gid: str, expected: str, new: 
     )
 
 
-def select_outbox(sql: Dialect, table: str, older_than: float, limit: int, lock: str) -> Statement:
+def select_outbox(
+    sql: Dialect, table: str, older_than: float, limit: int, lock: str, broker: str | None, except_for: Sequence[str]
+) -> Statement:
     """Rows of a certain age, and those from the future: the clock was set back since, and their age says nothing."""
+    params: dict[str, object] = {"age": sql.age(older_than), "limit": limit}
+    wanted = f"(touched_at <= {sql.ago} or touched_at > {sql.now})"
+    if broker is not None:
+        wanted += " and broker = :broker"
+        params["broker"] = broker
+    elif except_for:
+        names, bound = _any_of("broker", except_for)
+        wanted += f" and broker not in ({names})"
+        params |= bound
     return Statement(
         f"select gid, broker, payload, state, attempts from {checked_table(table)} "
-        f"where touched_at <= {sql.ago} or touched_at > {sql.now} order by touched_at limit :limit {lock}",
-        {"age": sql.age(older_than), "limit": limit},
+        f"where {wanted} order by touched_at limit :limit {lock}",
+        params,
     )
 
 

@@ -12,7 +12,7 @@ transaction (`prepare` to `rollback`) and that transaction itself (`prepare` to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, cast
 
 from msgspec import Struct
@@ -101,21 +101,37 @@ def outbox_change(
 
 @own_operation
 def outbox_claim(
-    sql: Dialect, *, older_than: float, limit: int = 100, table: str = OUTBOX_TABLE
+    sql: Dialect,
+    *,
+    older_than: float,
+    limit: int = 100,
+    broker: str | None = None,
+    except_for: Sequence[str] = (),
+    table: str = OUTBOX_TABLE,
 ) -> Steps[list[OutboxRow]]:
-    """Rows that nobody has touched for `older_than` seconds; they are touched now.
+    """Claim the rows that have not been touched for `older_than` seconds, the oldest first.
 
-    So several re-drivers share the rows, one that dies leaves its rows to the others, and no lock is held while
-    messages are sent. A row may still be sent twice: the broker drops the second by its gid.
+    A claim touches its rows. So several re-drivers share the rows, a re-driver that dies leaves its rows to the others,
+    and no lock is held while messages are sent. A row may still be sent twice: the broker drops the second by its gid.
+
+    Args:
+        older_than: The least age, in seconds, of the last touch.
+        limit: Maximum number of rows.
+        broker: Claim only rows with this broker address.
+        except_for: Without `broker`, claim no rows with these broker addresses.
     """
-    return (yield from writing(sql, _claim(sql, table, older_than, limit)))
+
+    def select(lock: str) -> Statement:
+        return queries.select_outbox(sql, table, older_than, limit, lock, broker, except_for)
+
+    return (yield from writing(sql, _claim(sql, table, select)))
 
 
-def _claim(sql: Dialect, table: str, older_than: float, limit: int) -> Steps[list[OutboxRow]]:
+def _claim(sql: Dialect, table: str, select: Callable[[str], Statement]) -> Steps[list[OutboxRow]]:
     try:
-        found = yield queries.select_outbox(sql, table, older_than, limit, sql.lock_free)
+        found = yield select(sql.lock_free)
     except UnknownSyntax:
-        found = yield queries.select_outbox(sql, table, older_than, limit, sql.lock)
+        found = yield select(sql.lock)
     rows = _rows(found)
     for gids in chunks([row.gid for row in rows]):
         yield queries.touch_outbox(sql, table, gids)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.barrier.errors import TablesMissing
-from tallystick.barrier.operations.outbox import OutboxRow, outbox_claim, outbox_delete
+from tallystick.barrier.operations.outbox import OutboxRow, outbox_delete
 from tallystick.client.base.databases import DatabaseBusy, Door, run_on_new
 from tallystick.client.base.encoding import encode
 from tallystick.client.base.refusals import TURNED_AWAY, Refusals
@@ -20,15 +20,16 @@ from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import LoopConnection
 from tallystick.client.connection.exchange import passes_elsewhere
 from tallystick.client.connection.peer import BrokerPeer
+from tallystick.client.transactions.redriver import BatchResult, Outages, Redriver
 from tallystick.core.calls import CallPolicy, OutgoingCall
 from tallystick.core.errors import TallystickError
+from tallystick.core.ids import store_of_gid
 from tallystick.core.limits import Limits
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Send
 
 log = logging.getLogger("tallystick.client")
 
-CLAIM_ROWS = 200
 # Rows that the process which wrote them has had time to send and delete itself.
 LEFT_BEHIND_SECONDS = 5.0
 DELETE_SOON_SECONDS, DELETE_LATEST_SECONDS = 0.02, 0.25
@@ -53,13 +54,13 @@ class Outbox:
         self._connection = connection
         self._stats = connection.stats
         self._tasks = Tasks()
-        self._driven: set[Door] = set()
+        self._redrivers: dict[Door, Redriver] = {}
         self._sources: set[str] = set()  # whose doors are driven, once they are verified
-        self._claiming: defaultdict[Door, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._confirmed: deque[tuple[Door, str]] = deque()
         self._deleting = False
         self._delete_after = DELETE_SOON_SECONDS
         self._warned: set[str] = set()
+        self._outages = Outages()
         self._refusals = Refusals("what the outbox sends (its rows stay there)", lasting=REFUSAL_SECONDS)
 
     # After a block of this process
@@ -71,6 +72,10 @@ class Outbox:
         def done(error: BaseException | None) -> None:
             if isinstance(error, TURNED_AWAY):
                 self._refusals.met(error)
+                return
+            if error is not None and passes_elsewhere(error):
+                log.debug("outbox row %s is left to the re-driver: %s", gid, error)
+                self._outages.failed(_asked_address(error), error)
                 return
             if error is not None:
                 log.warning("outbox row %s is left to the re-driver: %s", gid, error)
@@ -128,75 +133,89 @@ class Outbox:
 
     def drive(self, door: Door, every: float | None = None) -> None:
         """Look after the rows of a database from now on; a second call for the same one does nothing."""
-        if door in self._driven:
+        if door in self._redrivers:
             return
-        self._driven.add(door)
+        redriver = self._redrivers[door] = Redriver(
+            lambda operation: run_on_new(self._connection.workers, door, operation),
+            self._send_rows,
+            self._tasks,
+            self._refusals,
+        )
         self._connection.databases.add_outbox(door)
         pause = REDRIVE_SECONDS if every is None else every
 
         async def once() -> float:
             try:
-                sent = await self._drive_once(door)
+                if not await self._drive_once(door):
+                    await redriver.wait_for_more(pause)
             except DatabaseBusy as busy:
                 log.debug("re-driving the outbox: %s", busy)
                 return pause
             except TablesMissing as missing:
                 log.info("no outbox to re-drive: %s", missing)
                 return NO_TABLE_SECONDS
-            return 0.0 if sent == CLAIM_ROWS else pause
+            return 0.0
 
         self._tasks.start(repeat("re-driving the outbox", once, self._refusals))
 
     async def drive_now(self) -> None:
         """Send every row of those databases at once, however new it is: its process is known to be gone."""
-        for door in list(self._driven):
+        for redriver in list(self._redrivers.values()):
             try:
-                while await self._drive_once(door, older_than=0.0):
-                    pass
+                await redriver.send_all()
             except TablesMissing as missing:
                 log.info("no outbox to re-drive: %s", missing)
 
-    async def _drive_once(self, door: Door, older_than: float = LEFT_BEHIND_SECONDS) -> int:
-        """How many rows were sent. If the broker turned one away, that is raised when the others are sent."""
-        refused: list[TallystickError] = []
-        claim = outbox_claim(older_than=older_than, limit=CLAIM_ROWS)
-        async with self._claiming[door]:  # a second one at the same time would pass over what the first has only read
-            rows = await run_on_new(self._connection.workers, door, claim)
-        taken = await asyncio.gather(*(self._send_row(row, refused) for row in rows))
-        sent = [row.gid for row, ok in zip(rows, taken, strict=True) if ok]
-        if sent:
-            self._stats.count("outbox_sent", len(sent))
-            await run_on_new(self._connection.workers, door, outbox_delete(sent))
-        if refused:
-            raise refused[0]
-        return len(sent)
+    async def _drive_once(self, door: Door) -> bool:
+        return await self._redrivers[door].claim_and_send(LEFT_BEHIND_SECONDS)
 
-    async def _send_row(self, row: OutboxRow, refused: list[TallystickError]) -> bool:
-        broker = await self._connection.brokers.of_row(row.gid, row.broker)
+    async def _send_rows(self, rows: list[OutboxRow]) -> BatchResult:
+        """Send rows with one address. Their gids may name several stores, which have a peer each."""
+        by_store: defaultdict[str, list[OutboxRow]] = defaultdict(list)
+        for row in rows:
+            by_store[store_of_gid(row.gid.partition(":")[0])].append(row)
+        result = BatchResult()
+        await asyncio.gather(*(self._send_to_store(some, result) for some in by_store.values()))
+        if result.sent:
+            self._stats.count("outbox_sent", len(result.sent))
+        address = rows[0].broker
+        if result.unavailable is not None:
+            self._outages.failed(address, result.unavailable)
+        elif result.sent:
+            self._outages.over(address)
+        return result
+
+    async def _send_to_store(self, rows: list[OutboxRow], result: BatchResult) -> None:
+        try:
+            broker = await self._connection.brokers.of_row(rows[0].gid, rows[0].broker)
+            retention = await broker.dedup_retention_ms()
+        except TallystickError as error:
+            for row in rows:
+                self._row_failed(row, error, result)
+            return
+        await asyncio.gather(*(self._send_row(row, broker, retention, result) for row in rows))
+
+    async def _send_row(self, row: OutboxRow, broker: BrokerPeer, retention: int, result: BatchResult) -> None:
         try:
             op, born_at = decode_row(row.payload, row.gid)
-            if await self._too_old(broker, born_at):
+            # The broker may have forgotten that it has the messages already.
+            if time.time_ns() // 1_000_000 - born_at > retention - RETENTION_MARGIN_MS:
                 self._leave_to_operator(row)
-                return False
+                return
             await broker.ops.run(op, self._connection.settings.timeout, retry=False)
         except (TallystickError, msgspec.MsgspecError) as error:
-            # One row that nobody takes holds up no other.
-            if isinstance(error, TURNED_AWAY):
-                refused.append(error)
-            elif passes_elsewhere(error):
-                log.warning("outbox row %s could not be sent to %s: %s", row.gid, broker.address, error)
-            else:
-                self._stats.outbox_refused += 1
-                log.error(
-                    "%s refuses outbox row %s, whose transaction is committed: %s", broker.address, row.gid, error
-                )
-            return False
-        return True
+            self._row_failed(row, error, result)
+        else:
+            result.sent.append(row.gid)
 
-    async def _too_old(self, broker: BrokerPeer, born_at: int) -> bool:
-        """Whether the broker may have forgotten that it has the messages already."""
-        retention = await broker.dedup_retention_ms()
-        return time.time_ns() // 1_000_000 - born_at > retention - RETENTION_MARGIN_MS
+    def _row_failed(self, row: OutboxRow, error: Exception, result: BatchResult) -> None:
+        if isinstance(error, TURNED_AWAY):
+            result.refused = error
+        elif isinstance(error, TallystickError) and passes_elsewhere(error):
+            result.unavailable = error
+        else:
+            self._stats.outbox_refused += 1
+            log.error("%s refuses outbox row %s, whose transaction is committed: %s", row.broker, row.gid, error)
 
     def _leave_to_operator(self, row: OutboxRow) -> None:
         if row.gid in self._warned:
@@ -217,6 +236,11 @@ class Outbox:
         if self._confirmed:
             async with asyncio.timeout(timeout):
                 await self._delete_confirmed(0)
+
+
+def _asked_address(error: BaseException) -> str:
+    """The address that a request went to; empty if the error does not name it."""
+    return str(error.extra.get("way", "")) if isinstance(error, TallystickError) else ""
 
 
 class _WithCalls(Struct, omit_defaults=True):
