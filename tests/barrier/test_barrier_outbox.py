@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from parties import Party, Place
@@ -65,6 +66,26 @@ async def test_oldest_rows_are_claimed_first_and_no_more_than_asked(place: Place
     driver = await place.open()
     assert [row.gid for row in await driver.run(outbox_claim(older_than=0, limit=3))] == gids[:3]
     assert {row.gid for row in await driver.run(outbox_claim(older_than=0, limit=3))} >= set(gids[3:])
+
+
+async def test_a_claim_takes_one_address_or_leaves_some_out(place: Place, gid: str) -> None:
+    addresses = [f"http://127.0.0.1:{port}" for port in (1, 2, 3)]
+    producer = await place.open()
+    await producer.begin()
+    for address in addresses:
+        await producer.run(outbox_put(f"{gid}-{address[-1]}", address, PAYLOAD))
+    await producer.commit()
+
+    async def claimed(**options: Any) -> set[str]:
+        return {row.broker for row in await producer.run(outbox_claim(older_than=0, **options))}
+
+    assert await claimed(broker=addresses[1]) == {addresses[1]}
+    assert await claimed(broker="http://127.0.0.1:4") == set()
+    assert await claimed(except_for=addresses[:1]) == set(addresses[1:])
+    assert await claimed(except_for=addresses) == set()
+    assert await claimed() == set(addresses)
+    # The condition on the address holds for the age, too.
+    assert {row.broker for row in await producer.run(outbox_claim(older_than=60, broker=addresses[0]))} == set()
 
 
 async def test_confirmed_rows_are_deleted(place: Place, gid: str) -> None:
