@@ -45,7 +45,7 @@ class BatchResult(Struct):
     unavailable: TallystickError | None = None
 
 
-class Lane:
+class AddressLane:
     """The rows for one broker address: under way, or set aside until `due`."""
 
     def __init__(self, address: str) -> None:
@@ -70,7 +70,7 @@ class Redriver:
         """`send` gets rows with one address."""
         self._run, self._send = run, send
         self._tasks, self._refusals = tasks, refusals
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, AddressLane] = {}
         self._claiming = asyncio.Lock()  # a second claim at the same time would pass over rows that the first has read
         self._more = asyncio.Event()
 
@@ -87,17 +87,17 @@ class Redriver:
             excluded = list(self._lanes)[:EXCLUDED_LANES]
             rows = await self._run(outbox_claim(older_than=older_than, limit=CLAIM_ROWS, except_for=excluded))
             for address, some in _by_address(rows).items():
-                lane = self._lanes.setdefault(address, Lane(address))
+                lane = self._lanes.setdefault(address, AddressLane(address))
                 if not lane.under_way:  # else its rows are claimed again when they are old enough
                     self._start(lane, some, full=len(rows) >= CLAIM_ROWS)
         return len(rows) >= CLAIM_ROWS
 
-    def _due(self) -> list[Lane]:
+    def _due(self) -> list[AddressLane]:
         now = time.monotonic()
         due = [lane for lane in self._lanes.values() if not lane.under_way and lane.due <= now]
         return sorted(due, key=lambda lane: lane.due)[:PROBED_LANES]
 
-    async def _try_again(self, lane: Lane, older_than: float) -> None:
+    async def _try_again(self, lane: AddressLane, older_than: float) -> None:
         rows = await self._run(outbox_claim(older_than=older_than, limit=lane.limit, broker=lane.address))
         if rows:
             self._start(lane, rows, full=len(rows) >= lane.limit)
@@ -106,12 +106,12 @@ class Redriver:
         else:
             lane.due = time.monotonic() + AGAIN_SECONDS
 
-    def _start(self, lane: Lane, rows: list[OutboxRow], *, full: bool) -> None:
+    def _start(self, lane: AddressLane, rows: list[OutboxRow], *, full: bool) -> None:
         lane.under_way = True
         lane.claimed_at = time.monotonic()
         self._tasks.start(self._drive(lane, rows, full))
 
-    async def _drive(self, lane: Lane, rows: list[OutboxRow], full: bool) -> None:
+    async def _drive(self, lane: AddressLane, rows: list[OutboxRow], full: bool) -> None:
         result = await self._deliver(rows)
         lane.under_way = False
         if result is None:
@@ -142,12 +142,12 @@ class Redriver:
                 log.warning("%d confirmed outbox rows could not be deleted yet: %s", len(result.sent), failure)
         return result
 
-    def _set_aside(self, lane: Lane, wait_ms: int, limit: int) -> None:
+    def _set_aside(self, lane: AddressLane, wait_ms: int, limit: int) -> None:
         lane.failures += 1
         lane.due = time.monotonic() + wait_ms / 1000
         lane.limit = limit
 
-    def _forget(self, lane: Lane) -> None:
+    def _forget(self, lane: AddressLane) -> None:
         self._lanes.pop(lane.address, None)
         self._refusals.over(self._place(lane.address))
 
