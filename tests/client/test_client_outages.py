@@ -26,6 +26,7 @@ from tallystick.local import free_port
 pytestmark = pytest.mark.fault
 
 MANY = 5
+BACKLOG = 250
 MODES = ["check-back", "consumer-dedup"]
 
 
@@ -233,6 +234,41 @@ def test_a_slow_broker_is_not_taken_for_one_that_hangs(bank: Bank, topic: str, g
                 eventually_equal(lambda: sorted(values_in(broker.url, topic)), list(range(6)))
         finally:
             proxy.close()
+
+
+def test_blocks_do_not_wait_behind_outbox_rows_that_are_retried(bank: Bank, topic: str, group: str) -> None:
+    """More rows than one request takes wait for the broker. A block that is let through is not sent with the first."""
+    with Client(nowhere(), group=group, timeout=60, database=bank.open) as ts:
+        with bank.connection() as connection:
+            for number in range(BACKLOG):
+                with ts.transaction(connection, mode="outbox") as tx:
+                    tx.send(topic, number)
+        eventually(lambda: ts.stats.unavailable_since != {})
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            assert seconds_of(lambda: fails(ts, bank, topic)) < 15
+            assert seconds_of(lambda: pay(ts, bank, topic, 0, mode="outbox")) < 15
+        ts.close(0)
+
+
+async def test_tasks_do_not_wait_behind_operations_that_are_retried(bank: Bank, topic: str, group: str) -> None:
+    async with AsyncClient(nowhere(), group=group, timeout=60, database=bank.open) as ts:
+        with bank.connection() as connection:
+            for number in range(BACKLOG):
+                async with ts.transaction(connection, mode="outbox") as tx:
+                    tx.send(topic, number)
+        while not ts.stats.unavailable_since:
+            await asyncio.sleep(0.02)
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            began = time.monotonic()
+            with pytest.raises(errors.BrokerUnreachable):
+                await block(ts, bank, topic)
+            with pytest.raises(errors.BrokerUnreachable):
+                await ts.send(topic, 1)
+            assert time.monotonic() - began < 15
+            await asyncio.sleep(0.06)  # a caller is let through
+        await ts.close(0)
 
 
 @pytest.mark.postgresql

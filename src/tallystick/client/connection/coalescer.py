@@ -121,6 +121,7 @@ class Coalescer:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[WaitingOp] = deque()
         self._waiting_bytes = 0
+        self._let_through: list[WaitingOp] = []  # callers whose one try the next request decides; see `_try_now`
         self.take_along: Callable[[], None] = lambda: None  # called before a request is made
         self._split: deque[list[WaitingOp]] = deque()  # parts of refused requests, sent before anything new
         self._later = HeldBack(self._backoff, self._line_up_again)  # refused one by one, for now
@@ -147,7 +148,7 @@ class Coalescer:
         `waits`: also for a broker whose circuit is open, as background work does.
         """
         if self.full:
-            timeout = await self._wait_for_room(timeout)
+            timeout = await self._wait_for_room(timeout, waits)
         return await self.submit(op, timeout, retry=retry, waits=waits)
 
     def submit(
@@ -188,8 +189,8 @@ class Coalescer:
         if self._fails_at_once(entry):
             entry.fail(self.circuit.refusal())
             return
-        if not entry.waits:
-            self._try_now()
+        if self.circuit.state != "closed":
+            self._try_now([entry])
         self._waiting.append(entry)
         self._waiting_bytes += len(entry.frame)
         if len(self._waiting) >= self._limits.request_ops:
@@ -209,8 +210,8 @@ class Coalescer:
         else:
             refused = [op for op in ops if self._fails_at_once(op)]
             taken = [op for op in ops if op not in refused] if refused else ops
-            if any(not op.waits for op in taken):
-                self._try_now()
+            if self.circuit.state != "closed":
+                self._try_now(taken)
             self._waiting.extend(taken)
             self._waiting_bytes += sum(len(op.frame) for op in taken)
             for op in refused:
@@ -231,11 +232,24 @@ class Coalescer:
     def _fails_at_once(self, entry: WaitingOp) -> bool:
         return not entry.waits and self.circuit.refuses(bool(self._in_flight))
 
-    def _try_now(self) -> None:
-        """A caller is let through an open circuit: the pause between retries is not for callers."""
-        if self._pause is not None and self.circuit.state != "closed":
+    def _try_now(self, entries: Iterable[WaitingOp]) -> None:
+        """Let callers through a circuit that is not closed: the next request is sent without a pause.
+
+        It may be full of background operations, which are ahead in the line. Its failure fails these callers, too.
+        Otherwise they would wait behind all retries, with their transactions open.
+        """
+        callers = [entry for entry in entries if not entry.waits]
+        self._let_through += callers
+        if callers and self._pause is not None:
             self._pause.cancel()
             self._pause = None
+
+    def _fail_let_through(self) -> None:
+        """Their try has failed. They are at the end of the line, unless background operations came later."""
+        callers, self._let_through = self._let_through, []
+        self._fail_refused(callers, sent=False)
+        while self._waiting and not self._waiting[-1].waits and self._waiting[-1].receiver.done():
+            self._waiting_bytes -= len(self._waiting.pop().frame)
 
     def fail_waiting(self) -> None:
         """The circuit has opened: fail what waits, but for what is retried in any case.
@@ -250,6 +264,7 @@ class Coalescer:
             held[:] = [entry for entry in held if entry.waits]
         self._fail_refused(self._waiting, sent=False)
         self._waiting = deque(entry for entry in self._waiting if entry.waits)
+        self._let_through.clear()
         self._waiting_bytes = sum(len(entry.frame) for entry in self._waiting)
         self._room.set()
 
@@ -364,6 +379,7 @@ class Coalescer:
             return
         self._failures = 0
         self._last_failure = None
+        self._let_through.clear()
         self.circuit.answered()
         self._on_health(True)
         if len(self._in_flight) == 1 and self._turns_left == 0:
@@ -442,7 +458,10 @@ class Coalescer:
     def _request_failed(self, batch: list[WaitingOp], error: TallystickError) -> None:
         if error.retryable or isinstance(error, BrokerUntrusted):
             self._broker_failed(batch, error)
-        elif isinstance(error, Unauthenticated):  # all of them alike
+            return
+        self._let_through.clear()
+        self.circuit.answered()  # with a refusal
+        if isinstance(error, Unauthenticated):  # all of them alike
             for entry in batch:
                 self._op_failed(entry, error)
         elif len(batch) == 1 and isinstance(error, TURNED_AWAY):
@@ -466,12 +485,14 @@ class Coalescer:
                 entry.fail(error)
             elif distrusted(error) and not entry.insists:
                 entry.fail(entry.turned_away(error, self.address))
-            elif self._fails_at_once(entry):
+            elif self.circuit.state != "closed" and not entry.waits:
                 entry.fail(self.circuit.refusal(uncertain=entry.uncertain))
             elif entry.worth_sending(now):
                 again.append(entry)
             else:
                 entry.fail(entry.overdue(self.address, error))
+        if self._let_through and self.circuit.state != "closed":
+            self._fail_let_through()
         self._put_back(again)
         if self._pause is None:
             wait = self.circuit.next_try(self._backoff.wait_ms(self._failures) / 1000)
@@ -523,10 +544,12 @@ class Coalescer:
             entry.fail(entry.overdue(self.address, self._last_failure))
         return bool(late)
 
-    async def _wait_for_room(self, timeout: float) -> float:
+    async def _wait_for_room(self, timeout: float, waits: bool) -> float:
         """Wait until an operation may be handed in; how much of the time is left."""
         deadline = self._loop.time() + timeout
         while self.full:
+            if self.circuit.state != "closed" and not waits:
+                raise self.circuit.refusal()
             self._room.clear()
             try:
                 async with asyncio.timeout_at(deadline):
