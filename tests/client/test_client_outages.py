@@ -271,6 +271,49 @@ async def test_tasks_do_not_wait_behind_operations_that_are_retried(bank: Bank, 
         await ts.close(0)
 
 
+def test_questions_fail_at_once_while_a_broker_hangs(
+    bank: Bank, topic: str, group: str, hanging: HangingServer
+) -> None:
+    with Client(hanging.url, group=group, timeout=4, database=bank.open) as ts:
+        fails(ts, bank, topic)
+        gid = ts.new_gid()
+        asked = len(hanging.heads)
+        questions: list[Callable[[], object]] = [
+            lambda: ts.outcome(gid),
+            lambda: ts.topics(),
+            lambda: ts.fetch(topic, 0, 0),
+            lambda: ts.receive(topic, group, wait=1),
+            lambda: ts.receive(topic, group, wait=0),
+        ]
+        for _ in range(5):
+            for question in questions:
+                with pytest.raises(errors.BrokerUnreachable, match="is unavailable since 20"):
+                    question()
+        assert all("/v1/info" in head or "/v1/cluster" in head for head in hanging.heads[asked:])
+
+
+def test_questions_are_answered_again_after_a_hang(topic: str) -> None:
+    """No operation has to come first."""
+    with running_broker() as broker, Client(broker.url, timeout=2) as ts:
+        ts.send(topic, 1)
+        with stopped(broker):
+            for _ in range(2):
+                with pytest.raises(errors.BrokerUnavailable):
+                    ts.send(topic, 2)
+            with pytest.raises(errors.BrokerUnreachable, match="is unavailable since 20"):
+                ts.topics()
+        eventually(lambda: ts.topics(), seconds=60, ignoring=(errors.BrokerUnavailable,))
+
+
+def test_a_question_shares_its_timeout_with_the_first_look(topic: str, group: str, hanging: HangingServer) -> None:
+    with Client(hanging.url, group=group, timeout=0.5) as ts:
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(errors.BrokerUnavailable):
+                ts.receive(topic, group)
+            assert time.monotonic() - began < 4
+
+
 @pytest.mark.postgresql
 def test_no_transaction_is_held_open_while_the_broker_is_away(postgres: Server, topic: str, group: str) -> None:
     bank = Bank("postgresql", postgres)

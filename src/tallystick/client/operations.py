@@ -63,11 +63,12 @@ class Operations:
     _core: ClientCore
     _settings: Settings
 
-    async def _broker(self, address: str | None) -> BrokerPeer:
-        """The broker that a caller names, or the one that new work goes to."""
+    async def _broker(self, address: str | None) -> tuple[BrokerPeer, float]:
+        """The broker that a caller names, or the one that new work goes to; and what is left of the call's timeout."""
         brokers = self._core.runtime().brokers
-        preferred = await brokers.for_questions()
-        return preferred if address is None else brokers.at(parse_address(address))
+        deadline = Deadline(self._settings.timeout)
+        preferred = await brokers.for_questions(deadline.left())
+        return preferred if address is None else brokers.at(parse_address(address)), deadline.left()
 
     async def _on_gid(self, gid: str, op: ClientOp) -> OpResult | None:
         brokers = self._core.runtime().brokers
@@ -153,9 +154,10 @@ class Operations:
 
     async def transaction_state(self, gid: str) -> TransactionView:
         """What the broker knows of a transaction; `NotFound` if nothing."""
-        broker = await self._core.runtime().brokers.of_gid(check_gid(gid))
-        await broker.hear_first(self._settings.commit_wait)
-        return await questions.transaction(broker, gid, self._settings.timeout)
+        deadline = Deadline(self._settings.timeout)
+        broker = await self._core.runtime().brokers.of_gid(check_gid(gid), deadline.left())
+        await broker.hear_first(min(self._settings.commit_wait, deadline.left() / 2))
+        return await questions.transaction(broker, gid, deadline.left())
 
     async def outcome(self, gid: str) -> Outcome | None:
         """The outcome of a transaction; None if it has none, or is not known here."""
@@ -171,12 +173,14 @@ class Operations:
         """Wait to be asked for outcomes of a group, for services that answer by themselves."""
         runtime = self._core.runtime()
         poll = CheckPoll(check_name(group, "group"), f"{runtime.member}.poll", max, milliseconds(wait, "wait"))
-        return await questions.poll_checks(await self._broker(broker), poll)
+        peer, seconds = await self._broker(broker)
+        return await questions.poll_checks(peer, poll, min(questions.MARGIN_SECONDS, seconds))
 
     async def answer_checks(self, answers: Mapping[str, Answer], *, broker: str | None = None) -> None:
         """Answer what `poll_checks` of the same broker asked."""
         op = AnswerChecks(dict(answers))
-        await (await self._broker(broker)).ops.run(op, self._settings.timeout)
+        peer, seconds = await self._broker(broker)
+        await peer.ops.run(op, seconds)
 
     # Messages: sent without a transaction, fetched by offset, received under lease
 
@@ -215,8 +219,8 @@ class Operations:
         broker: str | None = None,
     ) -> Fetched:
         """Messages of a queue from `offset` on, in order; waits up to `wait` seconds for the first."""
-        timeout = self._settings.timeout
-        return await questions.fetch(await self._broker(broker), topic, queue, offset, max, wait, timeout)
+        peer, seconds = await self._broker(broker)
+        return await questions.fetch(peer, topic, queue, offset, max, wait, seconds)
 
     async def receive(
         self,
@@ -242,7 +246,8 @@ class Operations:
             checked_tags(tags),
             self._core.runtime().member,
         )
-        return await questions.receive(await self._broker(broker), group, request)
+        peer, seconds = await self._broker(broker)
+        return await questions.receive(peer, group, request, min(questions.MARGIN_SECONDS, seconds))
 
     async def ack(self, group: str, messages: Message | Sequence[Message]) -> None:
         """The messages are done. `StaleLease` if a lease had passed to another consumer; the others count."""
@@ -268,7 +273,8 @@ class Operations:
 
     async def offsets(self, group: str, topic: str, *, broker: str | None = None) -> GroupView:
         """The offsets that a group stored in the broker, with the lag of each queue."""
-        return await questions.offsets(await self._broker(broker), group, topic, self._settings.timeout)
+        peer, seconds = await self._broker(broker)
+        return await questions.offsets(peer, group, topic, seconds)
 
     async def commit_offsets(
         self,
@@ -286,7 +292,8 @@ class Operations:
         """
         guard = None if expected is None else dict(expected)
         op = CommitOffsets(check_name(group, "group"), check_name(topic, "topic"), dict(offsets), guard)
-        await (await self._broker(broker)).ops.run(op, self._settings.timeout)
+        peer, seconds = await self._broker(broker)
+        await peer.ops.run(op, seconds)
 
     async def reset_group(
         self,
@@ -310,15 +317,18 @@ class Operations:
             None if offsets is None else dict(offsets),
             milliseconds_or_none(at, "at"),
         )
-        return await questions.reset_group(await self._broker(broker), group, request, self._settings.timeout)
+        peer, seconds = await self._broker(broker)
+        return await questions.reset_group(peer, group, request, seconds)
 
     async def topics(self, *, broker: str | None = None) -> list[TopicView]:
         """All topics of a broker; of the preferred one, unless an address is given."""
-        return await questions.topics(await self._broker(broker), self._settings.timeout)
+        peer, seconds = await self._broker(broker)
+        return await questions.topics(peer, seconds)
 
     async def topic(self, name: str, *, broker: str | None = None) -> TopicView:
         """One topic: its queues, their first and next offsets, its retention."""
-        return await questions.topic(await self._broker(broker), name, self._settings.timeout)
+        peer, seconds = await self._broker(broker)
+        return await questions.topic(peer, name, seconds)
 
     async def create_topic(self, name: str, *, queues: int | None = None, retention: float | None = None) -> TopicView:
         """Create a topic, or change it, on every broker of this client; the view of the preferred one. A cluster has it
@@ -331,7 +341,8 @@ class Operations:
 
     async def info(self, *, broker: str | None = None) -> BrokerInfo:
         """What a broker says of itself."""
-        return await (await self._broker(broker)).info()
+        peer, seconds = await self._broker(broker)
+        return await peer.info(seconds)
 
     # Calls: messages with a URL, which the broker delivers itself, again and again until they are answered
 
@@ -375,8 +386,9 @@ class Operations:
 
     async def calls(self, gid: str) -> CallsView:
         """What became of the calls of a transaction; `NotFound` if there are none."""
-        broker = await self._core.runtime().brokers.of_gid(check_gid(gid))
-        return await questions.calls(broker, gid, 0.0, self._settings.timeout)
+        deadline = Deadline(self._settings.timeout)
+        broker = await self._core.runtime().brokers.of_gid(check_gid(gid), deadline.left())
+        return await questions.calls(broker, gid, 0.0, deadline.left())
 
 
 def _made(messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:

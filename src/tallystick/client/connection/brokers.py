@@ -131,9 +131,12 @@ class Brokers:
             with contextlib.suppress(TallystickError):
                 await self.for_new()[0].info()
 
-    async def for_questions(self) -> BrokerPeer:
-        """Who is asked if no broker is named: the preferred one, or any of a cluster for all stores together."""
-        await self.look()
+    async def for_questions(self, seconds: float | None = None) -> BrokerPeer:
+        """The broker that is asked if none is named: the preferred one, or any of a cluster for all stores together.
+
+        Waits at most `seconds` for the first look.
+        """
+        await self.look(seconds)
         return self.for_new()[0] if self.cluster is None else self.cluster.front
 
     async def for_topics(self) -> list[BrokerPeer]:

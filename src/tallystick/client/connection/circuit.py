@@ -141,6 +141,11 @@ class Circuit:
             return True
         return self.state == "open" and not (self._quick and time.monotonic() - self._failed_at > TRY_SECONDS)
 
+    def refuses_questions(self) -> bool:
+        """Whether a question fails at once. Questions are sent half-open, and where connections are refused: they close
+        no circuit, and a refused connection takes no time."""
+        return self.state == "open" and not self._quick
+
     def refusal(self, *, uncertain: bool = False) -> TallystickError:
         """The error for an operation that fails at once; `uncertain` if it was sent before."""
         self._stats.count("failed_at_once")

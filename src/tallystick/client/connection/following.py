@@ -45,7 +45,7 @@ class FollowingPeer(BrokerPeer):
         """Where it leads just now."""
         return self.wire.address
 
-    async def request(
+    async def _ask(
         self,
         method: str,
         path: str,
@@ -60,7 +60,7 @@ class FollowingPeer(BrokerPeer):
         until = None
         while True:
             try:
-                content = await super().request(method, path, body=body, query=query, timeout=timeout)
+                content = await super()._ask(method, path, body=body, query=query, timeout=timeout)
             except TallystickError as error:
                 self.failed(error)
                 until = until or loop.time() + min(timeout, self._timeout)
@@ -69,6 +69,7 @@ class FollowingPeer(BrokerPeer):
                 await self._hear_news(AGAIN_SECONDS)
             else:
                 self.mark(True)
+                self.circuit.probe_answered()
                 return content
 
     def failed(self, error: TallystickError) -> None:

@@ -81,7 +81,8 @@ class LoopWire:
         try:
             answer = await self._over_kept(head, body, deadline, once)
             if answer is None:
-                answer = await self._exchange(await self._connect(min(CONNECT_SECONDS, timeout)), head, body, deadline)
+                left = max(deadline - asyncio.get_running_loop().time(), 0.0)
+                answer = await self._exchange(await self._connect(min(CONNECT_SECONDS, left)), head, body, deadline)
             return answer.content(address)
         except TimeoutError as failure:
             raise on_the_way(

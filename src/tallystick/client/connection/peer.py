@@ -71,7 +71,20 @@ class BrokerPeer:
         query: Mapping[str, str | int] | None = None,
         timeout: float,
     ) -> bytes:
-        """Ask it something that is no operation; the body of a 2xx answer."""
+        """Ask it something that is no operation; the body of a 2xx answer. Fails at once while the broker hangs."""
+        if self.circuit.refuses_questions():
+            raise self.circuit.refusal()
+        return await self._ask(method, path, body=body, query=query, timeout=timeout)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes = b"",
+        query: Mapping[str, str | int] | None = None,
+        timeout: float,
+    ) -> bytes:
         return await self.wire.request(method, path, body=body, query=query, timeout=timeout)
 
     def failed(self, error: TallystickError) -> None:
@@ -132,7 +145,7 @@ class BrokerPeer:
         began = time.monotonic()
         seconds = self._timeout if timeout is None else timeout
         try:
-            info = _info.decode(await self._within(seconds, self.request("GET", "/v1/info", timeout=seconds)))
+            info = _info.decode(await self._within(seconds, self._ask("GET", "/v1/info", timeout=seconds)))
         except msgspec.MsgspecError as failure:
             raise BrokerUnavailable(f"{self.address} is not a Tallystick broker: {failure}") from failure
         except BrokerUnavailable as error:

@@ -111,10 +111,10 @@ async def calls(broker: BrokerPeer, gid: str, wait: float, timeout: float) -> Ca
     return await _ask(broker, CallsView, "GET", path, query=query, timeout=timeout + wait)
 
 
-async def poll_checks(broker: BrokerPeer, poll: CheckPoll) -> list[CheckRequest]:
-    """Wait to be asked for outcomes, as long as the poll says."""
+async def poll_checks(broker: BrokerPeer, poll: CheckPoll, margin: float = MARGIN_SECONDS) -> list[CheckRequest]:
+    """Wait to be asked for outcomes, as long as the poll says and at most `margin` seconds longer."""
     body = encode(poll)
-    timeout = poll.wait_ms / 1000 + MARGIN_SECONDS
+    timeout = poll.wait_ms / 1000 + margin
     return (await _ask(broker, CheckPollResponse, "POST", "/v1/checks/poll", body=body, timeout=timeout)).checks
 
 
@@ -141,15 +141,17 @@ async def fetch(
     return Fetched(messages, follows, answer.end, store)
 
 
-async def receive(broker: BrokerPeer, name: str, request: ReceiveRequest) -> list[Message]:
-    """Messages under lease for a group; waits as long as the request says."""
+async def receive(
+    broker: BrokerPeer, name: str, request: ReceiveRequest, margin: float = MARGIN_SECONDS
+) -> list[Message]:
+    """Messages under lease for a group; waits as long as the request says, and at most `margin` seconds longer."""
     answer = await _ask(
         broker,
         ReceiveResponse,
         "POST",
         f"/v1/groups/{check_name(name, 'group')}/receive",
         body=encode(request),
-        timeout=request.wait_ms / 1000 + MARGIN_SECONDS,
+        timeout=request.wait_ms / 1000 + margin,
     )
     store = broker.answered_by(answer.store or await broker.known_store())
     return [from_delivery(delivery, name, store, broker.address) for delivery in answer.deliveries]
