@@ -20,6 +20,7 @@ from fault_proxy import Fault, FaultProxy
 from hanging_server import HangingServer, hanging_server
 from servers import Server
 from tallystick import AsyncClient, Client, errors
+from tallystick.client.connection import brokers as brokers_of_a_client
 from tallystick.client.connection.wire import Wire
 from tallystick.local import free_port
 
@@ -312,6 +313,43 @@ def test_a_question_shares_its_timeout_with_the_first_look(topic: str, group: st
             with pytest.raises(errors.BrokerUnavailable):
                 ts.receive(topic, group)
             assert time.monotonic() - began < 4
+
+
+def test_a_block_without_messages_waits_for_no_broker(
+    monkeypatch: pytest.MonkeyPatch, bank: Bank, hanging: HangingServer
+) -> None:
+    monkeypatch.setattr(brokers_of_a_client, "FIRST_LOOK_SECONDS", 30.0)
+    began = time.monotonic()
+    with Client(hanging.url, group="g", timeout=30, database=bank.open) as ts:
+        with bank.connection() as connection, ts.transaction(connection):
+            bank.note(connection, "paid")
+        assert time.monotonic() - began < 10
+        ts.close(0)
+    assert bank.notes() == ["paid"]
+
+
+def test_the_first_look_counts_as_part_of_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, bank: Bank, topic: str, group: str, hanging: HangingServer
+) -> None:
+    monkeypatch.setattr(brokers_of_a_client, "FIRST_LOOK_SECONDS", 30.0)
+    began = time.monotonic()
+    with Client(hanging.url, group=group, timeout=5, database=bank.open) as ts:
+        fails(ts, bank, topic)
+        assert time.monotonic() - began < 9
+        ts.close(0)
+
+
+def test_the_first_outbox_block_does_not_wait_for_a_broker_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, bank: Bank, topic: str, group: str, hanging: HangingServer
+) -> None:
+    monkeypatch.setattr(brokers_of_a_client, "FIRST_LOOK_SECONDS", 30.0)
+    with Client(hanging.url, group=group, timeout=30) as ts:
+        with bank.connection() as connection:
+            began = time.monotonic()
+            with ts.transaction(connection, mode="outbox", wait=False) as tx:
+                tx.send(topic, 1)
+        assert time.monotonic() - began < 10
+        ts.close(0)
 
 
 @pytest.mark.postgresql

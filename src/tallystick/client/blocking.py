@@ -41,6 +41,9 @@ class BlockingOperations:
     def new_gid(self, *, key: str | None = None) -> str:
         """A new gid. It names the store of the broker that new transactions go to, once that is known. On a cluster the
         order of messages with one `key` is kept if it is said here: it names the store."""
+        latest = self._core.latest
+        if latest is not None and not latest.brokers.looked:
+            self._call(self._core.look)
         return self._core.new_gid(key)
 
     def prepare(

@@ -117,7 +117,7 @@ class Client(BlockingOperations, Subscriptions, NotAsync):
         forks.watch(self)
         _open.add(self)
         if self._core.databases:
-            self._call(self._core.start)
+            self._call(self._core.open)
 
     # Life
 
@@ -136,7 +136,7 @@ class Client(BlockingOperations, Subscriptions, NotAsync):
 
     def _producer(self) -> Producer:
         """That of the client's own event loop, made at its first use."""
-        runtime = self._core.latest or self._call(self._core.start)
+        runtime = self._core.latest or self._call(self._core.open)
         return runtime.producer
 
     def after_fork(self) -> None:

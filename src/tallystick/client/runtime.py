@@ -88,7 +88,12 @@ class ClientCore:
         runtime = self._runtimes[loop] = Runtime(self.settings, self.databases, self.stats)
         return runtime
 
+    async def open(self) -> Runtime:
+        """The runtime, which looks for the brokers in the background. The caller may hold a transaction open."""
+        return self.runtime()
+
     async def start(self) -> Runtime:
+        """The runtime, once its first look for the brokers has ended."""
         runtime = self.runtime()
         await runtime.brokers.look()
         return runtime
@@ -113,6 +118,10 @@ class ClientCore:
     def new_gid(self, key: str | None = None) -> str:
         latest = self.latest
         return latest.brokers.new_gid(key) if latest is not None else new_gid()
+
+    async def look(self) -> None:
+        """Wait for the first look for the brokers, at most for the client's timeout."""
+        await self.runtime().brokers.look(self.settings.timeout)
 
     async def redrive(self, open_connection: OpenConnection, every: float | None) -> None:
         milliseconds_or_none(every, "every")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -26,6 +27,8 @@ from tallystick.core.wire import ClusterView
 log = logging.getLogger("tallystick.client")
 
 FIRST_LOOK_SECONDS = 1.0
+BRIEF_LOOK_SECONDS = 0.5
+"""How long after the first use of a client a block waits for the first look, if it needs no broker."""
 LOOK_AGAIN = Backoff(first_ms=50, cap_ms=1_000)
 
 
@@ -52,6 +55,7 @@ class Brokers:
         self.only: BrokerPeer | None = None
         self._views = Views([broker.address for broker in self._order], settings.credentials)
         self._first_look, self._known = asyncio.Event(), asyncio.Event()
+        self._began = time.monotonic()
         self._looking = asyncio.get_running_loop().create_task(self._look())
 
     # Learning what there is
@@ -62,6 +66,16 @@ class Brokers:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._first_look.wait()
+
+    async def look_briefly(self) -> None:
+        """Wait for the first look, only shortly after the first use of the client: the caller needs no broker, and
+        holds a transaction open."""
+        await self.look(max(self._began + BRIEF_LOOK_SECONDS - time.monotonic(), 0.0))
+
+    @property
+    def answered(self) -> bool:
+        """Whether a broker has answered the first look."""
+        return self._known.is_set()
 
     async def known(self) -> list[BrokerPeer]:
         """All places, once it is known what they are."""

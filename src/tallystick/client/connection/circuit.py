@@ -4,7 +4,7 @@ closed
     Operations are sent. A broker that refuses connections gets `AWAY_SECONDS`. A broker that takes requests and answers
     none gets half of the client's `timeout`. An answer to any other request in that time shows that it works.
 open
-    Operations fail at once, and the error names the time and the reason. The peer's background probe looks for the
+    Operations and questions fail at once, and the error names the time and the reason. The peer's background probe looks for the
     broker. Operations that insist (commits and rollbacks of ended blocks) and other background work are still retried.
     Where connections are refused, which takes no time, one caller is let through every `TRY_SECONDS`.
 half-open

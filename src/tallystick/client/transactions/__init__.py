@@ -67,6 +67,16 @@ class Transaction(TransactionBase, NotAsync):
         super().__init__(block)
         self._way = way
 
+    @property
+    def gid(self) -> str:
+        """The transaction's name. Reading it binds the transaction to one broker: see the failover rules."""
+        block = self._block
+        if block.pinned is None and block.known_gid is None:
+            brokers = block.producer().connection.brokers
+            if not brokers.looked:  # on a cluster, a gid names its store
+                self._way().call(lambda: brokers.look(block.settings.timeout))
+        return block.gid
+
     def prepare(self) -> None:
         """With `prepare='early'`: send what was added to the broker as half messages, then begin locally."""
         self._block.must_have_begun("prepare")

@@ -63,13 +63,16 @@ class Producer:
         return Pinned(broker, gid)
 
     def choose(self, gid: str | None, key: str | None, deadline: Deadline) -> Script[Pinned]:
-        """A place for messages that are not sent yet. The broker may be away: only its health is looked at."""
+        """A place for messages that are not sent yet. The broker may be away: the choice uses what is known."""
         if gid is not None:
             return (yield from self.pin(gid, deadline))
         brokers = self.connection.brokers
         if not brokers.looked:
-            yield OnLoop(lambda: brokers.look(deadline.left()))
-        return (yield from self._new_at(brokers.for_new(key)[0], min(LEAST_ATTEMPT_SECONDS, deadline.left())))
+            yield OnLoop(brokers.look_briefly)
+        broker = brokers.for_new(key)[0]
+        if not brokers.answered:
+            return Pinned(broker, new_gid(broker.store or ""))
+        return (yield from self._new_at(broker, min(LEAST_ATTEMPT_SECONDS, deadline.left())))
 
     def _new_at(self, broker: BrokerPeer, patience: float) -> Script[Pinned]:
         """A new gid. It names its store, or does without if the broker is away: the request itself will tell."""
