@@ -4,9 +4,10 @@ closed
     Operations are sent. A broker that refuses connections gets `AWAY_SECONDS`. A broker that takes requests and answers
     none gets half of the client's `timeout`. An answer to any other request in that time shows that it works.
 open
-    Operations and questions fail at once, and the error names the time and the reason. The peer's background probe looks for the
-    broker. Operations that insist (commits and rollbacks of ended blocks) and other background work are still retried.
-    Where connections are refused, which takes no time, one caller is let through every `TRY_SECONDS`.
+    Operations and questions fail at once, and the error names the time and the reason. The peer's background probe
+    looks for the broker. Operations that insist (commits and rollbacks of ended blocks) and other background work are
+    still retried. Where connections are refused, which takes no time, questions are sent, and one caller is let
+    through every `TRY_SECONDS`. The next request decides for that caller, whether or not it carries the operation.
 half-open
     The probe was answered after a hang. One request is sent; while it is under way, other operations fail at once. Its
     answer closes the circuit, its failure opens it again.
