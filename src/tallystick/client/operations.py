@@ -68,7 +68,8 @@ class Operations:
         brokers = self._core.runtime().brokers
         deadline = Deadline(self._settings.timeout)
         preferred = await brokers.for_questions(deadline.left())
-        return preferred if address is None else brokers.at(parse_address(address)), deadline.left()
+        broker = preferred if address is None else brokers.at(parse_address(address))
+        return broker.for_a_call(), deadline.left()
 
     async def _on_gid(self, gid: str, op: ClientOp) -> OpResult | None:
         brokers = self._core.runtime().brokers
@@ -156,7 +157,7 @@ class Operations:
         """What the broker knows of a transaction; `NotFound` if nothing."""
         deadline = Deadline(self._settings.timeout)
         broker = await self._core.runtime().brokers.of_gid(check_gid(gid), deadline.left())
-        await broker.hear_first(min(self._settings.commit_wait, deadline.left() / 2))
+        await broker.for_a_call().hear_first(min(self._settings.commit_wait, deadline.left() / 2))
         return await questions.transaction(broker, gid, deadline.left())
 
     async def outcome(self, gid: str) -> Outcome | None:
@@ -336,7 +337,9 @@ class Operations:
         spec = TopicSpec(queues, milliseconds_or_none(retention, "retention"))
         brokers = await self._core.runtime().brokers.for_topics()
         timeout = self._settings.timeout
-        views = await asyncio.gather(*(questions.put_topic(broker, name, spec, timeout) for broker in brokers))
+        views = await asyncio.gather(
+            *(questions.put_topic(broker.for_a_call(), name, spec, timeout) for broker in brokers)
+        )
         return views[0]
 
     async def info(self, *, broker: str | None = None) -> BrokerInfo:
@@ -388,7 +391,7 @@ class Operations:
         """What became of the calls of a transaction; `NotFound` if there are none."""
         deadline = Deadline(self._settings.timeout)
         broker = await self._core.runtime().brokers.of_gid(check_gid(gid), deadline.left())
-        return await questions.calls(broker, gid, 0.0, deadline.left())
+        return await questions.calls(broker.for_a_call(), gid, 0.0, deadline.left())
 
 
 def _made(messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:

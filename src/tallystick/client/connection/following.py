@@ -45,7 +45,7 @@ class FollowingPeer(BrokerPeer):
         """Where it leads just now."""
         return self.wire.address
 
-    async def _ask(
+    async def request(
         self,
         method: str,
         path: str,
@@ -60,7 +60,7 @@ class FollowingPeer(BrokerPeer):
         until = None
         while True:
             try:
-                content = await super()._ask(method, path, body=body, query=query, timeout=timeout)
+                content = await super().request(method, path, body=body, query=query, timeout=timeout)
             except TallystickError as error:
                 self.failed(error)
                 until = until or loop.time() + min(timeout, self._timeout)

@@ -71,21 +71,17 @@ class BrokerPeer:
         query: Mapping[str, str | int] | None = None,
         timeout: float,
     ) -> bytes:
-        """Ask it something that is no operation; the body of a 2xx answer. Fails at once while the broker hangs."""
+        """Ask it something that is no operation; the body of a 2xx answer."""
+        return await self.wire.request(method, path, body=body, query=query, timeout=timeout)
+
+    def for_a_call(self) -> BrokerPeer:
+        """This peer, for a question of the program; raises at once while the broker hangs.
+
+        Background work, such as the polls of consumers, asks without this.
+        """
         if self.circuit.refuses_questions():
             raise self.circuit.refusal()
-        return await self._ask(method, path, body=body, query=query, timeout=timeout)
-
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes = b"",
-        query: Mapping[str, str | int] | None = None,
-        timeout: float,
-    ) -> bytes:
-        return await self.wire.request(method, path, body=body, query=query, timeout=timeout)
+        return self
 
     def failed(self, error: TallystickError) -> None:
         """A request has failed, and not by its own fault."""
@@ -145,7 +141,7 @@ class BrokerPeer:
         began = time.monotonic()
         seconds = self._timeout if timeout is None else timeout
         try:
-            info = _info.decode(await self._within(seconds, self._ask("GET", "/v1/info", timeout=seconds)))
+            info = _info.decode(await self._within(seconds, self.request("GET", "/v1/info", timeout=seconds)))
         except msgspec.MsgspecError as failure:
             raise BrokerUnavailable(f"{self.address} is not a Tallystick broker: {failure}") from failure
         except BrokerUnavailable as error:
