@@ -15,6 +15,7 @@ from prometheus_client import Histogram
 from tallystick.broker.threads import on_a_thread
 from tallystick.core.clock import Clock
 from tallystick.core.errors import Busy, Draining, Moved, StorageFailed, StorageFull, TallystickError
+from tallystick.core.limits import PATIENCE_SECONDS
 from tallystick.core.ops import OpResult, Prepare, PrepareColumns, PreparePart, Send
 from tallystick.store.protocol import Result, Store, StoreOp, Written, unwrapped
 
@@ -25,9 +26,6 @@ MAX_BATCH_OPS = 8_192
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 MAX_WAITING_OPS = 100_000
 RECOVER_EVERY_SECONDS = 0.25  # a store that has failed is tried again, whether somebody asks for something or not
-# Who comes while a server has been silent for so long is told so, instead of waiting for nobody knows what.
-PATIENCE_SECONDS = 10.0
-
 
 # After a write failed, how long until the store is probed for the next time, if the last probe failed as well.
 PROBE_SECONDS = (0.0, 1.0, 2.0, 5.0)

@@ -11,6 +11,7 @@ from tallystick.core.message import OutgoingMessage
 
 MIB = 1024 * 1024
 MOST_STORES = 1_024  # of a cluster
+PATIENCE_SECONDS = 10.0  # for which a request waits for a store that does not answer
 
 
 class Limits(Struct, frozen=True):

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tallystick.api.cluster.asking import Method
+from tallystick.api.cluster.present import SOON_SECONDS
 from tallystick.api.cluster.views import ClusterViews
 from tallystick.broker.door import BrokerDoor
-from tallystick.core.errors import Conflict, InvalidRequest, NotFound, TallystickError
+from tallystick.core.errors import Conflict, InvalidRequest, NotFound, StorageFailed, TallystickError
+from tallystick.core.limits import PATIENCE_SECONDS
 from tallystick.core.token_records import TokenRecord, TokenView
 from tallystick.core.wire import AuditLine, AuditPage
 
@@ -27,17 +29,18 @@ class ClusterAccess(ClusterViews):
         cannot, the token is taken back everywhere. So it is if the first store does not have it any more: it was
         revoked meanwhile, and that may have come to the others before the token did."""
         first, *others = stores = self._owners.stores()
-        failed = await self._failures([first], BrokerDoor.put_token, record)
+        until = _deadline()
+        failed = await self._failures([first], until, BrokerDoor.put_token, record)
         if failed:
             stores = [first]
         else:
-            failed = await self._failures(others, BrokerDoor.put_token, record)
+            failed = await self._failures(others, until, BrokerDoor.put_token, record)
         if not failed and others:
             failed = await self._gone(first, record)
         if not failed:
             return
         store, error = next(iter(failed.items()))
-        left = await self._take_back(record, stores)
+        left = await self._take_back(record, stores, until)
         raise _told(error, f"store {store}: {error.detail}", left, "keep it; `tallystick tokens revoke` takes it back")
 
     async def _gone(self, store: str, record: TokenRecord) -> dict[str, TallystickError]:
@@ -49,20 +52,20 @@ class ClusterAccess(ClusterViews):
             return {}
         return {store: Conflict(f"the token {record.name!r} was revoked while it was made", field="name")}
 
-    async def _take_back(self, record: TokenRecord, stores: Sequence[str]) -> list[str]:
+    async def _take_back(self, record: TokenRecord, stores: Sequence[str], until: float) -> list[str]:
         """Those that could not be asked, and may have it. A store that said no may have it all the same, if it was its
         answer that got lost; another token of that name stays."""
-        failed = await self._failures(stores, BrokerDoor.drop_token, record.name, record.id)
+        failed = await self._failures(stores, until, BrokerDoor.drop_token, record.name, record.id)
         return [store for store, error in failed.items() if not isinstance(error, NotFound)]
 
     async def drop_token(self, name: str, token_id: str = "") -> None:
         """From the first store first, as it is put there first: whoever puts it looks there again at the end."""
-        stores = self._owners.stores()
-        failed = await self._dropped(stores, name, token_id)
+        stores, until = self._owners.stores(), _deadline()
+        failed = await self._dropped(stores, until, name, token_id)
         unknown = {store for store, error in failed.items() if isinstance(error, NotFound)}
         if stores[0] in unknown and len(failed) < len(stores):
             # It was put just now: what did not have it yet may have it by now.
-            again = await self._dropped([store for store in stores if store in unknown], name, token_id)
+            again = await self._dropped([store for store in stores if store in unknown], until, name, token_id)
             failed = {store: error for store, error in failed.items() if store not in unknown} | again
             unknown = {store for store, error in failed.items() if isinstance(error, NotFound)}
         left = [store for store in failed if store not in unknown]
@@ -72,11 +75,13 @@ class ClusterAccess(ClusterViews):
         if len(unknown) == len(stores):
             raise next(iter(failed.values()))
 
-    async def _dropped(self, stores: Sequence[str], name: str, token_id: str) -> dict[str, TallystickError]:
+    async def _dropped(
+        self, stores: Sequence[str], until: float, name: str, token_id: str
+    ) -> dict[str, TallystickError]:
         """Those that have it all the same, and why."""
         first, *others = stores
-        failed = await self._failures([first], BrokerDoor.drop_token, name, token_id)
-        return failed | await self._failures(others, BrokerDoor.drop_token, name, token_id)
+        failed = await self._failures([first], until, BrokerDoor.drop_token, name, token_id)
+        return failed | await self._failures(others, until, BrokerDoor.drop_token, name, token_id)
 
     async def tokens(self) -> list[TokenView]:
         """While one is put or dropped, or if that broke off half-way, it says which stores do not have it."""
@@ -91,12 +96,20 @@ class ClusterAccess(ClusterViews):
             view.missing_on = [store for store in stores if store not in having[key]]
         return [known[key] for key in sorted(known)]
 
-    async def _failures(self, stores: Sequence[str], method: Method[Any], *args: Any) -> dict[str, TallystickError]:
+    async def _failures(
+        self, stores: Sequence[str], until: float, method: Method[Any], *args: Any
+    ) -> dict[str, TallystickError]:
+        """`until` is the deadline of the whole request. After it, stores that answer soon still do their part."""
+        limit = max(until, asyncio.get_running_loop().time() + SOON_SECONDS)
+
         async def failure(store: str) -> TallystickError | None:
             try:
-                await self._ask(store, method, *args)
+                async with asyncio.timeout_at(limit):
+                    await self._ask(store, method, *args)
             except TallystickError as error:
                 return error
+            except TimeoutError:
+                return StorageFailed(f"the store has not answered in time (limit {PATIENCE_SECONDS:.0f} s)")
             return None
 
         found = zip(stores, await asyncio.gather(*map(failure, stores)), strict=True)
@@ -148,6 +161,11 @@ class ClusterAccess(ClusterViews):
             page = await self._ask(store, BrokerDoor.audit, limit, whole.next or None, who, action, since)
             whole = AuditPage(whole.lines + page.lines, page.next)
         return whole
+
+
+def _deadline() -> float:
+    """A little later than the stores themselves give up, because their reason says more than a time-out."""
+    return asyncio.get_running_loop().time() + PATIENCE_SECONDS + SOON_SECONDS
 
 
 def _following(place: str, page: AuditPage, taken: Sequence[AuditLine]) -> str:

@@ -20,8 +20,9 @@ from tallystick.api.cluster.callers import ClusterCallers
 from tallystick.api.cluster.dividing import MARK, joined, numbered, refused
 from tallystick.api.cluster.metrics import ClusterMetrics
 from tallystick.api.cluster.owners import Owners
-from tallystick.api.cluster.present import SOON_SECONDS, is_away
+from tallystick.api.cluster.present import SOON_SECONDS
 from tallystick.api.cluster.queues import check_empty, merged_group, merged_topic
+from tallystick.api.cluster.receives import Receives
 from tallystick.broker.caller import Caller
 from tallystick.broker.config import Config
 from tallystick.broker.door import WEIGHT, BrokerDoor
@@ -31,7 +32,17 @@ from tallystick.core.errors import BrokerUnavailable, Busy, Draining, Moved, Not
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import GroupName
-from tallystick.core.ops import ClientOp, Commit, CommitOffsets, OpResult, Outcome, Prepare, PrepareColumns, Rollback
+from tallystick.core.ops import (
+    ClientOp,
+    Commit,
+    CommitOffsets,
+    Nack,
+    OpResult,
+    Outcome,
+    Prepare,
+    PrepareColumns,
+    Rollback,
+)
 from tallystick.core.placing import store_for
 from tallystick.core.wire import (
     CheckPoll,
@@ -56,6 +67,7 @@ class ClusterDoor(ClusterAccess):
     def __init__(self, owners: Owners, config: Config, of_the_process: Sequence[Collector] = ()) -> None:
         super().__init__(owners)
         self.limits, self.browser_hosts = config.limits(), config.browser_hosts
+        self._receives = Receives(self._present)
         self._metrics = ClusterMetrics(owners, of_the_process)
         self.callers = ClusterCallers(owners, self._asking)
 
@@ -285,13 +297,13 @@ class ClusterDoor(ClusterAccess):
                 await asyncio.sleep(POLL_AGAIN_SECONDS)
 
     async def receive(self, group: str, request: ReceiveRequest) -> list[Delivery]:
-        """From one store after another, each time from another one first; receipts name their store. What lies in a
-        store that does not answer comes when it does."""
+        """Asks one store after another, each time another one first; receipts name their store. Stores that answer late
+        do not hold up the others: their messages come with a later receive."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_ms / 1000
         while True:
             positions = await self._positions(request.topic)
-            found = await self._receive_now(list(positions), group, request)
+            found = await self._receive_now(list(positions), group, request, last=loop.time() >= deadline)
             left_ms = int((deadline - loop.time()) * 1000)
             if found or left_ms <= 0:
                 return found
@@ -311,23 +323,22 @@ class ClusterDoor(ClusterAccess):
                 self._present.miss(store)
         return found
 
-    async def _receive_now(self, stores: Sequence[str], group: str, request: ReceiveRequest) -> list[Delivery]:
-        first, failures = next(self._turns), []
-        now = msgspec.structs.replace(request, wait_ms=0)
-        for at in range(len(stores)):
-            store = stores[(first + at) % len(stores)]
-            try:
-                found: list[Delivery] = await self._ask(store, BrokerDoor.receive, group, now)
-            except TallystickError as error:
-                if not is_away(error):
-                    raise
-                failures.append(error)
-                continue
-            if found:
-                return self._named(store, found)
-        if len(failures) == len(stores):
-            raise failures[0]
-        return []
+    async def _receive_now(
+        self, stores: Sequence[str], group: str, request: ReceiveRequest, last: bool
+    ) -> list[Delivery]:
+        """`last`: whether stores that answer late are waited for, because the caller does not ask again."""
+        first, now = next(self._turns) % len(stores), msgspec.structs.replace(request, wait_ms=0)
+        identity = self._caller.identity
+        found = await self._receives.first(
+            (identity.name, identity.kind, identity.token_id, group, msgspec.msgpack.encode(now)),
+            [*stores[first:], *stores[:first]],
+            lambda store: self._ask(store, BrokerDoor.receive, group, now),
+            lambda store, late: self._ask(
+                store, BrokerDoor.batch, [Nack(group, [one.receipt for one in late], delay_ms=0)]
+            ),
+            wait_for_late=last,
+        )
+        return [] if found is None else self._named(*found)
 
     def _named(self, store: str, found: list[Delivery]) -> list[Delivery]:
         """With receipts that name the store, and the queues as the cluster numbers them."""

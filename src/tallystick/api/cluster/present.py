@@ -20,6 +20,11 @@ class Present:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
         self._missed: dict[str, float] = {}
+        self._late: dict[str, float] = {}
+
+    def late(self, store: str) -> None:
+        """It has kept a request waiting. Requests that any store can serve go to others for a moment."""
+        self._late[store] = time.monotonic() + LEFT_ALONE_SECONDS
 
     def miss(self, store: str) -> None:
         """It did not answer: nobody needs to find that out again at once."""
@@ -30,11 +35,15 @@ class Present:
 
     def _here(self, store: str) -> bool:
         door = self._owners.door(store)
-        return door is not None and door.not_ready() is None
+        return door is not None and door.not_ready() is None and not self._is_late(store)
 
     def _elsewhere(self, store: str) -> bool:
         """Another broker has it, and nobody has asked for it in vain a moment ago."""
-        return self._owners.elsewhere(store) is not None and self._missed.get(store, 0.0) < time.monotonic()
+        missed = self._missed.get(store, 0.0) >= time.monotonic()
+        return self._owners.elsewhere(store) is not None and not missed and not self._is_late(store)
+
+    def _is_late(self, store: str) -> bool:
+        return bool(self._late) and self._late.get(store, 0.0) >= time.monotonic()
 
     def stores(self) -> list[str]:
         """All of them, if none seems to be there."""
