@@ -219,7 +219,8 @@ async def test_as_many_first_blocks_on_an_event_loop(
     all_inside = asyncio.Barrier(SIZE)
     early = mode == "early"
     async with way(pooler, database) as take:
-        opened = take if given else None  # the service's own pool: `pool.acquire`, `engine.connect`
+        # The service's own pool: `pool.acquire`, `pool.getconn`, `engine.connect`.
+        opened = getattr(getattr(take, "__self__", None), "getconn", take) if given else None
         async with AsyncClient(broker.url, group=group, wait=True, database=opened) as ts:
 
             async def block(text: str) -> None:

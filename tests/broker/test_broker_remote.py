@@ -57,6 +57,7 @@ WAYS: dict[str, Callable[[BrokerDoor], Any]] = {
     "batch": lambda door: door.batch([Send(MESSAGES), Send(MESSAGES, "sent"), Prepare("a", "shop", MESSAGES)]),
     "do": lambda door: door.do(Prepare("called", "shop", MESSAGES, calls=_CALLS)),
     "do_and_show": lambda door: door.do_and_show(Commit("a")),
+    "commit_of_group": lambda door: door.commit_of_group(Commit("a"), "shop"),
     "new_gid": lambda door: door.new_gid(),
     "new_gid_of": lambda door: door.new_gid_of("app"),
     "resolve": lambda door: door.resolve("called", "committed"),

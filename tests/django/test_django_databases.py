@@ -131,7 +131,7 @@ def test_the_tests_of_a_project_see_what_was_sent(place: str, request: pytest.Fi
     command = [sys.executable, "-W", "error", "-m", "django", "test", "storefront"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=HERE)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Ran 11 tests" in done.stderr
+    assert "Ran 12 tests" in done.stderr
 
 
 @pytest.mark.full

@@ -407,7 +407,7 @@ class Block(ABC):
         The block's own code may have committed an early mark; and under a gid of the user's own another attempt may
         have committed, or may be about to. Then the barrier has the word, and the broker is told what it says.
         """
-        if self.pinned is None:
+        if self.pinned is None or self.local.inherited:
             return
         decision = (yield from self._decided()) if self.own_gid or self.marked_early else "rolled_back"
         if decision == "rolled_back":

@@ -111,6 +111,11 @@ class LocalTransaction:
     def begun(self) -> bool:
         return bool(self._token)
 
+    @property
+    def inherited(self) -> bool:
+        """Whether it was begun by the process that this one was forked from, which ends it."""
+        return self._process not in (0, os.getpid())
+
     def require(self) -> Script[None]:
         """`TransactionLost` unless this is still the transaction that was begun. Nothing of the user's may follow."""
         self.refuse_unfit()

@@ -160,6 +160,8 @@ class Outbox:
 
     async def drive_now(self) -> None:
         """Send every row of those databases at once, however new it is: its process is known to be gone."""
+        for source in list(self._sources):
+            await self._drive_verified(source)
         for redriver in list(self._redrivers.values()):
             try:
                 await redriver.send_all()
