@@ -3,17 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tallystick import errors
-from tallystick.errors import (
-    AlreadyCommitted,
-    BrokerUnavailable,
-    BrokerUnreachable,
-    OutcomeUnknown,
-    TallystickError,
-    TransactionFailed,
-)
-
 if TYPE_CHECKING:
+    from tallystick import errors
     from tallystick.client import (
         AsyncClient,
         AsyncTransaction,
@@ -34,6 +25,14 @@ if TYPE_CHECKING:
         verified_asgi,
         verified_wsgi,
         verifying_interceptor,
+    )
+    from tallystick.errors import (
+        AlreadyCommitted,
+        BrokerUnavailable,
+        BrokerUnreachable,
+        OutcomeUnknown,
+        TallystickError,
+        TransactionFailed,
     )
 
     __version__: str
@@ -67,13 +66,26 @@ __all__ = [
     "verifying_interceptor",
 ]
 
+_ERRORS = {
+    "AlreadyCommitted",
+    "BrokerUnavailable",
+    "BrokerUnreachable",
+    "OutcomeUnknown",
+    "TallystickError",
+    "TransactionFailed",
+}
 
 if not TYPE_CHECKING:  # a type checker knows each name from above, and that there is no other
 
     def __getattr__(name: str) -> Any:
-        # Late: the broker and the command line start without the client, and few ask for the version.
+        # Late: the broker and the command line start without the client, and few ask for the version. Two threads may
+        # import this package at once: see `lazy_names`.
         if name == "__version__":
             return import_module("importlib.metadata").version("tallystick")
+        if name == "errors":
+            return import_module("tallystick.errors")
+        if name in _ERRORS:
+            return getattr(import_module("tallystick.errors"), name)
         if name in __all__:
             return getattr(import_module("tallystick.client"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,7 +25,7 @@ from tallystick.client.base.arguments import check_truths
 from tallystick.client.base.settings import DEFAULT_URL, ClientOptions, Decider, OpenConnection
 from tallystick.client.consumers.subscribing import LaterSubscriptions
 from tallystick.core.errors import TallystickError
-from tallystick.credentials import hidden
+from tallystick.credentials.tokens import hidden
 from tallystick.extras import need
 
 try:

@@ -23,7 +23,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from tallystick.barrier.adapters import own_opener
+from tallystick.barrier.adapters.recognition import own_opener
 from tallystick.client import CallOptions, CheckBack, Client, Transaction, Verifier, handlers
 from tallystick.client.base import forks
 from tallystick.client.base.arguments import check_truths
@@ -34,7 +34,7 @@ from tallystick.client.transactions.block import PrepareOrder
 from tallystick.client.transactions.modes import ModeName
 from tallystick.core.durations import milliseconds
 from tallystick.core.errors import TallystickError
-from tallystick.credentials import hidden
+from tallystick.credentials.tokens import hidden
 from tallystick.extras import need
 
 try:

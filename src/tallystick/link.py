@@ -29,7 +29,7 @@ from tallystick.core.errors import (
     TallystickError,
     error_from_code,
 )
-from tallystick.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
+from tallystick.credentials.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
 from tallystick.credentials.spoken import OtherProtocol, other_protocol, peek
 from tallystick.credentials.tls import failure_in_words, hang_up, is_lasting
 

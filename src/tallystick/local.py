@@ -20,7 +20,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from tallystick.core.errors import TallystickError
-from tallystick.credentials import Credentials, SecretToken
+from tallystick.credentials.credentials import Credentials
+from tallystick.credentials.tokens import SecretToken
 
 START_SECONDS = 90.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)

@@ -21,7 +21,7 @@ from sqlalchemy.orm import sessionmaker
 from tortoise.backends.sqlite.client import SqliteClient
 
 from tallystick.barrier import UnsupportedConnection, adapt
-from tallystick.barrier.adapters import own_opener
+from tallystick.barrier.adapters.recognition import own_opener
 from tallystick.core.errors import InvalidRequest
 
 

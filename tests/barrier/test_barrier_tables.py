@@ -34,7 +34,7 @@ from tallystick.barrier import (
     run_sync,
     table_definitions,
 )
-from tallystick.barrier.operations import create_here
+from tallystick.barrier.operations.tables import create_here
 
 
 async def test_tables_can_be_created_again_over_every_driver(place: Place) -> None:

@@ -21,7 +21,7 @@ from eventually import eventually
 from servers import Server, pgbouncer
 from tallystick import AsyncClient, OutcomeUnknown, errors
 from tallystick.barrier import TransactionLost, TransactionOpen, UnsupportedConnection
-from tallystick.barrier.adapters import adapt_async
+from tallystick.barrier.adapters.recognition import adapt_async
 
 pytestmark = pytest.mark.postgresql
 

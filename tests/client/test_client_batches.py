@@ -18,7 +18,7 @@ from brokers import BrokerProcess
 from eventually import eventually, eventually_async
 from servers import Server
 from tallystick import AsyncClient, Client, Message, errors
-from tallystick.barrier.adapters import adapt_sync
+from tallystick.barrier.adapters.recognition import adapt_sync
 from tallystick.client.consumers.effects import Desk, Handling, handle_once
 from tallystick.client.consumers.marks import InboxRows
 from tallystick.client.consumers.subscription import checked_subscription

@@ -18,8 +18,8 @@ from brokers import BrokerProcess
 from eventually import eventually
 from keeper import Keeper, doorkeeper
 from tallystick.client.transactions.modes import ModeName
-from tallystick.credentials import Credentials, SecretToken, find_credentials
-from tallystick.credentials.tokens import TokenFile
+from tallystick.credentials.credentials import Credentials, find_credentials
+from tallystick.credentials.tokens import SecretToken, TokenFile
 from tallystick.errors import Forbidden, InvalidRequest, Unauthenticated
 from tallystick.link import Link
 

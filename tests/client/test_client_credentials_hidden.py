@@ -22,7 +22,8 @@ from tallystick.client.base.settings import checked_settings
 from tallystick.client.connection.wire import Wire, WireConnection
 from tallystick.core.errors import TallystickError
 from tallystick.core.tokens import new_token
-from tallystick.credentials import Credentials, SecretToken, find_credentials
+from tallystick.credentials.credentials import Credentials, find_credentials
+from tallystick.credentials.tokens import SecretToken
 from tallystick.link import Link
 from tallystick.local import free_port
 

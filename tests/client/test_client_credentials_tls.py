@@ -19,7 +19,7 @@ from eventually import eventually
 from keeper import doorkeeper
 from tallystick.client.connection.views import Views
 from tallystick.core.wire import ClusterBroker, ClusterView
-from tallystick.credentials import Credentials, find_credentials
+from tallystick.credentials.credentials import Credentials, find_credentials
 from tallystick.errors import BrokerUnavailable, BrokerUnreachable, BrokerUntrusted, InvalidRequest
 from tallystick.link import Link
 from tallystick.local import free_port

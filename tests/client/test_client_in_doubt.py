@@ -309,7 +309,7 @@ def test_a_backlog_is_answered_with_outcomes_only(
 ) -> None:
     """Many questions at once are no reason for an `unknown`: it would count against each of them."""
     for limit in ("ANSWER_SECONDS", "TURN_SECONDS"):  # a busy machine is none, either
-        monkeypatch.setattr(f"tallystick.client.answering.{limit}", 60.0)
+        monkeypatch.setattr(f"tallystick.client.answering.answerer.{limit}", 60.0)
     gids = [new_gid() for _ in range(2_500)]
     with RawClient(broker.url) as raw:
         source = adapted_source(any_bank)

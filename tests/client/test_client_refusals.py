@@ -20,7 +20,7 @@ from brokers import BrokerProcess, running_broker
 from cutting_proxy import lossy_proxy
 from tallystick import AsyncClient, Client, errors
 from tallystick.barrier import create_tables
-from tallystick.barrier.adapters import adapt
+from tallystick.barrier.adapters.recognition import adapt
 from tallystick.client.transactions import local
 from tallystick.core.errors import BrokerUnreachable
 

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from django_support import Shop, raises
 from storefront.models import Order
 
-from tallystick.client.transactions import Transaction
+from tallystick.client.transactions.transaction import Transaction
 from tallystick.core.errors import AlreadyCommitted, InvalidRequest
 from tallystick.django import ts
 

@@ -13,7 +13,7 @@ from msgspec import inspect
 
 from tallystick.api.serving.crowd import Crowd
 from tallystick.barrier import create_tables
-from tallystick.barrier.operations import table_definitions
+from tallystick.barrier.operations.tables import table_definitions
 from tallystick.broker.checkback.urls import _WORDS
 from tallystick.broker.config import TABLES, Config, is_duration
 from tallystick.broker.metrics import Metrics, StoreCollector

@@ -17,7 +17,7 @@ from eventually import eventually
 from keeper import doorkeeper
 from raw_client import RawClient
 from tallystick.core.errors import InvalidRequest
-from tallystick.credentials import NO_CREDENTIALS
+from tallystick.credentials.credentials import NO_CREDENTIALS
 from tallystick.spark.command_lines import check_command_lines
 from tallystick.spark.session import job_session
 

@@ -23,7 +23,8 @@ from keeper import Keeper, doorkeeper
 from raw_client import RawClient
 from tallystick.core.errors import InvalidRequest, Unauthenticated
 from tallystick.core.wire import ClusterBroker, ClusterView
-from tallystick.credentials import Credentials, SecretToken, find_credentials
+from tallystick.credentials.credentials import Credentials, find_credentials
+from tallystick.credentials.tokens import SecretToken
 from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.jobs.archive.job import run_archive
 from tallystick.spark.jobs.archive.settings import ArchiveSettings

@@ -14,7 +14,7 @@ from access_tokens import settings as known_tokens
 from brokers import BrokerProcess, running_broker
 from tallystick.core.errors import Forbidden
 from tallystick.core.ids import new_gid
-from tallystick.credentials import Credentials, find_credentials
+from tallystick.credentials.credentials import Credentials, find_credentials
 from tallystick.link import Link
 from tallystick.spark.jobs.reconcile import Consumer, ReconcileSettings, run_reconcile
 from tallystick.spark.jobs.reconcile.brokers import require_permissions

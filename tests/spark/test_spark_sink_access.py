@@ -13,7 +13,7 @@ from access_tokens import settings as known_tokens
 from brokers import BrokerProcess, running_broker
 from tallystick.core.errors import Forbidden
 from tallystick.core.ids import new_gid
-from tallystick.credentials import find_credentials
+from tallystick.credentials.credentials import find_credentials
 from tallystick.link import Link
 from tallystick.spark.format import TallystickSource
 from tallystick.spark.sink.writer import BatchWriter, StreamWriter

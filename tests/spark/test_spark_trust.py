@@ -21,7 +21,7 @@ from keeper import Keeper, doorkeeper
 from raw_client import RawClient
 from tallystick.cli.links import AnyLink
 from tallystick.core.errors import BrokerUnavailable, BrokerUntrusted, Forbidden, Unauthenticated
-from tallystick.credentials import find_credentials
+from tallystick.credentials.credentials import find_credentials
 from tallystick.link import Link
 from tallystick.local import free_port
 from tallystick.spark.brokers import BrokersLink, stores_behind

@@ -7,74 +7,51 @@ Operations only describe what to do; a runner does it over a connection. Most ar
 the caller has open. Those that say so begin and end their own.
 """
 
-from typing import Any
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from tallystick.barrier.adapters import adapt, adapt_async, adapt_sync
-from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
-from tallystick.barrier.errors import (
-    AlreadyDecided,
-    BarrierError,
-    DatabaseReadOnly,
-    InvalidTableName,
-    TablesMissing,
-    TransactionLost,
-    TransactionOpen,
-    UnsupportedConnection,
-    WrongDatabase,
-)
-from tallystick.barrier.names import (
-    BARRIER_TABLE,
-    DIGEST_TABLE,
-    INBOX_TABLE,
-    OFFSET_TABLE,
-    OUTBOX_TABLE,
-    PREPARED_TABLE,
-)
-from tallystick.barrier.operations import (
-    CleanKind,
-    Decision,
-    OutboxRow,
-    OutboxState,
-    advance_offset,
-    branch_once,
-    clean,
-    create_all,
-    decide,
-    decide_many,
-    first_time,
-    keep_digest,
-    known_outcomes,
-    mark_committed,
-    outbox_change,
-    outbox_claim,
-    outbox_delete,
-    outbox_put,
-    prepared_drop,
-    prepared_put,
-    prepared_take,
-    read_offset,
-    table_definitions,
-)
-from tallystick.barrier.operations.tables import create_here
-from tallystick.barrier.runner import run_async, run_sync
-from tallystick.barrier.statement import Operation
+from tallystick.lazy_names import lazy_names
 
-
-def create_tables(connection: Any) -> None:
-    """Create the tables that are missing; safe to call again.
-
-    On PostgreSQL and SQLite they are part of a transaction that is open, which you commit. MySQL and MariaDB need a
-    connection with no transaction open.
-    """
-    adapter = adapt_sync(connection)
-    run_sync(adapter, create_here() if adapter.in_transaction else create_all())
-
-
-async def create_tables_async(connection: Any) -> None:
-    """The same over an async connection."""
-    adapter = adapt_async(connection)
-    await run_async(adapter, create_here() if adapter.in_transaction else create_all())
-
+if TYPE_CHECKING:
+    from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
+    from tallystick.barrier.adapters.recognition import adapt, adapt_async, adapt_sync
+    from tallystick.barrier.errors import (
+        AlreadyDecided,
+        BarrierError,
+        DatabaseReadOnly,
+        InvalidTableName,
+        TablesMissing,
+        TransactionLost,
+        TransactionOpen,
+        UnsupportedConnection,
+        WrongDatabase,
+    )
+    from tallystick.barrier.names import (
+        BARRIER_TABLE,
+        DIGEST_TABLE,
+        INBOX_TABLE,
+        OFFSET_TABLE,
+        OUTBOX_TABLE,
+        PREPARED_TABLE,
+    )
+    from tallystick.barrier.operations.barrier import Decision, decide, decide_many, known_outcomes, mark_committed
+    from tallystick.barrier.operations.branch_barrier import branch_once
+    from tallystick.barrier.operations.clean import CleanKind, clean
+    from tallystick.barrier.operations.inbox import advance_offset, first_time, keep_digest, read_offset
+    from tallystick.barrier.operations.outbox import (
+        OutboxRow,
+        OutboxState,
+        outbox_change,
+        outbox_claim,
+        outbox_delete,
+        outbox_put,
+    )
+    from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, prepared_take
+    from tallystick.barrier.operations.tables import create_all, table_definitions
+    from tallystick.barrier.runner import run_async, run_sync
+    from tallystick.barrier.statement import Operation
+    from tallystick.barrier.tables import create_tables, create_tables_async
 
 __all__ = [
     "BARRIER_TABLE",
@@ -127,3 +104,44 @@ __all__ = [
     "run_sync",
     "table_definitions",
 ]
+
+if not TYPE_CHECKING:  # a type checker knows each name from above, and that there is no other
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "adapters.recognition": ("adapt", "adapt_async", "adapt_sync"),
+            "adapters.base": ("Adapter", "AsyncAdapter", "SyncAdapter"),
+            "errors": (
+                "AlreadyDecided",
+                "BarrierError",
+                "DatabaseReadOnly",
+                "InvalidTableName",
+                "TablesMissing",
+                "TransactionLost",
+                "TransactionOpen",
+                "UnsupportedConnection",
+                "WrongDatabase",
+            ),
+            "names": ("BARRIER_TABLE", "DIGEST_TABLE", "INBOX_TABLE", "OFFSET_TABLE", "OUTBOX_TABLE", "PREPARED_TABLE"),
+            "operations.clean": ("CleanKind", "clean"),
+            "operations.barrier": ("Decision", "decide", "decide_many", "known_outcomes", "mark_committed"),
+            "operations.outbox": (
+                "OutboxRow",
+                "OutboxState",
+                "outbox_change",
+                "outbox_claim",
+                "outbox_delete",
+                "outbox_put",
+            ),
+            "operations.inbox": ("advance_offset", "first_time", "keep_digest", "read_offset"),
+            "operations.branch_barrier": ("branch_once",),
+            "operations.tables": ("create_all", "table_definitions"),
+            "operations.prepared": ("prepared_drop", "prepared_put", "prepared_take"),
+            "runner": ("run_async", "run_sync"),
+            "statement": ("Operation",),
+            "tables": ("create_tables", "create_tables_async"),
+        },
+    )
+
+# A child must know which connections it inherits, also if its parent has used no name of this package yet.
+os.register_at_fork(before=lambda: import_module("tallystick.barrier.adapters.inherited_connections"))

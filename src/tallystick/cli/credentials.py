@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict, cast
 
 import typer
 
-from tallystick.credentials import Credentials, find_credentials
+from tallystick.credentials.credentials import Credentials, find_credentials
 
 
 class CredentialFiles(TypedDict, total=False):

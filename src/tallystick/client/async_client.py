@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from tallystick.barrier.adapters import adapt
+from tallystick.barrier.adapters.recognition import adapt
 from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.client import cleanup
 from tallystick.client.base.arguments import check_flag, checked_check
@@ -17,17 +17,18 @@ from tallystick.client.base.calls import CallOptions
 from tallystick.client.base.misuse import NotSync
 from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection, checked_settings
 from tallystick.client.base.stats import Stats
-from tallystick.client.consumers import GRACE_SECONDS
+from tallystick.client.consumers.running import GRACE_SECONDS
 from tallystick.client.consumers.subscribing import Subscriptions
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.operations import Operations
 from tallystick.client.runtime import CLOSE_SECONDS, ClientCore
-from tallystick.client.transactions import AsyncTransaction
 from tallystick.client.transactions.block import PrepareOrder
 from tallystick.client.transactions.modes import ModeName, new_block
 from tallystick.client.transactions.outbox import REDRIVE_SECONDS
 from tallystick.client.transactions.script import play_async
-from tallystick.credentials import FilePath, SecretToken, find_credentials, hidden
+from tallystick.client.transactions.transaction import AsyncTransaction
+from tallystick.credentials.credentials import FilePath, find_credentials
+from tallystick.credentials.tokens import SecretToken, hidden
 
 
 class AsyncClient(Operations, Subscriptions, NotSync):

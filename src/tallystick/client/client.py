@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tallystick.barrier.adapters import adapt_sync
+from tallystick.barrier.adapters.recognition import adapt_sync
 from tallystick.barrier.names import BARRIER_TABLE
 from tallystick.client import cleanup
 from tallystick.client.async_client import AsyncClient
@@ -24,17 +24,18 @@ from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, Ope
 from tallystick.client.base.stats import Stats
 from tallystick.client.blocking import BlockingOperations
 from tallystick.client.connection.portal import Portal, is_closed, open_portal
-from tallystick.client.consumers import GRACE_SECONDS
+from tallystick.client.consumers.running import GRACE_SECONDS
 from tallystick.client.consumers.subscribing import Subscriptions
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.runtime import CLOSE_SECONDS
-from tallystick.client.transactions import Transaction
 from tallystick.client.transactions.block import PrepareOrder
 from tallystick.client.transactions.modes import ModeName, new_block
 from tallystick.client.transactions.outbox import REDRIVE_SECONDS
 from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import play_sync
-from tallystick.credentials import FilePath, SecretToken, hidden
+from tallystick.client.transactions.transaction import Transaction
+from tallystick.credentials.credentials import FilePath
+from tallystick.credentials.tokens import SecretToken, hidden
 
 log = logging.getLogger("tallystick.client")
 

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from tallystick.barrier.adapters import adapt_sync, own_opener
+from tallystick.barrier.adapters.recognition import adapt_sync, own_opener
 from tallystick.barrier.errors import WrongDatabase
 from tallystick.barrier.names import BARRIER_TABLE, checked_table
 from tallystick.barrier.operations.barrier import Decision, decide

@@ -6,17 +6,17 @@ import asyncio
 import weakref
 from collections.abc import Mapping, Sequence
 
-from tallystick.barrier.adapters import own_opener
+from tallystick.barrier.adapters.recognition import own_opener
 from tallystick.client import cleanup
-from tallystick.client.answering import Answerer
+from tallystick.client.answering.answerer import Answerer
 from tallystick.client.base import forks
 from tallystick.client.base.databases import Databases, Door
 from tallystick.client.base.settings import Decider, OpenConnection, Settings
 from tallystick.client.base.stats import Stats
 from tallystick.client.base.times import milliseconds_or_none
-from tallystick.client.connection import LoopConnection
+from tallystick.client.connection.loop_connection import LoopConnection
 from tallystick.client.connection.portal import is_closed
-from tallystick.client.consumers import Consumers
+from tallystick.client.consumers.running import Consumers
 from tallystick.client.transactions.outbox import Outbox
 from tallystick.client.transactions.producer import Producer
 from tallystick.core.ids import new_gid

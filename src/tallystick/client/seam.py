@@ -23,11 +23,11 @@ from tallystick.client.client import Client
 from tallystick.client.connection.portal import FromThreads
 from tallystick.client.operations import Operations
 from tallystick.client.runtime import ClientCore
-from tallystick.client.transactions import Transaction
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.modes import ModeName, new_block
 from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import FindWay, Script, play_async, play_sync
+from tallystick.client.transactions.transaction import Transaction
 from tallystick.core.errors import TallystickError
 
 T = TypeVar("T")

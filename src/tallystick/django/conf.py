@@ -23,7 +23,7 @@ from tallystick.client.client import Client
 from tallystick.client.proof.verifier import Verifier, default_verifier
 from tallystick.core.errors import TallystickError
 from tallystick.core.urls import check_url
-from tallystick.credentials import hidden
+from tallystick.credentials.tokens import hidden
 
 C = TypeVar("C")
 

@@ -13,7 +13,7 @@ from django.utils.module_loading import autodiscover_modules
 from tallystick.client.base.message import Message
 from tallystick.client.client import Client
 from tallystick.client.consumers.subscription import handler_places
-from tallystick.client.transactions import TransactionBase
+from tallystick.client.transactions.transaction import TransactionBase
 
 MODULE = "tallystick_handlers"
 _MESSAGE, _MESSAGE_TX = 1, 2

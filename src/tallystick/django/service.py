@@ -21,8 +21,8 @@ from tallystick.client.base.stats import Stats
 from tallystick.client.client import Client
 from tallystick.client.consumers.subscription import check_topic
 from tallystick.client.seam import seam_of
-from tallystick.client.transactions import Transaction
 from tallystick.client.transactions.modes import ModeName
+from tallystick.client.transactions.transaction import Transaction
 from tallystick.core.errors import InvalidRequest
 from tallystick.django import conf
 from tallystick.django.handlers import Handler, Registered

@@ -7,7 +7,7 @@ from typing import Any
 from django.db import router
 from django.db.migrations.operations.base import Operation
 
-from tallystick.barrier.adapters import adapt_sync
+from tallystick.barrier.adapters.recognition import adapt_sync
 from tallystick.barrier.operations.identity import give_identity_here
 from tallystick.barrier.operations.tables import table_definitions
 from tallystick.barrier.runner import run_sync

@@ -10,10 +10,15 @@ and on the side that is called:
 `tallystick.Client.transaction` does the same with less: see docs/how-to/move-from-dtm.md.
 """
 
-from tallystick.dtm import web
-from tallystick.dtm.branch import AsyncBranchBarrier, BranchBarrier
-from tallystick.dtm.errors import Duplicated, Failure, Ongoing
-from tallystick.dtm.msg import AsyncMsg, Msg
+from typing import TYPE_CHECKING
+
+from tallystick.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from tallystick.dtm import web
+    from tallystick.dtm.branch import AsyncBranchBarrier, BranchBarrier
+    from tallystick.dtm.errors import Duplicated, Failure, Ongoing
+    from tallystick.dtm.msg import AsyncMsg, Msg
 
 __all__ = [
     "AsyncBranchBarrier",
@@ -25,3 +30,14 @@ __all__ = [
     "Ongoing",
     "web",
 ]
+
+if not TYPE_CHECKING:  # a type checker knows each name from above, and that there is no other
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "branch": ("AsyncBranchBarrier", "BranchBarrier"),
+            "errors": ("Duplicated", "Failure", "Ongoing"),
+            "msg": ("AsyncMsg", "Msg"),
+            "web": (),
+        },
+    )

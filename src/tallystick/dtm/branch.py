@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, NoReturn, Self, TypeVar
 
-from tallystick.barrier.adapters import adapt, adapt_sync
 from tallystick.barrier.adapters.base import Adapter
+from tallystick.barrier.adapters.recognition import adapt, adapt_sync
 from tallystick.barrier.errors import AlreadyDecided, TransactionOpen
 from tallystick.barrier.names import BARRIER_TABLE, checked_table, checked_text
 from tallystick.barrier.operations.barrier import Decision, decide, mark_committed

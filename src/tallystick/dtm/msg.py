@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, Unpack
 
-from tallystick.barrier.adapters import adapt, adapt_sync
+from tallystick.barrier.adapters.recognition import adapt, adapt_sync
 from tallystick.client import AsyncClient, Client
 from tallystick.client.seam import seam_of
 from tallystick.dtm.branch import AsyncBranchBarrier, BranchBarrier

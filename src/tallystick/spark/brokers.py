@@ -23,7 +23,7 @@ from tallystick.core.errors import (
 )
 from tallystick.core.placing import store_for
 from tallystick.core.wire import ClusterView
-from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.credentials import NO_CREDENTIALS, Credentials
 from tallystick.credentials.following import may_follow
 from tallystick.link import TIMEOUT_SECONDS, Link, addresses_of
 

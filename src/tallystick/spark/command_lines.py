@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tallystick.core.errors import InvalidRequest
-from tallystick.credentials import Credentials
+from tallystick.credentials.credentials import Credentials
 from tallystick.credentials.tokens import TOKEN, TOKEN_FILE, SecretToken
 
 _PROCESSES = Path("/proc")

@@ -10,7 +10,7 @@ import msgspec
 from tallystick.core.durations import milliseconds
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
-from tallystick.credentials import Credentials, find_credentials
+from tallystick.credentials.credentials import Credentials, find_credentials
 from tallystick.credentials.tokens import TOKEN, TOKEN_FILE
 from tallystick.link import addresses_of
 from tallystick.spark.command_lines import refuse_shown

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 
 from tallystick.core.errors import BrokerUnavailable
 from tallystick.core.names import check_name
-from tallystick.credentials import Credentials
+from tallystick.credentials.credentials import Credentials
 from tallystick.link import Link
 from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.options import Given, refused

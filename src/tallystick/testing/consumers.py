@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from tallystick.barrier.adapters import adapt, adapt_sync
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, Managed, SyncAdapter
+from tallystick.barrier.adapters.recognition import adapt, adapt_sync
 from tallystick.barrier.operations.inbox import read_offset
 from tallystick.barrier.runner import run_async, run_sync
 from tallystick.client.async_client import AsyncClient

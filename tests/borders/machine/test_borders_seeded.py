@@ -16,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from brokers import BrokerProcess
 from tallystick.barrier.adapters import sqlalchemy
-from tallystick.barrier.dialects import Dialect
+from tallystick.barrier.dialects.base import Dialect
 from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations import barrier, identity, outbox
 from tallystick.barrier.statement import Operation, Steps, operation

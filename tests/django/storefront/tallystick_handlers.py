@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storefront.models import Order
 from tallystick import Message
-from tallystick.client.transactions import TransactionBase
+from tallystick.client.transactions.transaction import TransactionBase
 from tallystick.django import ts
 
 

@@ -9,7 +9,7 @@ import aiosqlite
 
 from tallystick.barrier.adapters.inherited_connections import refuse_dead_thread
 from tallystick.barrier.adapters.sqlite import SqliteAdapter, file_uri
-from tallystick.barrier.dialects import SQLITE
+from tallystick.barrier.dialects.engines import SQLITE
 from tallystick.barrier.statement import Result, Statement
 
 

@@ -28,7 +28,8 @@ from tallystick.barrier.adapters.state import (
     sqlite_address,
 )
 from tallystick.barrier.adapters.transaction_end import Ending
-from tallystick.barrier.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.dialects.engines import MYSQL, POSTGRESQL, SQLITE
 from tallystick.barrier.errors import TransactionLost, UnsupportedConnection
 from tallystick.barrier.statement import Result, Statement
 

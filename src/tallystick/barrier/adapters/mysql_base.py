@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.state import DriverState, mysql_address
 from tallystick.barrier.adapters.transaction_end import Ending
-from tallystick.barrier.dialects import MYSQL
+from tallystick.barrier.dialects.engines import MYSQL
 from tallystick.barrier.statement import Result, Statement
 
 

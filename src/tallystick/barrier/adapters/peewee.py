@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import peewee
 
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited, refuse_inherited_file
-from tallystick.barrier.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.dialects.engines import MYSQL, POSTGRESQL, SQLITE
 from tallystick.barrier.errors import TransactionLost, TransactionOpen, UnsupportedConnection
 from tallystick.barrier.statement import Result, Statement
 
@@ -116,7 +117,7 @@ class PeeweeAdapter:
 
     def _driver(self) -> SyncAdapter:
         """That of the connection which this thread has now."""
-        from tallystick.barrier.adapters import adapt_sync
+        from tallystick.barrier.adapters.recognition import adapt_sync
 
         if self._elsewhere():
             raise UnsupportedConnection(

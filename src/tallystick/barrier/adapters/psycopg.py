@@ -16,7 +16,7 @@ from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.placeholders import percent_style
 from tallystick.barrier.adapters.state import PostgresState, postgres_address
 from tallystick.barrier.adapters.transaction_end import Ending
-from tallystick.barrier.dialects import POSTGRESQL
+from tallystick.barrier.dialects.engines import POSTGRESQL
 from tallystick.barrier.errors import TransactionOpen, UnsupportedConnection
 from tallystick.barrier.statement import Result, Statement
 

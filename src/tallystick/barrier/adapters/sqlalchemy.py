@@ -31,7 +31,8 @@ from tallystick.barrier.adapters.state import (
     sqlite_address,
 )
 from tallystick.barrier.adapters.transaction_end import Ending, not_committed
-from tallystick.barrier.dialects import MYSQL, POSTGRESQL, PREPARED_POSTGRESQL, SQLITE, Dialect
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.dialects.engines import MYSQL, POSTGRESQL, PREPARED_POSTGRESQL, SQLITE
 from tallystick.barrier.errors import BarrierError, TransactionOpen, UnsupportedConnection
 from tallystick.barrier.statement import Result, Statement
 

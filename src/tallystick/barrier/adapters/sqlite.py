@@ -11,7 +11,7 @@ from urllib.parse import quote
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited_file
 from tallystick.barrier.adapters.state import SqliteState, sqlite_address
 from tallystick.barrier.adapters.transaction_end import Ending
-from tallystick.barrier.dialects import SQLITE
+from tallystick.barrier.dialects.engines import SQLITE
 from tallystick.barrier.statement import Result, Statement
 
 _STATE = SqliteState()

@@ -1,13 +1,1 @@
 """The database engines that hold barrier, inbox and outbox tables."""
-
-from tallystick.barrier.dialects.base import Dialect
-from tallystick.barrier.dialects.mysql import MySQL
-from tallystick.barrier.dialects.postgresql import PostgreSQL, PreparedPostgreSQL
-from tallystick.barrier.dialects.sqlite import Sqlite
-
-SQLITE = Sqlite()
-POSTGRESQL = PostgreSQL()
-PREPARED_POSTGRESQL = PreparedPostgreSQL()
-MYSQL = MySQL()
-
-__all__ = ["MYSQL", "POSTGRESQL", "PREPARED_POSTGRESQL", "SQLITE", "Dialect"]

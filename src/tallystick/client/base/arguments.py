@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tallystick.barrier.adapters import check_opener
+from tallystick.barrier.adapters.recognition import check_opener
 from tallystick.client.base.settings import CheckBack, ClientOptions, Decider, OpenConnection
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name

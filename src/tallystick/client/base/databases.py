@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from tallystick.barrier.adapters import adapt_async, adapt_sync, own_opener
 from tallystick.barrier.adapters.base import CONNECT_SECONDS, Adapter, AsyncAdapter, SyncAdapter
+from tallystick.barrier.adapters.recognition import adapt_async, adapt_sync, own_opener
 from tallystick.barrier.faults import Contention, driver_error
 from tallystick.barrier.operations.identity import Whereabouts, ensure_identity
 from tallystick.barrier.runner import run_async, run_sync

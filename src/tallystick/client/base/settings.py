@@ -14,7 +14,8 @@ from tallystick.core.addresses import broker_address
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
 from tallystick.core.ops import Check, OnExhausted
-from tallystick.credentials import NO_CREDENTIALS, Credentials, FilePath, SecretToken
+from tallystick.credentials.credentials import NO_CREDENTIALS, Credentials, FilePath
+from tallystick.credentials.tokens import SecretToken
 
 DEFAULT_URL = "http://127.0.0.1:7440"
 LONGEST_MEMBER = 256

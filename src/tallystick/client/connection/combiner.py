@@ -30,7 +30,7 @@ from tallystick.client.connection.wire import Wire, WireConnection
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.limits import MIB
 from tallystick.core.ops import OpResult
-from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.credentials import NO_CREDENTIALS, Credentials
 
 log = logging.getLogger("tallystick.client")
 

@@ -21,7 +21,7 @@ from tallystick.core.errors import (
     error_from_code,
 )
 from tallystick.core.wire import MSGPACK, Problem
-from tallystick.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
+from tallystick.credentials.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
 from tallystick.credentials.spoken import OtherProtocol, other_protocol
 from tallystick.credentials.tls import failure_in_words, is_lasting
 from tallystick.credentials.tokens import SecretToken

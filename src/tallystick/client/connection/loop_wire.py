@@ -27,7 +27,7 @@ from tallystick.client.connection.exchange import (
 )
 from tallystick.core.addresses import BrokerAddress, broker_address
 from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable
-from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.credentials import NO_CREDENTIALS, Credentials
 from tallystick.credentials.spoken import PEEK_BYTES, PEEK_SECONDS, OtherProtocol, other_protocol
 
 

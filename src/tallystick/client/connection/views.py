@@ -11,7 +11,7 @@ from tallystick.client.base.settings import parse_address
 from tallystick.client.connection.loop_wire import LoopWire
 from tallystick.core.errors import BrokerUnavailable, InvalidRequest, NotFound, TallystickError
 from tallystick.core.wire import ClusterView
-from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.credentials import NO_CREDENTIALS, Credentials
 from tallystick.credentials.following import may_follow
 
 LOOK_SECONDS = 2.0

@@ -31,7 +31,7 @@ from tallystick.client.connection.exchange import (
 from tallystick.client.connection.resolving import connect
 from tallystick.core.addresses import broker_address
 from tallystick.core.errors import BrokerUnavailable, TallystickError
-from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.credentials import NO_CREDENTIALS, Credentials
 from tallystick.credentials.spoken import OtherProtocol, peek
 from tallystick.credentials.tls import hang_up
 

@@ -20,13 +20,13 @@ from tallystick.barrier.operations.prepared import prepared_drop, prepared_put, 
 from tallystick.client.base.message import Message
 from tallystick.client.consumers.marks import GroupQueue, Marks, OffsetRow, is_signed
 from tallystick.client.consumers.subscription import Poisonous, Subscription
-from tallystick.client.transactions import TransactionBase
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.local import LocalTransaction
 from tallystick.client.transactions.modes import new_block
 from tallystick.client.transactions.prepared import ID, SIGN
 from tallystick.client.transactions.producer import Producer
 from tallystick.client.transactions.script import InDatabase, Local, Script, UserCode
+from tallystick.client.transactions.transaction import TransactionBase
 from tallystick.core.errors import InvalidRequest, OutcomeUnknown, TallystickError
 
 log = logging.getLogger("tallystick.client")

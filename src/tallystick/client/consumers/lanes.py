@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
-from tallystick.barrier.adapters import adapt, adapt_sync, returning_opener
 from tallystick.barrier.adapters.base import Adapter
+from tallystick.barrier.adapters.recognition import adapt, adapt_sync, returning_opener
 from tallystick.client.base.results import runs_on_loop
 from tallystick.client.base.settings import OpenConnection
 from tallystick.client.base.workers import Slot, Workers

@@ -16,7 +16,8 @@ from msgspec import Struct
 from tallystick.client.base.message import Message
 from tallystick.client.base.refusals import Refusals
 from tallystick.client.base.tasks import Tasks, repeat
-from tallystick.client.connection import LoopConnection, questions
+from tallystick.client.connection import questions
+from tallystick.client.connection.loop_connection import LoopConnection
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, OneByOne, handle_once, handle_plainly
 from tallystick.client.consumers.failures import exc_info_of, in_one_line

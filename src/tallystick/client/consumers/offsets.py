@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from tallystick.client.base.message import Message
 from tallystick.client.base.refusals import SLOWLY, Refusals, TurnedAway
 from tallystick.client.base.tasks import RETRY, Tasks, repeat
-from tallystick.client.connection import LoopConnection, questions
+from tallystick.client.connection import questions
+from tallystick.client.connection.loop_connection import LoopConnection
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.questions import Fetched
 from tallystick.client.connection.waiting import Answered

@@ -19,8 +19,8 @@ from tallystick.client.consumers.subscription import (
     check_topic,
     checked_subscription,
 )
-from tallystick.client.transactions import TransactionBase
 from tallystick.client.transactions.modes import ModeName
+from tallystick.client.transactions.transaction import TransactionBase
 
 H = TypeVar("H", bound=Handler)
 D = TypeVar("D")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from tallystick.barrier.adapters import check_opener, opens_async
+from tallystick.barrier.adapters.recognition import check_opener, opens_async
 from tallystick.client.base.arguments import check_choice, check_handler, checked_tags
 from tallystick.client.base.message import Message
 from tallystick.client.base.results import check_runs, runs_on_loop

@@ -17,8 +17,8 @@ from tallystick.client.base.databases import DatabaseBusy, Door, run_on_new
 from tallystick.client.base.encoding import encode
 from tallystick.client.base.refusals import TURNED_AWAY, Refusals
 from tallystick.client.base.tasks import Tasks, repeat
-from tallystick.client.connection import LoopConnection
 from tallystick.client.connection.exchange import passes_elsewhere
+from tallystick.client.connection.loop_connection import LoopConnection
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.transactions.redriver import BatchResult, Outages, Redriver
 from tallystick.core.calls import CallPolicy, OutgoingCall

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.refusals import Refusals
-from tallystick.client.connection import LoopConnection
 from tallystick.client.connection.exchange import never_sent, passes_elsewhere
+from tallystick.client.connection.loop_connection import LoopConnection
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.transactions.outbox import Outbox
 from tallystick.client.transactions.script import Answer, Ask, OnLoop, Put, Script, Tell

@@ -25,7 +25,7 @@ from msgspec import Struct, field
 
 from tallystick.core.errors import InvalidRequest, NotFound, OffsetOutOfRange, TallystickError
 from tallystick.core.names import MOST_HEADERS, check_app, check_name
-from tallystick.credentials import Credentials, find_credentials
+from tallystick.credentials.credentials import Credentials, find_credentials
 from tallystick.link import Link
 from tallystick.spark.archive.layout import SCHEMA, Archive
 from tallystick.spark.brokers import BrokersLink

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from tallystick.core.names import check_app, check_name
-from tallystick.credentials import Credentials
+from tallystick.credentials.credentials import Credentials
 from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.options import Given, refused
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import BrokerUnavailable, Incomplete, NotFound, OffsetOutOfRange, TallystickError
-from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.credentials import NO_CREDENTIALS, Credentials
 from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.options import credential_options
 from tallystick.spark.schema import Shape

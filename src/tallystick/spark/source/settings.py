@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from tallystick.core.names import check_name
-from tallystick.credentials import Credentials
+from tallystick.credentials.credentials import Credentials
 from tallystick.spark.options import Given, refused
 
 OPTIONS = (

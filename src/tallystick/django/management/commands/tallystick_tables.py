@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from tallystick.barrier.adapters import adapt_sync
+from tallystick.barrier.adapters.recognition import adapt_sync
 from tallystick.barrier.operations.tables import table_definitions
 
 

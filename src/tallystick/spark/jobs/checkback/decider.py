@@ -18,7 +18,7 @@ from typing import Any
 from tallystick.barrier import BarrierError, adapt_sync, known_outcomes, run_sync
 from tallystick.barrier.operations.barrier import decide_close
 from tallystick.core.errors import TallystickError
-from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.credentials import NO_CREDENTIALS, Credentials
 from tallystick.link import Link
 from tallystick.spark.brokers import BrokersLink
 from tallystick.spark.jdbc import Database

@@ -10,7 +10,7 @@ from tallystick.barrier.names import BARRIER_TABLE, checked_table
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
 from tallystick.core.ops import MOST_AT_ONCE
-from tallystick.credentials import Credentials, find_credentials
+from tallystick.credentials.credentials import Credentials, find_credentials
 from tallystick.spark.jobs.checkback.producers import ProducerDatabase
 
 State = Literal["pending", "prepared", "parked"]

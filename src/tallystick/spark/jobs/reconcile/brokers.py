@@ -11,7 +11,7 @@ from msgspec import Struct
 from tallystick.core.errors import NotFound
 from tallystick.core.names import DEAD_LETTERS, dead_letter_topic
 from tallystick.core.wire import BrokerInfo, GroupView, TopicView
-from tallystick.credentials import NO_CREDENTIALS, Credentials
+from tallystick.credentials.credentials import NO_CREDENTIALS, Credentials
 from tallystick.spark.brokers import BrokersLink, stores_behind
 from tallystick.spark.jobs.reconcile.settings import Consumer, ReconcileSettings
 from tallystick.spark.permissions import permissions_at, require_all

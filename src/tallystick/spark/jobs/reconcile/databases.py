@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tallystick.barrier.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
+from tallystick.barrier.dialects.base import Dialect
+from tallystick.barrier.dialects.engines import MYSQL, POSTGRESQL, SQLITE
 from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.queries import COMMITTED, ROLLED_BACK
 from tallystick.core.errors import ConfigError, TallystickError

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from tallystick.barrier.names import BARRIER_TABLE, DIGEST_TABLE, INBOX_TABLE, OFFSET_TABLE, OUTBOX_TABLE, checked_table
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.names import check_name
-from tallystick.credentials import Credentials, find_credentials
+from tallystick.credentials.credentials import Credentials, find_credentials
 from tallystick.spark.jdbc import Database
 
 DAY_MS = 86_400_000

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from tallystick.core.durations import DAY_MS
 from tallystick.core.errors import InvalidRequest
-from tallystick.credentials import Credentials, find_credentials
+from tallystick.credentials.credentials import Credentials, find_credentials
 
 MOST_STEPS = 100
 _SECOND = 1_000
