@@ -15,14 +15,16 @@ import pytest
 from disks import MIB, fill, small
 
 from broker_clusters import running_cluster
+from brokers import BrokerProcess
 from eventually import eventually
 from raw_client import RawClient
 from servers import RedisServer, Server, redis_server
 from shared_stores import FIXTURES, url_of
-from tallystick.core.errors import TallystickError
+from tallystick.core.errors import StorageFull, TallystickError
 from tallystick.core.message import OutgoingMessage
-from tallystick.core.ops import Prepare, Rollback, Send
+from tallystick.core.ops import Commit, Prepare, Rollback, Send
 from tallystick.store.kv.engine import AREAS
+from tallystick.store.shared.opening import open_shared
 
 LOOK_SECONDS = 4.0  # for which the refusals are watched: about fifty requests, and several probes
 
@@ -147,6 +149,91 @@ def test_a_full_engine_is_not_ready_until_a_write_succeeds(
         assert {one.gid for one in client.messages("orders")} >= {"first"}
         assert cluster.view()["not_ready"] == ""
         assert lines(broker.log_text()) == ["takes no work", "works again"]
+
+
+FULL_KINDS = KINDS[:-1]  # Redis that cannot save refuses even to open a store
+
+
+@pytest.mark.parametrize("kind", FULL_KINDS)
+def test_a_broker_that_starts_on_a_full_engine_is_not_ready(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: Kind
+) -> None:
+    with (
+        kind(request, tmp_path) as place,
+        running_cluster(place.url, brokers=1, stores=1) as cluster,
+    ):
+        (broker,) = cluster.brokers
+        with RawClient(broker.url) as client:
+            client.do(Send([OutgoingMessage("orders", b"first")], "first"))
+        start_full(broker, place)
+        with RawClient(broker.url) as client:
+            answer = eventually(lambda: not_ready_but_open(client), "the broker is not ready")
+            assert place.reason in answer
+            place.free()
+            eventually(lambda: client.json("GET", "/readyz").status == 200, "the broker is ready")
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_transactions_are_resolved_and_listed_on_a_full_redis(
+    request: pytest.FixtureRequest, tmp_path: Path, restarted: bool
+) -> None:
+    with (
+        redis(request, tmp_path) as place,
+        running_cluster(place.url, brokers=1, stores=1) as cluster,
+    ):
+        (broker,) = cluster.brokers
+        with RawClient(broker.url) as client:
+            for gid in ("first", "second", "third"):
+                client.do(Prepare(gid, "shop", [OutgoingMessage("orders", gid.encode())]))
+        if restarted:
+            start_full(broker, place)
+        else:
+            place.fill()
+        resolve_and_list(broker, restarted)
+
+
+def resolve_and_list(broker: BrokerProcess, restarted: bool) -> None:
+    with RawClient(broker.url) as client:
+        if restarted:
+            eventually(lambda: not_ready_but_open(client), "the store is open")
+        client.do(Commit("first"))
+        client.do(Rollback("second"))
+        client.do(Commit("first"))
+        listed = client.json("GET", "/v1/transactions?state=prepared")
+        assert listed.status == 200
+        assert [one["gid"] for one in listed.json()["transactions"]] == ["third"]
+        refusals = [refused(client) for _ in range(20)]
+        assert {error and error.code for error in refusals} == {"storage_full"}
+        repeated = client.json("POST", "/v1/transactions", {"gid": "fourth", "messages": [{"topic": "a", "value": 1}]})
+        assert repeated.status == 507
+        assert {one.value for one in client.messages("orders")} == {b"first"}
+
+
+def test_a_store_on_a_full_redis_can_be_claimed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    with redis(request, tmp_path) as place:
+        before = open_shared(place.url, 0, allow_weak_durability=True)
+        before.close()
+        place.fill()
+        with closing(open_shared(place.url, 0, allow_weak_durability=True)) as store:
+            assert store.id == before.id
+            assert store.epoch == before.epoch + 1
+            with pytest.raises(StorageFull, match="full"):
+                store.probe()
+
+
+def start_full(broker: BrokerProcess, place: Place) -> None:
+    """Kill the broker, fill the engine, and start the broker again."""
+    broker.kill()
+    place.fill()
+    broker.spawn()
+    eventually(lambda: broker.get("/readyz") is not None, "the broker answers")
+
+
+def not_ready_but_open(client: RawClient) -> str:
+    """Why a broker that owns its store is not ready."""
+    answer = client.json("GET", "/readyz")
+    reason = answer.json().get("reason", "") if answer.status == 503 else ""
+    return reason if "full" in reason or "No space" in reason else ""
 
 
 def refused(client: RawClient) -> TallystickError | None:

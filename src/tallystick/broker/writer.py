@@ -194,6 +194,8 @@ class Writer:
     # --- the writer's thread -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        if self._store.remote:
+            self._probe_opened()
         while True:
             works = self._take()
             if works is None:
@@ -210,6 +212,19 @@ class Writer:
                 self._loop.call_soon_threadsafe(self._deliver, (), (), made)
             self._began = None
             self._tell(self._not_writing())
+
+    def _probe_opened(self) -> None:
+        """A server that is full lets a store be opened. Without a probe, the broker would be ready until the first
+        write is refused."""
+        self._began = time.monotonic()
+        try:
+            self._store.probe()
+        except (StorageFailed, StorageFull) as error:
+            self._suspend(error)
+        except Exception:
+            log.exception("store %s: the probe after opening failed", self.store_id)
+        self._began = None
+        self._tell(self._not_writing())
 
     def _resume(self, made: list[Written], waiting: Sequence[_Work] = ()) -> None:
         """After a failure: opens the store again, and probes it."""

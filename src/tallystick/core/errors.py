@@ -181,7 +181,7 @@ class Moved(StorageFailed):
 
 
 class StorageFull(TallystickError):
-    """The disk is too full to accept new messages; resolving and acknowledging still work."""
+    """The store has no room for this request; nothing of it was stored."""
 
     status = 507
     code = "storage_full"

@@ -26,7 +26,7 @@ from tallystick.broker.writer import Writer
 from tallystick.core.backoff import Backoff
 from tallystick.core.calls import CallResult, CallsView, CallView, HostView
 from tallystick.core.clock import Clock
-from tallystick.core.errors import StorageFailed, TallystickError
+from tallystick.core.errors import StorageFailed, StorageFull, TallystickError
 from tallystick.core.message import MAX_TIMEOUT_MS
 from tallystick.core.urls import host_place
 from tallystick.store.protocol import CallClaim, ClaimCalls, ClaimedCalls, Progress, RequeueCalls, Result, Store
@@ -126,7 +126,7 @@ class Calls:
                 await self._round(taken)
             except TallystickError as error:
                 self._due |= taken
-                if not isinstance(error, StorageFailed):  # the writer tells of that
+                if not isinstance(error, StorageFailed | StorageFull):  # the writer tells of that
                     log.warning("store %s: calls have to wait: %s", self._writer.store_id, error)
                 await asyncio.sleep(TICK_SECONDS)
 
@@ -147,7 +147,7 @@ class Calls:
                 (progress,) = await self._writer.submit([RequeueCalls(REQUEUE_AT_ONCE, all=True)])
                 more = isinstance(progress, Progress) and progress.more
             except TallystickError as error:
-                if not isinstance(error, StorageFailed):
+                if not isinstance(error, StorageFailed | StorageFull):
                     log.warning(
                         "store %s: calls of the time before the start have to wait: %s", self._writer.store_id, error
                     )

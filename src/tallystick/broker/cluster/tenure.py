@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tallystick.broker.broker import Broker
 from tallystick.broker.threads import on_a_thread
-from tallystick.core.errors import Moved, StorageFailed
+from tallystick.core.errors import Moved, StorageFailed, StorageFull
 from tallystick.store.kv.engine import EngineFailed, Superseded
 from tallystick.store.protocol import Store
 from tallystick.store.shared.registry import Holding
@@ -77,7 +77,7 @@ class Tenure:
             except Superseded:
                 log.info("store %s went to somebody else before it was open", self.holding.id)
                 await self._end.wait()
-            except (EngineFailed, StorageFailed) as error:
+            except (EngineFailed, StorageFailed, StorageFull) as error:
                 if str(error) != self.trouble:  # once, and not four times a second for as long as it lasts
                     self.trouble = str(error)
                     log.warning("store %s cannot be opened yet: %s", self.holding.id, self.trouble)

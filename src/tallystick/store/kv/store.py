@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tallystick.core.errors import StorageFailed, TallystickError
+from tallystick.core.errors import StorageFailed, StorageFull, TallystickError
 from tallystick.core.ops import OpResult
 from tallystick.store.kv.batch import Batch
 from tallystick.store.kv.engine import Changes, Engine, EngineFailed, Superseded
@@ -46,9 +46,9 @@ class KvStore(Looks):
         except EngineFailed as error:
             self._failure, self._refused = error, changes
             raise error.told() from error
-        except StorageFailed as error:
+        except (StorageFailed, StorageFull) as error:
             # A look got no answer, however often it was tried. Nothing was written; all is read again by `recover`.
-            self._failure = EngineFailed(error.detail, may_pass=True)
+            self._failure = _failure_of(error)
             raise
         except BaseException:
             # Nothing was written, but the catalog may be ahead of the engine: read it again.
@@ -60,13 +60,13 @@ class KvStore(Looks):
     def _reload(self) -> None:
         try:
             self._load(self._engine)
-        except StorageFailed as error:  # what is at hand is not to be trusted until it was read
-            self._failure = EngineFailed(error.detail, may_pass=True)
+        except (StorageFailed, StorageFull) as error:  # what is at hand is not to be trusted until it was read
+            self._failure = _failure_of(error)
 
     def _carry_out(self, batch: Batch, op: StoreOp) -> Result:
         try:
             return self._handlers[type(op)](batch, op)
-        except StorageFailed:
+        except (StorageFailed, StorageFull):
             raise  # no fault of this operation's: it ends the unit
         except TallystickError as error:
             if error.code == "outcome_conflict":
@@ -86,7 +86,8 @@ class KvStore(Looks):
                 self._failure = error
                 return None
             except Exception as error:  # whatever an engine raises: it does not work yet
-                self._failure = EngineFailed(f"still failing: {error}", may_pass=True)
+                full = isinstance(error, StorageFull)
+                self._failure = EngineFailed(f"still failing: {error}", may_pass=True, full=full)
                 return None
             self._failure = None
         return self._turned_up(before)
@@ -119,3 +120,7 @@ class KvStore(Looks):
 
     def close(self) -> None:
         self._engine.close()
+
+
+def _failure_of(error: StorageFailed | StorageFull) -> EngineFailed:
+    return EngineFailed(error.detail, may_pass=True, full=isinstance(error, StorageFull))

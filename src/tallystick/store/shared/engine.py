@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from tallystick.core.errors import StorageFailed
+from tallystick.core.errors import StorageFailed, StorageFull
 from tallystick.store.kv import keys as key_space
 from tallystick.store.kv.engine import Area, Changes, EngineFailed, Found, Superseded, Wanted
 from tallystick.store.shared.server import Fence, ServerAway, SharedServer
@@ -62,7 +62,7 @@ class SharedEngine:
                 return question()
             except ServerAway as error:
                 if number == TRIES or time.monotonic() - began > OUTAGE_SECONDS:
-                    raise StorageFailed(away(error)) from error
+                    raise (StorageFull if error.full else StorageFailed)(away(error)) from error
                 self._server.cut()
         raise AssertionError("the last try returns or raises")
 

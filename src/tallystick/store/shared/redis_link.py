@@ -102,7 +102,7 @@ class RedisLink:
             yield
         except (RedisError, OSError) as error:
             self._lose_the_way()
-            raise ServerAway(_reason(error), _is(error, _FULL)) from error
+            raise ServerAway(_reason(error), is_full(error)) from error
         except ServerAway:
             self._lose_the_way()
             raise
@@ -245,6 +245,11 @@ def _names_are_checked(url: str) -> dict[str, bool]:
     parts = urlsplit(url)
     unchecked = dict(parse_qsl(parts.query)).get("ssl_cert_reqs", "").lower() == "none"
     return {"ssl_check_hostname": True} if parts.scheme == "rediss" and not unchecked else {}
+
+
+def is_full(error: Exception) -> bool:
+    """Whether Redis refused a command because its memory is full."""
+    return _is(error, _FULL)
 
 
 def _is(error: Exception, words: str) -> bool:
