@@ -204,7 +204,9 @@ def resolve_and_list(broker: BrokerProcess, restarted: bool) -> None:
         assert [one["gid"] for one in listed.json()["transactions"]] == ["third"]
         refusals = [refused(client) for _ in range(20)]
         assert {error and error.code for error in refusals} == {"storage_full"}
-        repeated = client.json("POST", "/v1/transactions", {"gid": "fourth", "messages": [{"topic": "a", "value": 1}]})
+        repeated = client.json(
+            "POST", "/v1/transactions", {"gid": "fourth", "group": "shop", "messages": [{"topic": "a", "value": 1}]}
+        )
         assert repeated.status == 507
         assert {one.value for one in client.messages("orders")} == {b"first"}
 
@@ -222,9 +224,11 @@ def test_a_store_on_a_full_redis_can_be_claimed(request: pytest.FixtureRequest, 
 
 
 def start_full(broker: BrokerProcess, place: Place) -> None:
-    """Kill the broker, fill the engine, and start the broker again."""
-    broker.kill()
+    """Fill the engine until it refuses a message, kill the broker, and start it again."""
     place.fill()
+    with RawClient(broker.url) as client:
+        eventually(lambda: refused(client), "a message is refused")
+    broker.kill()
     broker.spawn()
     eventually(lambda: broker.get("/readyz") is not None, "the broker answers")
 
