@@ -45,6 +45,7 @@ WAYS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
     "batch": (([Commit("t")],), ("Commit",)),
     "do": ((Send([]),), ("Send",)),
     "do_and_show": ((Commit("t"),), ("Commit",)),
+    "commit_of_group": ((Commit("t"), "shop"), ("Commit",)),
     "resolve": (("t", "committed"), ("OperatorResolve",)),
     "resume": (("t",), ("Resume",)),
     "hurry": (("t",), ("Hurry",)),

@@ -21,13 +21,13 @@ from typing import Any
 import msgspec
 from pymysql.constants import COMMAND
 
-from tallystick.client import transactions
 from tallystick.client.connection import questions
 from tallystick.client.connection.exchange import RequestHead
 from tallystick.client.connection.loop_wire import LoopWire, LoopWireConnection
 from tallystick.client.connection.wire import WireConnection
 from tallystick.client.consumers import lanes
 from tallystick.client.transactions import outbox
+from tallystick.client.transactions import transaction as transactions
 from tallystick.client.transactions.script import InDatabase, Local, UserCode
 
 # Requests that a process makes in the background, at no fixed place between the others.
