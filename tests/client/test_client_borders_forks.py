@@ -33,6 +33,8 @@ def block(engine, number):
 
 
 block(engine, 0)  # from here on the client knows a way into the database, by way of this engine
+while ts._core.databases._unverified:
+    time.sleep(0.01)
 with engine.connect() as connection:
     shared = connection.connection.driver_connection  # it lies in the pool when the process is forked
 CheckBackBlock.after_commit = lambda *_: nothing()  # and the broker has to ask for every outcome

@@ -61,6 +61,7 @@ class _Producer:
 
     def run(self, client: tallystick.Client) -> None:
         with client, opened(self._place) as connection:
+            client._call(client._core.look)  # what the brokers are: no moment of the transaction
             for _ in self._blocks_before():
                 with client.transaction(connection) as tx:
                     tx.send(BEFORE, "of an earlier block")
@@ -89,6 +90,7 @@ class _Producer:
     async def run_async(self, client: tallystick.AsyncClient) -> None:
         connection = await self._place.connect_async()
         async with client:
+            await client._core.look()
             for _ in self._blocks_before():
                 async with client.transaction(connection) as tx:
                     tx.send(BEFORE, "of an earlier block")
