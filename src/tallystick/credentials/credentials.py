@@ -1,7 +1,8 @@
 """What a client shows to brokers, and whom it believes: a token, a client certificate, the file of a CA.
 
-One piece of code for the client library, the command line and Spark. A token is known to whoever sends it and to
-nobody else: it is in no repr, no error, no local variable of a frame that an error passes through, and in no pickle.
+One piece of code for the client library, the command line and Spark. Only the code that
+sends a token knows it: it is in no repr, no error, no local variable of a frame that an error passes through, and in
+no pickle.
 What travels to Spark's executors is where a token is found, and never the token.
 """
 
@@ -167,12 +168,12 @@ def _path(given: FilePath | None) -> str:
 
 
 def _tell_of_plain(address: BrokerAddress) -> None:
-    """Many clusters are behind a mesh that encrypts, so it is no error; whoever has none should know."""
+    """Many clusters are behind a mesh that encrypts, so this is a warning and no error."""
     if address.scheme == "https" or address.loopback or address.host in _told_of_plain:
         return
     _told_of_plain.add(address.host)
     log.warning(
-        "a token is sent to %s without TLS: whoever listens on the way can use it. Use https://, unless the network "
+        "a token is sent to %s without TLS: anyone who reads the traffic can use it. Use https://, unless the network "
         "itself encrypts",
         address.authority,
     )

@@ -1,5 +1,1 @@
-"""Recognises a database connection and makes it the same as every other.
-
-A driver's module is imported only once a connection of its kind has been seen: nobody needs a driver that the
-service does not use.
-"""
+"""One interface to the connections of every driver; `recognition` chooses the adapter."""
