@@ -32,10 +32,12 @@ def look_at_cluster(broker: Link) -> Iterator[Finding]:
     if not view["brokers"]:
         return
     yield _state(view)
-    if not view.get("engine_away"):
+    reachable = not view.get("engine_away")
+    if reachable:
         yield from _stores(store_troubles(broker, view))
     yield from _addresses(_settled(broker, view))
-    yield from _topics(broker)
+    if reachable:  # what is in the stores cannot be told before
+        yield from _topics(broker)
 
 
 def _topics(broker: Link) -> Iterator[Finding]:
