@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -184,6 +185,12 @@ def test_an_interrupt_in_the_mark_leaves_others_their_answers(
 
 
 def under(interrupt: Interrupt, block: Callable[[], Any]) -> None:
+    """In a thread: an interrupt at an `except` line leaves the thread with an exception that it seems to handle."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_under, interrupt, block).result()
+
+
+def _under(interrupt: Interrupt, block: Callable[[], Any]) -> None:
     sys.settrace(interrupt)
     try:
         block()

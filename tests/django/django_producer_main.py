@@ -64,6 +64,7 @@ def main(case: dict[str, Any]) -> None:
 
     from tallystick.django import ts
 
+    ts.client._call(ts.client._core.look)  # what the brokers are: no moment of the transaction
     moments = Moments(case["at"])
     watch_scripts(moments.watch)
     with transaction.atomic() if case["around"] else nullcontext():

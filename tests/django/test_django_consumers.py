@@ -136,7 +136,8 @@ def _unsettled(topic: str) -> int:
     operations = seam_of(ts.client).operations
 
     async def groups() -> list[GroupView]:
-        return await questions.groups(await operations._broker(None), 10)
+        broker, left = await operations._broker(None)
+        return await questions.groups(broker, left)
 
     views = seam_of(ts.client).call(groups)
     return sum(view.oldest_unsettled_at is not None for view in views if view.group == topic)

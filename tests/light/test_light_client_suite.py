@@ -13,7 +13,7 @@ from environments import ROOT, SERVER_ONLY, Environment
 
 # What the tests themselves import: their tools, drivers of databases, and web servers of the services in them.
 TEST_TOOLS = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "httpx", "cryptography")
-DRIVERS = ("psycopg[binary]", "psycopg-pool", "psycopg2-binary", "asyncpg", "aiosqlite", "redis")
+DRIVERS = ("psycopg[binary]", "psycopg-pool", "psycopg2-binary", "asyncpg", "aiosqlite", "redis", "pymongo")
 MYSQL_DRIVERS = ("pymysql", "mysqlclient", "mysql-connector-python", "aiomysql", "asyncmy")
 MAPPERS = ("sqlalchemy[asyncio]", "sqlmodel", "peewee", "pydantic", "attrs")
 SERVICES = ("fastapi", "flask", "gevent", "gunicorn", "uvicorn")
