@@ -33,6 +33,12 @@ def entered_by_nobody() -> Iterator[None]:
     yield
 
 
+def closed_cursor() -> sqlite3.Cursor:
+    """Its class is all that counts, and an open connection would be a warning when it is collected."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        return connection.cursor()
+
+
 def bare(kind: type) -> Callable[[], Any]:
     """One that was not set up: what it is tells by its class alone."""
     return lambda: kind.__new__(kind)
@@ -55,7 +61,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "async sessionmaker": (async_sessionmaker, r"async with make_session\(\) as session: async with ts"),
     "Django's connections": (ConnectionHandler, r'connections\["default"\]'),
     "Tortoise": (bare(SqliteClient), "connection of the driver itself"),
-    "cursor": (lambda: sqlite3.Cursor(sqlite3.connect(":memory:")), "give the connection that it was made from"),
+    "cursor": (closed_cursor, "give the connection that it was made from"),
     "address": (lambda: "postgresql://127.0.0.1/service", r"^str is a text.*psycopg\.connect\(address\)"),
     "nothing": (lambda: None, "has no `return`"),
     "coroutine": (never_awaited, "nobody has awaited"),

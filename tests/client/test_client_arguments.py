@@ -45,8 +45,14 @@ def bare(kind: Any) -> Callable[[], Any]:
     return lambda: never_closed.__new__(never_closed)
 
 
+def closed() -> sqlite3.Connection:
+    """Its class is all that counts, and an open one would be a warning when it is collected."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        return connection
+
+
 CONNECTIONS: dict[str, Callable[[], Any]] = {
-    "sqlite3": lambda: sqlite3.connect(":memory:"),
+    "sqlite3": closed,
     "aiosqlite": bare(aiosqlite.Connection),
     "psycopg": bare(psycopg.Connection),
     "psycopg async": bare(psycopg.AsyncConnection),
@@ -211,7 +217,7 @@ class Answers:
         (lambda: {"stock": Answers}, "Give an object with a method decide"),
         (lambda: {"stock": redis.Redis()}, "Give RedisDecider(...)"),
         (lambda: {"stock": pymongo.MongoClient(connect=False)}, "Give MongoDecider(...)"),
-        (lambda: {"stock": sqlite3.connect(":memory:")}, "got sqlite3.Connection"),
+        (lambda: {"stock": closed()}, "got sqlite3.Connection"),
         (lambda: Answers(), "a mapping of sources to deciders"),
         (lambda: {"not a name": Answers()}, "deciders"),
     ],

@@ -195,8 +195,8 @@ def test_rows_for_a_broker_that_does_not_answer_hold_up_no_other_rows(
             eventually(lambda: left(any_bank) == [])
             assert ts.stats.outbox_sent >= 320
         assert values_in(other.url, topic) == list(range(300))
-    assert len(logged_about_rows(caplog, f"{other.url} stay in the outbox")) == 1
-    assert logged_about_rows(caplog, f"{other.url} takes outbox rows again")
+    waited, taken = (logged_about_rows(caplog, f"{other.url} {words}") for words in ("stay in", "takes outbox rows"))
+    assert len(waited) == len(taken) > 0, "once for each time that it was away"
     assert logged_about_rows(caplog, "could not be sent") == logged_about_rows(caplog, "is left to") == []
 
 
