@@ -15,7 +15,7 @@ import tallystick
 from broker_clusters import BrokerCluster, running_cluster
 from brokers import BrokerProcess
 from cutting_proxy import CuttingProxy
-from eventually import eventually, eventually_equal
+from eventually import eventually, eventually_async, eventually_equal
 from keeper import doorkeeper
 from servers import Server
 from shared_stores import url_of
@@ -186,6 +186,36 @@ def test_a_check_back_of_any_store_is_answered(cluster: BrokerCluster, bank: Ban
             ts.prepare(gid, [tallystick.outgoing(topic, key, key=key)], source=source or "")
         assert {store_of_gid(gid) for gid in gids.values()} == set(store_ids(cluster))
         eventually(lambda: all(ts.outcome(gid) == "rolled_back" for gid in gids.values()), "every check answered")
+
+
+def test_a_gid_for_a_key_names_its_store_before_the_first_request(cluster: BrokerCluster) -> None:
+    with tallystick.Client(cluster.urls) as ts:
+        gids = {key: ts.new_gid(key=key) for key in KEYS}
+    stores = store_ids(cluster)
+    assert {key: store_of_gid(gid) for key, gid in gids.items()} == {key: store_for(key, stores) for key in KEYS}
+
+
+def test_a_gid_for_a_key_is_made_in_time_where_no_broker_answers() -> None:
+    with tallystick.Client("http://127.0.0.1:9", timeout=1.0) as ts:
+        assert ts.new_gid(key="key")
+
+
+async def test_a_gid_for_a_key_names_its_store_inside_async_with(cluster: BrokerCluster) -> None:
+    stores = store_ids(cluster)
+    async with tallystick.AsyncClient(cluster.urls) as ts:
+        assert [store_of_gid(ts.new_gid(key=key)) for key in KEYS] == [store_for(key, stores) for key in KEYS]
+
+
+async def test_the_first_gid_for_a_key_begins_to_look_for_the_brokers(cluster: BrokerCluster) -> None:
+    ts = tallystick.AsyncClient(cluster.urls)
+    ts.new_gid(key="key")
+    wanted = store_for("key", store_ids(cluster))
+
+    async def named() -> bool:
+        return store_of_gid(ts.new_gid(key="key")) == wanted
+
+    await eventually_async(named, "the gid names the store")
+    await ts.close()
 
 
 async def test_an_async_client_may_be_used_without_a_word_before(cluster: BrokerCluster, topic: str) -> None:

@@ -40,9 +40,11 @@ class BlockingOperations:
 
     def new_gid(self, *, key: str | None = None) -> str:
         """A new gid. It names the store of the broker that new transactions go to, once that is known. On a cluster the
-        order of messages with one `key` is kept if it is said here: it names the store."""
+        order of messages with one `key` is kept if you give it here: it names the store. With `key`, the first call of
+        a client waits until a broker has answered, for at most `timeout`."""
         latest = self._core.latest
-        if latest is not None and not latest.brokers.looked:
+        unknown = key is not None if latest is None else not latest.brokers.looked
+        if unknown and not self._core.closed:
             self._call(self._core.look)
         return self._core.new_gid(key)
 

@@ -90,7 +90,10 @@ class Operations:
 
     def new_gid(self, *, key: str | None = None) -> str:
         """A new gid. It names the store of the broker that new transactions go to, once that is known. On a cluster the
-        order of messages with one `key` is kept if it is said here: it names the store."""
+        order of messages with one `key` is kept if you give it here: it names the store. The brokers are known inside
+        `async with`, and after the first awaited call of any other client."""
+        if key is not None:
+            self._core.begin()
         return self._core.new_gid(key)
 
     async def prepare(

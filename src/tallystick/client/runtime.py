@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
 from collections.abc import Mapping, Sequence
 
@@ -114,6 +115,12 @@ class ClientCore:
         self._runtimes = {}
         self.stats.unavailable_since = {}
         self.databases.after_fork()
+
+    def begin(self) -> None:
+        """Look for the brokers in the background, if an event loop runs and that was not begun before."""
+        if self.latest is None and not self.closed:
+            with contextlib.suppress(RuntimeError):  # no loop runs
+                self.runtime()
 
     def new_gid(self, key: str | None = None) -> str:
         latest = self.latest
