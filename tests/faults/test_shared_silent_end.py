@@ -79,9 +79,12 @@ def test_a_broker_ends_in_time_while_its_engine_is_silent(engine: Engine) -> Non
                     broker.wait()
                     took = time.monotonic() - began
                     sending.join()
+                    said = broker.log_text()
         finally:
             signal_to(signal.SIGCONT)
     assert took < MOST_SECONDS
+    assert "leaving the cluster: not all stores are handed over" in said
+    assert "left the cluster" not in said
 
 
 def send(client: RawClient) -> None:

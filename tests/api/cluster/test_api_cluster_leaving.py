@@ -48,6 +48,7 @@ def end_seconds(cluster: BrokerCluster) -> float:
     eventually(lambda: not leaving.running, "a broker that has ended")
     assert leaving.process is not None
     assert leaving.process.poll() == 0
+    assert "left the cluster" in leaving.log_text()
     return time.monotonic() - began
 
 

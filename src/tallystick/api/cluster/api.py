@@ -119,7 +119,7 @@ class ClusterApi:
     def end(self, then: Callable[[], None]) -> None:
         """Hand the stores over; until the others have them, requests are taken and handed on."""
         if self._leaving is None:
-            log.info("leaving the cluster: the stores are handed over")
+            log.info("leaving the cluster")
             self._leaving = asyncio.create_task(self._leave(then))
 
     async def _leave(self, then: Callable[[], None]) -> None:
@@ -127,6 +127,15 @@ class ClusterApi:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._drain_seconds):
                 await self._owners.node.left.wait()
+        if self._owners.node.left.is_set():
+            log.info("left the cluster: no store is open here any more")
+        else:
+            trouble = self._owners.node.trouble or "requests or a release of a store took too long"
+            log.warning(
+                "leaving the cluster: not all stores are handed over after %g s: %s. Other brokers claim them later.",
+                self._drain_seconds,
+                trouble,
+            )
         then()
 
     async def close(self) -> None:
