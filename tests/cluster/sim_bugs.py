@@ -69,7 +69,7 @@ class _NoEmptyUnit(Build):
     """Whoever opens a store writes nothing: a unit that was given up may come in behind what was read."""
 
     class Engine(SharedEngine):
-        def _begin(self) -> int:
+        def _begin(self, reopened: bool) -> int:
             return self._ask(self._own_fence).unit
 
     def engine(self, server: SharedServer, epoch: int) -> SharedEngine:

@@ -9,7 +9,7 @@ import pytest
 from cluster_support import LEASE_MS, TICK_MS, Cluster, Site, cluster_of
 
 from eventually import eventually_async
-from tallystick.broker.cluster import node
+from tallystick.broker.cluster import peer_key
 from tallystick.core.errors import Moved
 from tallystick.core.ids import new_gid
 from tallystick.core.message import OutgoingMessage
@@ -50,7 +50,7 @@ async def test_all_know_the_clusters_key_from_their_first_look_on() -> None:
 
 async def test_a_key_that_has_become_another_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a failover of an engine that has taken the first one back."""
-    monkeypatch.setattr(node, "KEY_MS", TICK_MS)
+    monkeypatch.setattr(peer_key, "FRESH_MS", TICK_MS)
     async with cluster_of(2, "a", "b") as cluster:
         monkeypatch.setattr(cluster.registry, "_peer_key", b"another")
 

@@ -233,7 +233,7 @@ class Writer:
         began = time.monotonic()
         if self._store.failure() is not None:
             self._try_to_recover(made)
-        if not self._probed() and waiting:
+        if not self._probed() and waiting and self._store.failure() is not None:
             self._try_to_recover(made)  # what waits may pass where the probe did not
         if self._suspension is not None:
             self._suspension.slow = time.monotonic() - began > SLOW_SECONDS
@@ -303,7 +303,9 @@ class Writer:
         return [refused if _adds_data(op) else next(allowed) for op in ops]
 
     def _suspend(self, error: TallystickError) -> None:
-        if self._store.failure() is None or isinstance(error, Moved) or error.extra.get("stopped"):
+        """A store without room refuses units, and has not failed."""
+        works = self._store.failure() is None and not isinstance(error, StorageFull)
+        if works or isinstance(error, Moved) or error.extra.get("stopped"):
             return  # it works, or will not work again: there is nothing to probe
         if self._suspension is None:
             self._suspension = _Suspension(error, time.monotonic() - (self._began or time.monotonic()))

@@ -21,7 +21,7 @@ from tallystick.broker.outbound.answer import OutboundFailed
 from tallystick.broker.outbound.outbound import Outbound
 from tallystick.broker.writer import Writer
 from tallystick.core.clock import Clock
-from tallystick.core.errors import StorageFailed, TallystickError
+from tallystick.core.errors import StorageFailed, StorageFull, TallystickError
 from tallystick.core.ops import Answer, AnswerChecks
 from tallystick.store.protocol import (
     STILL_UNKNOWN,
@@ -122,7 +122,7 @@ class CheckScheduler:
                     parked_at = time.monotonic()
                     await self._park_unreachable()
             except TallystickError as error:
-                if not isinstance(error, StorageFailed):  # the writer tells of that
+                if not isinstance(error, StorageFailed | StorageFull):  # the writer logs these
                     log.warning("store %s: check-back has to wait: %s", self._store.id, error)
                 await asyncio.sleep(1)
 

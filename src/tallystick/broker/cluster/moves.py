@@ -21,11 +21,16 @@ class Moves:
         self._on_end = on_end
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._refused: set[int] = set()  # stores whose last move failed
+        self._refused: dict[int, ServerAway] = {}  # why the last move of a store failed
 
     def under_way(self) -> frozenset[int]:
         """The numbers of the stores of which a look may show what is no longer so."""
         return frozenset(self._tasks)
+
+    def without_room(self, number: int) -> str:
+        """Why the server had no room for the last move of a store; empty if that was not so."""
+        refusal = self._refused.get(number)
+        return str(refusal) if refusal is not None and refusal.full else ""
 
     def begin(self, number: int, move: Callable[[], Awaitable[None]]) -> None:
         """Nothing if the store is being moved. One that fails is left: the next look shows what became of it."""
@@ -36,11 +41,11 @@ class Moves:
         try:
             async with self._slots:
                 await move()
-            self._refused.discard(number)
+            self._refused.pop(number, None)
         except ServerAway as error:
             if number not in self._refused:  # once, and not with every look
                 log.warning("store number %d can be neither claimed nor released just now: %s", number, error)
-            self._refused.add(number)
+            self._refused[number] = error
         except Exception:
             log.exception("store number %d could be neither claimed nor released; it is tried again", number)
         finally:

@@ -15,6 +15,7 @@ from tallystick.broker.broker import Broker
 from tallystick.broker.cluster.clock import EngineClock
 from tallystick.broker.cluster.membership import TICK_MS, Membership, Todo
 from tallystick.broker.cluster.moves import Moves
+from tallystick.broker.cluster.peer_key import PeerKey
 from tallystick.broker.cluster.tenure import OpenStore, Tenure
 from tallystick.broker.threads import on_a_thread
 from tallystick.store.protocol import Store
@@ -26,7 +27,6 @@ log = logging.getLogger("tallystick.broker.cluster")
 
 T = TypeVar("T")
 MakeBroker = Callable[[Store, EngineClock], Broker]
-KEY_MS = 10_000  # for which the key of the cluster is not asked for again
 FORGETTING = -1  # in the place of a store's number
 
 
@@ -48,11 +48,11 @@ class Node:
     ) -> None:
         self.membership, self.clock = membership, clock or EngineClock()
         self.seen: Seen | None = None  # by the last look
-        self.peer_key = b""  # what the brokers sign with; known before the first look
         self.takeovers = 0  # stores that were taken from somebody who is gone
         self.looked, self.leaving, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.tenures: dict[int, Tenure] = {}  # by the numbers of their stores
         self._registry, self._open_store, self._make_broker = registry, open_store, make_broker
+        self._peer_key = PeerKey(lambda: self._ask(registry.peer_key), self.clock)
         self._tick_seconds = tick_ms / 1000
         self._lost: set[asyncio.Task[None]] = set()  # ends of tenures that are no longer ours
         self._wake = asyncio.Event()
@@ -61,8 +61,12 @@ class Node:
         self._empty_since = 0  # when nothing was its own any more
         self._trouble = ""  # why the registry could not be asked
         self._told: set[str] = set()  # with whom our address does not agree, as it was logged
-        self._key_due = self.clock.elapsed_ms()
         self._answered_at = self.clock.elapsed_ms()  # by the registry, when it was last looked at
+
+    @property
+    def peer_key(self) -> bytes:
+        """What the brokers sign with; known before the first look."""
+        return self._peer_key.value
 
     def broker(self, store_id: str) -> Broker | None:
         """The broker that takes work for this store; None if another node has it, or nobody just now."""
@@ -72,8 +76,14 @@ class Node:
         return None
 
     def unopened(self) -> dict[str, str]:
-        """The stores that are ours and not open, and why; empty words as long as nothing has failed."""
-        return {
+        """The stores that are ours and not open, and why; empty words as long as nothing has failed. And the stores
+        without an owner that cannot be claimed, because the server has no room."""
+        unclaimed = {
+            each.id: why
+            for each in (() if self.seen is None else self.seen.holdings)
+            if (why := self._moves.without_room(each.number)) and not (each.owner and self.alive(each.owner))
+        }
+        return unclaimed | {
             tenure.holding.id: tenure.trouble
             for tenure in self.tenures.values()
             if tenure.broker is None and not tenure.ending
@@ -115,7 +125,8 @@ class Node:
         """Returns once the node has left: nothing is its own any more, and the others know."""
         while True:
             await self._turn()
-            if self.membership.me.leaving and not self._busy and not self._trouble and self._taken_over():
+            heard = not self._trouble or self._unheard  # on a full server nobody may ever hear that it leaves
+            if self.membership.me.leaving and not self._busy and heard and self._taken_over():
                 break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._tick_seconds):
@@ -128,7 +139,7 @@ class Node:
     @property
     def _busy(self) -> bool:
         """Something is ours, or may become so."""
-        return bool(self.tenures or self._moves.under_way())
+        return bool(self.tenures or self._moves.under_way() - {FORGETTING})
 
     def _taken_over(self) -> bool:
         """Whether the others have what was given away: until then those who ask here are told where to go. Not waited
@@ -160,6 +171,7 @@ class Node:
     async def close(self) -> None:
         """Let go of what is left, released or not: the others will find that nobody has it."""
         await self._moves.close()
+        await self._peer_key.close()
         for number in list(self.tenures):
             self._lose(number)
         await asyncio.gather(*self._lost)
@@ -168,9 +180,13 @@ class Node:
 
     async def _turn(self) -> None:
         try:
-            await self._learn_key()
+            if not self._peer_key.known:  # before the first beat: afterwards nothing may hold one up
+                await self._peer_key.learn()
+            self._peer_key.refresh()
             self._follow(await self._look())
             self._release_ended()
+            if self._unheard:
+                raise ServerAway(self._unheard, full=True)
         except ServerAway as error:
             if not self._trouble:
                 log.warning("the cluster cannot be asked who owns what: %s", error)
@@ -183,24 +199,24 @@ class Node:
                 log.warning("the cluster can be asked again")
             self._trouble = ""
 
-    async def _learn_key(self) -> None:
-        """Now and then again: a failover of the engine may have taken back the one that was drawn, and then the next
-        who joins draws another."""
-        if self.clock.elapsed_ms() >= self._key_due:
-            self.peer_key = await self._ask(self._registry.peer_key)
-            self._key_due = self.clock.elapsed_ms() + KEY_MS
-
     async def _look(self) -> Todo:
         me, asked_at, moving = self.membership.beat(), self.clock.elapsed_ms(), self._moves.under_way()
         seen = await self._ask(lambda: self._registry.look(me))
         self._refuse_another_cluster(seen)
         self.seen = seen = self._but_for(moving, seen)
-        answered_at = self._answered_at = self.clock.elapsed_ms()
+        answered_at = self.clock.elapsed_ms()
+        if not seen.unheard:  # without a beat of ours, the others may take what is ours
+            self._answered_at = answered_at
         self.looked.set()
         self.clock.learn(seen.now_ms, asked_at, answered_at)
         todo = self.membership.saw(seen, asked_at, answered_at)
         self._tell_of_wrong_addresses()
-        return todo
+        return Todo(lost=todo.lost) if seen.unheard else todo
+
+    @property
+    def _unheard(self) -> str:
+        """Why the last look could not store our beat; empty if it could."""
+        return "" if self.seen is None else self.seen.unheard
 
     def _refuse_another_cluster(self, seen: Seen) -> None:
         """Raises `ServerAway` if nothing that was there is there: the engine was emptied, or is another one. To go on
@@ -252,7 +268,9 @@ class Node:
         """One at a time, so that little stands still at once; all of them when the node leaves."""
         for holding in holdings:
             tenure = self.tenures.get(holding.number)
-            if tenure is None:
+            if self.membership.me.leaving and self._moves.without_room(holding.number):
+                pass  # it stays ours by name
+            elif tenure is None:
                 self._moves.begin(holding.number, partial(self._release, holding.number, holding.epoch))
             elif tenure.ending:
                 pass  # it is on its way
@@ -273,7 +291,13 @@ class Node:
                 self._moves.begin(number, partial(self._release, number, tenure.epoch))
 
     async def _release(self, number: int, epoch: int) -> None:
-        await self._ask(lambda: self._registry.release(number, epoch))
+        try:
+            await self._ask(lambda: self._registry.release(number, epoch))
+        except ServerAway as error:
+            if error.full and self.membership.me.leaving:  # the others claim it once this broker is dead
+                self.membership.gone(number)
+                self.tenures.pop(number, None)
+            raise
         self._now_has(number, epoch, "")
         self.membership.gone(number)
         self.tenures.pop(number, None)

@@ -38,7 +38,7 @@ class _Onlooker(SharedEngine):
     def __init__(self, server: SharedServer) -> None:
         super().__init__(server, epoch=0)
 
-    def _begin(self) -> int:
+    def _begin(self, reopened: bool) -> int:
         # Where an owner keeps its latest values beside their table, asking for the fence moves them there.
         self._ask(self._server.fence)
         return 0  # nothing else is written, not even the empty unit of an owner

@@ -63,7 +63,7 @@ class Looks:
         try:
             piece = reader.slice(shown, queue, offset, max_messages, max_bytes, columns)
         except Exception as error:
-            if self._failure is None:
+            if self._failure is None or self._failure.full:
                 raise
             raise self._failure.told() from error  # the engine is closed, to be opened anew
         start = visible.kept_from(known, queue)
@@ -79,8 +79,8 @@ class Looks:
 
     def _refuse_while_away(self) -> None:
         """A server that did not answer the writer is not asked by each reader as well, who would wait for as long. A
-        disk that takes no more writes can still be read."""
-        if self._failure is not None and self._engine.remote:
+        disk that takes no more writes, or a server without room, can still be read."""
+        if self._failure is not None and self._engine.remote and not self._failure.full:
             raise self._failure.told()
 
     def topics(self) -> list[TopicView]:

@@ -44,7 +44,11 @@ class KvStore(Looks):
                 self._visible.expect(batch.trimmed)
                 self._engine.write(changes)
         except EngineFailed as error:
-            self._failure, self._refused = error, changes
+            self._refused = changes
+            if error.full:
+                self._reload()
+            else:
+                self._failure = error
             raise error.told() from error
         except (StorageFailed, StorageFull) as error:
             # A look got no answer, however often it was tried. Nothing was written; all is read again by `recover`.
@@ -103,7 +107,8 @@ class KvStore(Looks):
             self._engine.write(written)
             self._engine.write(deleted)
         except EngineFailed as error:
-            self._failure = error
+            if not error.full:  # without room, the engine is where it was
+                self._failure = error
             raise error.told() from error
         self._refused = None
 

@@ -26,21 +26,29 @@ class SharedEngine:
 
     remote = True
 
-    def __init__(self, server: SharedServer, epoch: int) -> None:
+    def __init__(self, server: SharedServer, epoch: int, *, reopened: bool = False) -> None:
+        """`reopened` says that units may have been written under this epoch before."""
         self._server, self._epoch = server, epoch
-        self._unit = self._begin()
+        self._unit = self._begin(reopened)
 
     @property
     def trips(self) -> int:
         return self._server.trips
 
-    def _begin(self) -> int:
+    def _begin(self, reopened: bool) -> int:
         """The number of the first unit that is ours to write.
 
         An empty one is written first. A unit that was given up without knowing its fate may still be on its way; it
-        has the number that is now used up, and can no longer come in behind what is about to be read."""
+        has the number that is now used up, and can no longer come in behind what is about to be read. Under a new
+        epoch there is no such unit, so a server without room is read all the same."""
         unit = self._ask(self._own_fence).unit
-        if not self._ask(lambda: self._server.apply(self._epoch, unit, Changes())):
+        try:
+            begun = self._ask(lambda: self._server.apply(self._epoch, unit, Changes()))
+        except StorageFull:
+            if reopened:
+                raise
+            return unit
+        if not begun:
             unit = self._ask(self._own_fence).unit - 1  # that one came in at last, or the answer to ours was lost
         return unit + 1
 

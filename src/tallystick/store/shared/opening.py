@@ -38,7 +38,14 @@ class SharedStore(KvStore):
     def __init__(self, server: SharedServer, epoch: int, settings: StoreSettings, named: str = "") -> None:
         """`named` is what a cluster calls the store; it is drawn here if there is none."""
         self.server, self.epoch = server, epoch
-        super().__init__("", lambda: whole(SharedEngine(server, epoch)), settings)
+        opened = False
+
+        def open_engine() -> SharedEngine:
+            nonlocal opened
+            reopened, opened = opened, True
+            return whole(SharedEngine(server, epoch, reopened=reopened))
+
+        super().__init__("", open_engine, settings)
         self.id = self._stored_id() or self._name(named or new_store_id())
 
     def _stored_id(self) -> str:

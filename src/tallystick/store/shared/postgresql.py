@@ -72,6 +72,14 @@ _LACKING = """
 
 # The update changes nothing but makes the trigger move what the units' rows hold, and so count them.
 _FENCE = "update tallystick_store_fence set owner = owner where store = %b returning epoch, unit, owner"
+# Without room to move anything: wait for every write that has reached the server, then read what was not moved.
+_WAIT_FOR_WRITES = "select epoch from tallystick_store_fence where store = %b for no key update"
+_UNMOVED = """
+    select fence.epoch, fence.unit, fence.owner, units.unit, units.keys, units.vals
+    from tallystick_store_fence as fence left join tallystick_store_unit as units
+        on units.store = fence.store and units.unit >= fence.unit
+    where fence.store = %b order by units.unit
+"""
 _MOVE = "update tallystick_store_fence set owner = owner where store = %b and epoch = %b returning unit"
 _CLAIM = """
     insert into tallystick_store_fence as known (store, epoch, unit, owner) values (%b, 1, 0, %b)
@@ -161,9 +169,25 @@ class PostgresqlServer(PostgresqlLink):
         self._make_tables("postgresql")
 
     def fence(self) -> Fence | None:
-        found = self._rows(_FENCE, self._store)
+        try:
+            found = self._rows(_FENCE, self._store)
+        except ServerAway as error:
+            if not error.full:
+                raise
+            return self._unmoved_fence()
         self._redo.moved()
         return Fence(*found[0]) if found else None
+
+    def _unmoved_fence(self) -> Fence | None:
+        self._rows(_WAIT_FOR_WRITES, self._store)
+        rows = self._rows(_UNMOVED, self._store)
+        if not rows:
+            return None
+        epoch, unit, owner, newest = *rows[0][:3], rows[-1][3]
+        self._redo.hold(
+            [dict(zip(keys, values, strict=True)) for *_, number, keys, values in rows if number is not None]
+        )
+        return Fence(epoch, unit if newest is None else newest + 1, owner)
 
     def claim(self, owner: str) -> Fence:
         claimed = self._rows(_CLAIM, self._store, owner)
@@ -208,8 +232,9 @@ class PostgresqlServer(PostgresqlLink):
         noted = (number, _Keys(kept), _Keys(kept.values()))
         try:
             hit = self._rows(_unit(parts), *fenced, *noted, *parameters)
-        except ServerAway:
-            self._redo.in_doubt()
+        except ServerAway as error:
+            if not error.full:  # a refusal for lack of room leaves nothing behind, and a move may lack room as well
+                self._redo.in_doubt()
             raise
         if hit:
             self._redo.written(kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -11,14 +12,29 @@ from tallystick.core.ids import new_store_id
 from tallystick.store.kv import keys
 from tallystick.store.shared.postgresql import PostgresqlLink
 from tallystick.store.shared.registry import Holding, Member, Seen, epoch_after, new_peer_key, wrong_count
+from tallystick.store.shared.server import ServerAway
 
+IN_PLACE_SECONDS = 5.0  # before an insert is tried again on a server without room
+
+_SEE = """
+    select
+        (select json_agg(json_build_object(
+            'id', member.id, 'name', name, 'url', url, 'grpc_url', grpc_url, 'leaving', leaving,
+            'beat', greatest(member.beat, newest.beat)))
+            from tallystick_cluster_member as member left join lateral (
+                select beating.beat from tallystick_cluster_beat as beating where beating.id = member.id
+                order by beating.beat desc limit 1) as newest on true),
+        (select json_agg(json_build_object('number', store, 'id', id, 'epoch', epoch, 'owner', owner) order by store)
+            from tallystick_cluster_store join tallystick_store_fence using (store)),
+        (extract(epoch from clock_timestamp()) * 1000)::int8
+"""
 # Each beat is a row, added under its number and deleted when some more have come: a row that is updated with each beat
 # grows a version every time, and a snapshot that is held elsewhere keeps them all, to be walked over by every look. The
 # newest beat is the last row of the member's, whatever is dead before it.
 # The member's own row changes only with what it says, or while there is a member without beats: a broker of an earlier
 # version, which looks at that row alone.
 # A member's own rows are as they were before: all parts of a statement see that. The caller knows better.
-_LOOK = """
+_BEAT = """
     with me (id, name, url, grpc_url, beat, leaving) as (values (%b, %b, %b, %b, %b, %b)),
     told as (
         insert into tallystick_cluster_member (id, name, url, grpc_url, beat, leaving) select * from me
@@ -33,19 +49,31 @@ _LOOK = """
     pruned as (
         delete from tallystick_cluster_beat using me
         where tallystick_cluster_beat.id = me.id and tallystick_cluster_beat.beat = me.beat - 4)
-    select
-        (select json_agg(json_build_object(
-            'id', member.id, 'name', name, 'url', url, 'grpc_url', grpc_url, 'leaving', leaving,
-            'beat', greatest(member.beat, newest.beat)))
-            from tallystick_cluster_member as member left join lateral (
-                select beating.beat from tallystick_cluster_beat as beating where beating.id = member.id
-                order by beating.beat desc limit 1) as newest on true),
-        (select json_agg(json_build_object('number', store, 'id', id, 'epoch', epoch, 'owner', owner) order by store)
-            from tallystick_cluster_store join tallystick_store_fence using (store)),
-        (extract(epoch from clock_timestamp()) * 1000)::int8
 """
+_LOOK = f"{_BEAT} {_SEE}"
+# On a full disk an insert may have no page to go to, while an update finds room in the page of the row. The other
+# brokers read both places. The versions of this one row pile up under a snapshot that is held elsewhere, so this is
+# only for the time without room.
+_BEAT_IN_PLACE = """
+    with me (id, name, url, grpc_url, beat, leaving) as (values (%b, %b, %b, %b, %b, %b)),
+    beaten as (
+        insert into tallystick_cluster_member (id, name, url, grpc_url, beat, leaving) select * from me
+        on conflict (id) do update set beat = excluded.beat, leaving = excluded.leaving)
+"""
+_LOOK_IN_PLACE = f"{_BEAT_IN_PLACE} {_SEE}"
+# Rows that `_BEAT` would have deleted during the beats in place.
+_PRUNE = "delete from tallystick_cluster_beat where id = %b and beat < %b returning id"
 _CLAIM = """
     update tallystick_store_fence set epoch = %b, owner = %b where store = %b and epoch = %b returning epoch
+"""
+# Without room to move what the units' rows hold, a claim leaves them: a number that changes is no move. The one before
+# is as good: no unit has it any more, and all rows from it on are those that were not moved.
+_CLAIM_UNMOVED = """
+    update tallystick_store_fence set epoch = %b, owner = %b, unit = unit - 1 where store = %b and epoch = %b
+    returning epoch
+"""
+_RELEASE_UNMOVED = """
+    update tallystick_store_fence set owner = '', unit = unit - 1 where store = %b and epoch = %b returning epoch
 """
 _RELEASE = "update tallystick_store_fence set owner = '' where store = %b and epoch = %b returning epoch"
 # The fence's row is locked meanwhile, so that nobody claims the store in between.
@@ -114,11 +142,21 @@ class PostgresqlRegistry(PostgresqlLink):
         return self._looking.look(me)
 
     def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
-        claimed = self._rows(_CLAIM, Int8(epoch_after(expected_epoch)), owner, Int4(number), Int8(expected_epoch))
+        epoch = Int8(epoch_after(expected_epoch))
+        claimed = self._moving((_CLAIM, _CLAIM_UNMOVED), epoch, owner, Int4(number), Int8(expected_epoch))
         return claimed[0][0] if claimed else None
 
     def release(self, number: int, epoch: int) -> None:
-        self._rows(_RELEASE, Int4(number), Int8(epoch))
+        self._moving((_RELEASE, _RELEASE_UNMOVED), Int4(number), Int8(epoch))
+
+    def _moving(self, statements: tuple[str, str], *parameters: Any) -> list[tuple[Any, ...]]:
+        """The second statement is for a server without room to move anything."""
+        try:
+            return self._rows(statements[0], *parameters)
+        except ServerAway as error:
+            if not error.full:
+                raise
+            return self._rows(statements[1], *parameters)
 
     def rename(self, number: int, epoch: int, store_id: str) -> bool:
         return bool(self._rows(_RENAME, Int4(number), Int8(epoch), store_id))
@@ -141,12 +179,34 @@ class PostgresqlRegistry(PostgresqlLink):
 
 
 class _Looking(PostgresqlLink):
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._in_place_until = 0.0  # beats are updates; 0 if the last one was inserted
+
     def _set_up(self) -> dict[str, str]:
         return {**super()._set_up(), "synchronous_commit": "off"}
 
     def look(self, me: Member) -> Seen:
-        row = self._rows(_LOOK, me.id, me.name, me.url, me.grpc_url, Int8(me.beat), me.leaving)[0]
-        return _seen(me, *row)
+        beat = (me.id, me.name, me.url, me.grpc_url, Int8(me.beat), me.leaving)
+        if time.monotonic() >= self._in_place_until:
+            try:
+                row = self._rows(_LOOK, *beat)[0]
+            except ServerAway as error:
+                if not error.full:
+                    raise
+                self._in_place_until = time.monotonic() + IN_PLACE_SECONDS
+            else:
+                if self._in_place_until:
+                    self._rows(_PRUNE, me.id, Int8(me.beat - 4))
+                    self._in_place_until = 0.0
+                return _seen(me, *row)
+        try:
+            return _seen(me, *self._rows(_LOOK_IN_PLACE, *beat)[0])
+        except ServerAway as error:
+            if not error.full:
+                raise
+            seen = _seen(me, *self._rows(_SEE)[0])
+            return msgspec.structs.replace(seen, unheard=error.reason)
 
 
 def _seen(me: Member, members: Any, holdings: Any, now_ms: int) -> Seen:

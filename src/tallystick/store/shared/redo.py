@@ -7,7 +7,7 @@ they replace the ones in the table. The owner keeps the newest values in memory,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from tallystick.store.kv.engine import Area, Changes
 from tallystick.store.kv.keys import behind, rewritten
@@ -58,6 +58,14 @@ class Redo:
         self._values.update(values)
         self._units += 1
         self._count += len(values)
+
+    def hold(self, units: Sequence[dict[bytes, bytes]]) -> None:
+        """These units, in order, are all whose values the table does not have."""
+        values: dict[bytes, bytes] = {}
+        for kept in units:
+            values |= kept
+        self._values = values
+        self._units, self._count, self._doubtful = len(units), sum(map(len, units)), False
 
     def in_doubt(self) -> None:
         """The outcome of a unit is unknown: the next one comes after a move."""

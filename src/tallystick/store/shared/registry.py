@@ -39,6 +39,7 @@ class Seen(Struct, frozen=True):
     members: tuple[Member, ...]
     holdings: tuple[Holding, ...]
     now_ms: int  # by the engine's clock
+    unheard: str = ""  # why our own beat could not be stored: the server answers, but has no room for it
 
 
 class Registry(Protocol):
@@ -56,7 +57,7 @@ class Registry(Protocol):
         """The ids that lie in stores of the server, by their numbers, whether a cluster was made of them or not."""
 
     def look(self, me: Member) -> Seen:
-        """Tell of myself, and see everybody."""
+        """Store our beat, and see all members. If the server has no room for the beat, `unheard` says why."""
 
     def claim(self, number: int, expected_epoch: int, owner: str) -> int | None:
         """Take a store, if its epoch is still the expected one: the new epoch, which is larger by any number. None if
