@@ -18,7 +18,7 @@ from shared_stores import url_of
 from tallystick.core.errors import Moved, StorageFull, TallystickError
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.ops import Send
-from tallystick.store.kv.engine import AREAS
+from tallystick.store.kv.engine import AREAS, Changes
 from tallystick.store.protocol import StoreSettings
 from tallystick.store.shared.opening import SharedStore, open_shared, registry_at, server_at
 from tallystick.store.shared.registry import Member
@@ -130,13 +130,17 @@ def test_a_store_is_claimed_and_read_where_nothing_can_be_inserted(tables: Table
         closing(open_shared(tables.url, 0, allow_weak_durability=True)) as store,
         closing(registry_at(tables.url)) as registry,
     ):
-        for name in ("first", "second"):
-            store.write([Send([OutgoingMessage("orders", name.encode())], name)], 1)
+        store.write([Send([OutgoingMessage("orders", b"first")], "first")], 1)
+        moved = store.server.fence()
+        assert moved is not None
+        store.write([Send([OutgoingMessage("orders", b"second")], "second")], 1)
         registry.make(1)
         for table in INSERTED:
             tables.refuse(table)
         (held,) = registry.look(beat(ONE, 1)).holdings
         registry.release(0, held.epoch)
+        for number in (moved.unit - 1, moved.unit):
+            assert not store.server.apply(held.epoch, number, Changes()), "a late copy of a unit is refused"
         epoch = registry.claim(0, held.epoch, "two")
         assert epoch is not None
         assert registry.claim(0, held.epoch, "three") is None

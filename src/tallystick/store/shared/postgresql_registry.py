@@ -66,14 +66,16 @@ _PRUNE = "delete from tallystick_cluster_beat where id = %b and beat < %b return
 _CLAIM = """
     update tallystick_store_fence set epoch = %b, owner = %b where store = %b and epoch = %b returning epoch
 """
-# Without room to move what the units' rows hold, a claim leaves them: a number that changes is no move. The one before
-# is as good: no unit has it any more, and all rows from it on are those that were not moved.
+# Without room to move what the units' rows hold, a claim leaves them: an update that changes the number is no move.
+# Rows that were moved are deleted, so all rows from a negative number on are those that were not. No unit has such a
+# number.
 _CLAIM_UNMOVED = """
-    update tallystick_store_fence set epoch = %b, owner = %b, unit = unit - 1 where store = %b and epoch = %b
+    update tallystick_store_fence set epoch = %b, owner = %b, unit = least(unit, 0) - 1 where store = %b and epoch = %b
     returning epoch
 """
 _RELEASE_UNMOVED = """
-    update tallystick_store_fence set owner = '', unit = unit - 1 where store = %b and epoch = %b returning epoch
+    update tallystick_store_fence set owner = '', unit = least(unit, 0) - 1 where store = %b and epoch = %b
+    returning epoch
 """
 _RELEASE = "update tallystick_store_fence set owner = '' where store = %b and epoch = %b returning epoch"
 # The fence's row is locked meanwhile, so that nobody claims the store in between.

@@ -88,8 +88,9 @@ begin
 end $$;
 
 -- An update of the fence that keeps its number moves the values of the units' rows to tallystick_store_index and counts the
--- units. A claim is one, by a broker of any version: so each owner finds everything in the tables. The statements in it
--- see what was committed before the row was locked.
+-- units. A claim is one, by a broker of any version: so each owner finds everything in the tables. Without room for that,
+-- a claim sets a negative number, and the owner reads the values from the units' rows. The statements in it see what was
+-- committed before the row was locked.
 create or replace function tallystick_store_move() returns trigger language plpgsql as $$
 declare
     newest bigint;
