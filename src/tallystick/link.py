@@ -21,6 +21,7 @@ import msgspec
 
 from tallystick.core.addresses import BrokerAddress, broker_address
 from tallystick.core.backoff import Backoff
+from tallystick.core.codings import encoded_answer, unread_coding
 from tallystick.core.errors import (
     BrokerUnavailable,
     BrokerUnreachable,
@@ -180,7 +181,15 @@ class Link:
         response = self._exchange("GET", target, None, {"Accept": accept})
         if response.status != 200:
             self._answer(response)
+        self._require_plain(response)
         return response
+
+    def _require_plain(self, response: http.client.HTTPResponse) -> None:
+        """Refuse a body that would have to be decoded."""
+        coding = unread_coding(b"content-encoding", response.getheader("Content-Encoding", "").encode("latin-1"))
+        if coding:
+            self._connection.close()  # the rest of the answer is not read
+            raise BrokerUnavailable(encoded_answer(self.url, coding))
 
     # --- both ------------------------------------------------------------------------------------------------
 
@@ -252,6 +261,7 @@ class Link:
         except ValueError as error:
             if response.status in OF_A_PROXY:
                 raise advised(OF_A_PROXY[response.status](f"{self.url} answered {response.status}")) from None
+            self._require_plain(response)
             raise BrokerUnavailable(
                 f"what answers at {self.url} is no Tallystick broker (status {response.status}, no JSON); "
                 f"check {self._named}"

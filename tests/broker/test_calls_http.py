@@ -307,11 +307,6 @@ async def test_a_redirect_is_not_followed(status: int) -> None:
         assert len(there.requests) == 1
 
 
-async def test_a_compressed_answer_is_not_unpacked() -> None:
-    async with site(answering(200, b"\x1f\x8bFAILURE", headers={"Content-Encoding": "gzip"})) as there:
-        assert (await called(there.url)).outcome == "success"
-
-
 # --- connections that are kept ---------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed, too_long
+from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed, encoded, too_long
 from tallystick.broker.outbound.dtm_rule import (
     DtmResult,
     JsonRpcError,
@@ -49,6 +49,8 @@ def of_http(answered: Answered) -> CallVerdict:
     everything else, redirects too, is an error."""
     status = answered.status
     if 200 <= status < 300:
+        if answered.coding:
+            return CallVerdict("error", encoded(answered))
         word = _word(answered)
         return SUCCESS if word is None else CallVerdict(word, _shown(answered))
     if status == 409:
@@ -78,7 +80,7 @@ def _word(answered: Answered) -> CallOutcome | None:
 def of_json_rpc(answered: Answered) -> CallVerdict:
     """The status as for HTTP; within a 2xx the error's code decides, and what is no JSON-RPC is no success."""
     verdict = of_http(answered)
-    if not 200 <= answered.status < 300:
+    if not 200 <= answered.status < 300 or answered.coding:
         return verdict
     try:
         reply = msgspec.json.decode(answered.body, type=_Reply)
@@ -100,7 +102,7 @@ def of_json_rpc_by_dtm(answered: Answered) -> CallVerdict:
 
 def _by_dtm(result: DtmResult, answered: Answered) -> CallVerdict:
     """A success that was cut is an error, because the rest may hold FAILURE or ONGOING."""
-    if answered.cut and answered.status == 200 and result in ("success", "error"):
+    if answered.cut and not answered.coding and answered.status == 200 and result in ("success", "error"):
         return CallVerdict("error", too_long(answered))
     if result == "success":
         return SUCCESS
@@ -130,6 +132,8 @@ def of_failure(failed: OutboundFailed) -> CallVerdict:
 
 
 def _shown(answered: Answered) -> str:
+    if answered.coding:
+        return encoded(answered)
     return f"status {answered.status}: {_text(answered.body)}".rstrip(": ")
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed, too_long, unsendable
+from tallystick.broker.outbound.answer import Answered, GrpcAnswer, OutboundFailed, encoded, too_long, unsendable
 from tallystick.broker.outbound.dtm_rule import check_result
 from tallystick.broker.outbound.headers import grpc_marks, joined, marks, metadata_of
 from tallystick.broker.outbound.outbound import Outbound
@@ -46,7 +46,7 @@ def understand(answered: Answered) -> Answer:
         body = msgspec.json.decode(answered.body, type=_Body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         body = _Body()
-    if answered.cut:
+    if answered.cut or answered.coding:
         body = _Body()  # what it would have said in the end is not known
     said = {_WORDS.get((answered.status, word)) for word in (body.outcome, body.dtm_result) if word}
     if len(said) == 1 and None not in said:
@@ -66,6 +66,8 @@ def understand_by_dtm(answered: Answered) -> Answer:
 
 
 def _unclear(answered: Answered) -> OutboundFailed:
+    if answered.coding:
+        return OutboundFailed(encoded(answered), "unclear", permanent=False)
     if answered.cut and answered.status == 200:
         return OutboundFailed(too_long(answered), "unclear", permanent=False)
     permanent = 300 <= answered.status < 500 and answered.status not in (408, 429)

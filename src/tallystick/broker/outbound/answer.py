@@ -25,6 +25,8 @@ class Answered(msgspec.Struct):
 
     status: int
     body: bytes
+    coding: str = ""
+    """What the body is encoded with, such as `gzip`. The broker decodes nothing, so it cannot read such a body."""
 
     @property
     def cut(self) -> bool:
@@ -43,6 +45,13 @@ def too_long(answered: Answered) -> str:
     return (
         f"status {answered.status}: the answer was cut at the limit of {MAX_ANSWER_BYTES} bytes, "
         "so it is not a success. Return a shorter body."
+    )
+
+
+def encoded(answered: Answered) -> str:
+    return (
+        f"status {answered.status}: the answer's body is encoded with {answered.coding!r}, and the broker decodes none. "
+        "Send the body without compression, as the request's `Accept-Encoding: identity` asks."
     )
 
 

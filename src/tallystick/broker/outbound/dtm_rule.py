@@ -30,8 +30,12 @@ _decode_reply = msgspec.json.Decoder(JsonRpcReply | None).decode
 
 def http_result(answered: Answered) -> DtmResult:
     """The order matters: a body with ONGOING or FAILURE decides whatever the status is, and any other 200 is a
-    success."""
-    if answered.status == 425 or b"ONGOING" in answered.body:
+    success. An encoded body may hold either word, so it leaves only 425 clear."""
+    if answered.status == 425:
+        return "ongoing"
+    if answered.coding:
+        return "error"
+    if b"ONGOING" in answered.body:
         return "ongoing"
     if answered.status == 409 or b"FAILURE" in answered.body:
         return "failure"

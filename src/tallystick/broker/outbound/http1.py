@@ -25,6 +25,7 @@ from tallystick.broker.outbound.answer import (
     late,
     unsendable,
 )
+from tallystick.core.codings import unread_coding
 
 # Servers close connections that are idle, many after 5 s, some after 2. A request that meets the closing may have been
 # processed or not, so connections are given up well before that.
@@ -64,6 +65,7 @@ class HttpConnection(asyncio.Protocol):
         self._received = self._size = 0
         self._body: list[bytes] = []
         self._header_names: list[bytes] = []
+        self._coding = ""
         self._has_head = self._complete = self._keeps_alive = self._more = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -109,7 +111,9 @@ class HttpConnection(asyncio.Protocol):
     def _finish(self, reusable: bool) -> None:
         waiting = self._end()
         if waiting is not None:
-            waiting.set_result(Answered(self._parser.get_status_code(), b"".join(self._body)))
+            body = b"".join(self._body)
+            # An empty body hides no word, whatever its coding.
+            waiting.set_result(Answered(self._parser.get_status_code(), body, self._coding if body else ""))
         if reusable and waiting is not None and not self._transport.is_closing():
             self._give_back(self)
         else:
@@ -154,8 +158,9 @@ class HttpConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._more = self._complete  # bytes behind the end of the answer
 
-    def on_header(self, name: bytes, _: bytes) -> None:
+    def on_header(self, name: bytes, value: bytes) -> None:
         self._header_names.append(name)
+        self._coding = unread_coding(name, value) or self._coding
 
     def on_headers_complete(self) -> None:
         self._has_head = self._parser.get_status_code() >= 200
@@ -170,6 +175,7 @@ class HttpConnection(asyncio.Protocol):
             self._complete = True
             self._keeps_alive = self._parser.should_keep_alive()  # asked now: the parser forgets it with the message
         else:
+            self._coding = ""
             self._header_names.clear()  # an interim answer (1xx): the real one follows
 
 

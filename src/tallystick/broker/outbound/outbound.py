@@ -97,9 +97,10 @@ def _grpc_client() -> type[Grpc]:
 
 
 def _head(method: str, target: Target, asked: str, headers: Mapping[str, str], body: bytes) -> bytes:
+    """Without `Accept-Encoding`, a service could choose any coding, and the broker decodes none."""
     length = f"Content-Length: {len(body)}\r\n" if body or method != "GET" else ""
-    lines = header_lines(headers)
+    lines = header_lines({name: value for name, value in headers.items() if name.lower() != "accept-encoding"})
     return (
         f"{method} {asked} HTTP/1.1\r\nHost: {target.authority}\r\nUser-Agent: tallystick\r\nAccept: */*\r\n"
-        f"{length}{lines}\r\n"
+        f"Accept-Encoding: identity\r\n{length}{lines}\r\n"
     ).encode("latin-1")

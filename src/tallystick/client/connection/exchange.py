@@ -12,6 +12,7 @@ import httptools
 import msgspec
 
 from tallystick.core.addresses import BrokerAddress
+from tallystick.core.codings import encoded_answer, unread_coding
 from tallystick.core.errors import (
     BrokerUnavailable,
     BrokerUnreachable,
@@ -68,7 +69,7 @@ def request_head(
         (
             f"{method} {address.path}{target} HTTP/1.1\r\nHost: {address.authority}\r\n"
             f"{authorization}"
-            f"Content-Type: {MSGPACK}\r\nAccept: {MSGPACK}\r\nContent-Length: "
+            f"Content-Type: {MSGPACK}\r\nAccept: {MSGPACK}\r\nAccept-Encoding: identity\r\nContent-Length: "
         ).encode()
     )
 
@@ -110,7 +111,7 @@ class WireAnswer:
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
         self._status = 0
-        self._retry_after = ""
+        self._retry_after = self._coding = ""
         self.complete = self.keeps_alive = False
 
     def take(self, data: bytes) -> None:
@@ -126,6 +127,8 @@ class WireAnswer:
         """The body of a 2xx answer; anything else is raised as the error it stands for."""
         body = b"".join(self._body)
         if self._status < 300:
+            if self._coding and body:
+                raise on_the_way(address, BrokerUnavailable(encoded_answer(address, self._coding)))
             return body
         raise _refusal(address, self._status, self._retry_after, body)
 
@@ -134,13 +137,17 @@ class WireAnswer:
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"retry-after":
             self._retry_after = value.decode("latin-1")
+        else:
+            self._coding = unread_coding(name, value) or self._coding
 
     def on_body(self, piece: bytes) -> None:
         self._body.append(piece)
 
     def on_message_complete(self) -> None:
         self._status = self._parser.get_status_code()
-        if self._status >= 200:  # 1xx: the real one follows
+        if self._status < 200:  # the real one follows
+            self._coding = ""
+        else:
             self.complete = True
             self.keeps_alive = self._parser.should_keep_alive()
 
