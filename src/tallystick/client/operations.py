@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tallystick.client.base.arguments import checked_check, checked_list, checked_tags
-from tallystick.client.base.calls import CallOptions, outgoing_call, policy_of, wait_seconds
+from tallystick.client.base.calls import CallOptions, outgoing_call, policy_of, remark_of, wait_seconds
 from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.message import Message, outgoing
 from tallystick.client.base.settings import CheckBack, Settings, parse_address
@@ -36,6 +36,7 @@ from tallystick.core.ops import (
     PreparePart,
     Renew,
     Rollback,
+    Send,
 )
 from tallystick.core.wire import (
     BrokerInfo,
@@ -123,7 +124,7 @@ class Operations:
         broker = runtime.brokers.only or await runtime.brokers.of_gid(gid, deadline.left())
         options = policy_of(call_options)
         runtime.prepares = True
-        op = Prepare(check_gid(gid), group, halves, how, runtime.member, made_calls, options)
+        op = Prepare(check_gid(gid), group, halves, how, runtime.member, made_calls, options, remark_of(call_options))
         return _was_duplicate(await broker.ops.run(broker.check(op), deadline.left()))
 
     async def prepare_part(
@@ -383,8 +384,8 @@ class Operations:
     ) -> Sent:
         """Have the broker make several calls (of `outgoing_call`), in order or concurrently; see `call`."""
         seconds = wait_seconds(wait)
-        options = policy_of(call_options)
-        sent = await levels.send_calls(self._core.runtime().brokers, _made_calls(calls), options, gid)
+        what = Send([], gid, _made_calls(calls), policy_of(call_options), remark_of(call_options))
+        sent = await levels.send_calls(self._core.runtime().brokers, what)
         if seconds:
             broker = await self._core.runtime().brokers.of_gid(sent.gid or "")
             await wait_for_calls(broker, sent.gid or "", seconds)

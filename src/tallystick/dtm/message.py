@@ -13,12 +13,13 @@ from tallystick.barrier.errors import AlreadyDecided
 from tallystick.barrier.operations.barrier import Decision
 from tallystick.barrier.operations.identity import whereabouts
 from tallystick.client import CallOptions, CallsNotFinished, CheckBack, outgoing_call
-from tallystick.client.base.calls import wait_seconds
+from tallystick.client.base.calls import RemarkedOptions, wait_seconds
 from tallystick.client.base.databases import Door
 from tallystick.client.seam import ClientSeam
 from tallystick.client.transactions.block import Block
 from tallystick.client.transactions.script import InDatabase, OnLoop, Script, UserCode
 from tallystick.core.calls import OutgoingCall
+from tallystick.core.dtm_mark import MSG_REMARK
 from tallystick.core.errors import InvalidRequest, OutcomeUnknown, TallystickError, TransactionFailed
 from tallystick.core.urls import TOPIC_SCHEME
 from tallystick.dtm.branch import Barrier
@@ -110,7 +111,7 @@ class TwoPhaseMessage:
         return [outgoing_call(url, _encoded(payload), **options) for url, payload in self._steps]
 
     def _options(self) -> CallOptions:
-        return CallOptions(concurrent=self._concurrent, retry=self.retry_interval)
+        return RemarkedOptions(concurrent=self._concurrent, retry=self.retry_interval, remark=MSG_REMARK)
 
     def _check(self, query_prepared: str | None) -> CheckBack:
         if query_prepared:

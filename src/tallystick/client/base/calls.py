@@ -47,6 +47,16 @@ class CallOptions(Struct, frozen=True, kw_only=True):
             raise InvalidRequest(f"call_options: {failure}", field="call_options") from failure
 
 
+class RemarkedOptions(CallOptions, frozen=True, kw_only=True):
+    """Options with the remark that the broker keeps beside the calls. `tallystick.dtm` marks its messages with it."""
+
+    remark: str = ""
+
+
+def remark_of(call_options: CallOptions | None) -> str:
+    return call_options.remark if isinstance(call_options, RemarkedOptions) else ""
+
+
 def policy_of(call_options: CallOptions | None) -> wire.CallPolicy | None:
     if call_options is None:
         return None

@@ -19,7 +19,7 @@ from tallystick.client.connection.brokers import Brokers
 from tallystick.client.connection.exchange import passes_elsewhere
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.waiting import Answered
-from tallystick.core.calls import CallPolicy, OutgoingCall
+from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import (
     BrokerUnavailable,
     BrokerUnreachable,
@@ -62,12 +62,12 @@ async def send(brokers: Brokers, messages: list[OutgoingMessage], level: int, gi
     return Sent(None, [])
 
 
-async def send_calls(brokers: Brokers, calls: list[OutgoingCall], options: CallPolicy | None, gid: str | None) -> Sent:
+async def send_calls(brokers: Brokers, what: Send) -> Sent:
     """Calls are always sent with the care of level 2: the broker knows each by its gid."""
-    if not calls:
+    if not what.calls:
         raise InvalidRequest("calls: give at least one", field="calls")
-    await check_counts(brokers, [], calls)
-    return await _send_once(brokers, Send([], calls=calls, call_options=options), gid)
+    await check_counts(brokers, [], what.calls)
+    return await _send_once(brokers, what, what.gid)
 
 
 async def check_counts(brokers: Brokers, messages: list[OutgoingMessage], calls: Sequence[OutgoingCall] = ()) -> None:
@@ -154,7 +154,7 @@ def _key(messages: list[OutgoingMessage]) -> str | None:
 
 
 def _named(what: Send, gid: str) -> Send:
-    return Send(what.messages, gid, what.calls, what.call_options)
+    return Send(what.messages, gid, what.calls, what.call_options, what.remark)
 
 
 def _in_doubt(error: TallystickError) -> bool:

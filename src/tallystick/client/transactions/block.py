@@ -18,7 +18,7 @@ from tallystick.barrier.errors import AlreadyDecided, UnsupportedConnection
 from tallystick.barrier.operations.barrier import Decision, committed_outcome, decide, outcome_of
 from tallystick.barrier.operations.identity import Whereabouts, named_here, whereabouts
 from tallystick.client.base.arguments import check_flag, checked_check
-from tallystick.client.base.calls import CallOptions, outgoing_call, policy_of
+from tallystick.client.base.calls import CallOptions, outgoing_call, policy_of, remark_of
 from tallystick.client.base.counts import COUNT_EVERY, DEFAULT_LIMITS, check_count
 from tallystick.client.base.databases import Door, within
 from tallystick.client.base.deadlines import Deadline
@@ -79,6 +79,7 @@ class Block(ABC):
         self.messages: list[OutgoingMessage] = []
         self.calls: list[OutgoingCall] = []
         self.call_options = policy_of(call_options)
+        self._remark = remark_of(call_options)
         self.pinned: Pinned | None = None
         if wait is not None:
             check_flag(wait, "wait", "The limit of the wait is the client's commit_wait.")

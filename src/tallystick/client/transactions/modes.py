@@ -148,7 +148,8 @@ class CheckBackBlock(Block):
         connection = self.producer().connection
         connection.prepares = True
         group = str(self.settings.group)
-        return Prepare(gid, group, self.messages, check, connection.member, self.calls, self.call_options)
+        calls, options = self.calls, self.call_options
+        return Prepare(gid, group, self.messages, check, connection.member, calls, options, self._remark)
 
     def _check_back(self) -> Script[Check]:
         """How the broker may ask; refused here if nobody could answer. Found out once, in the local transaction."""
