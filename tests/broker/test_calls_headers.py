@@ -15,6 +15,8 @@ from tallystick.broker.outbound.allow_list import AllowedUrls
 from tallystick.broker.outbound.headers import header_lines, joined, metadata_of
 from tallystick.broker.outbound.outbound import Outbound
 from tallystick.core.calls import OutgoingCall
+from tallystick.client import CheckBack, outgoing_call
+from tallystick.client.base.arguments import checked_check
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.headers import check_headers
 
@@ -101,8 +103,16 @@ def test_whatever_is_accepted_gives_one_line_a_header(headers: dict[str, str]) -
     "headers", [*BAD, {"grpc-timeout": "1S"}, {"Dtm-Gid": "x"}, {"X": "\u00e9"}, {":path": "/x"}], ids=repr
 )
 def test_metadata_is_as_strict(headers: dict[str, str]) -> None:
+    """On its way in, natively too, and before it is sent."""
+    url = "grpc://127.0.0.1:1/a.B/C"
     with pytest.raises(ValueError, match=r"name|broker|value"):
         metadata_of(headers)
+    with pytest.raises(InvalidRequest, match=r"^f: .*(name|broker|value)"):
+        check_headers(headers, "f", url)
+    with pytest.raises(InvalidRequest, match=r"^headers: "):
+        outgoing_call(url, headers=headers)
+    with pytest.raises(InvalidRequest, match=r"^check\.headers: "):
+        checked_check(CheckBack(url=url, headers=headers))
 
 
 def test_headers_become_metadata() -> None:

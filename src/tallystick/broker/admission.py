@@ -67,7 +67,7 @@ class Admission:
             field = at + ".check.target"
             raise InvalidRequest(f"{field}: a check-back by {check.via} needs its {check.via} here", field=field)
         if check.via == "url":
-            check_headers(check.headers, at + ".check.headers")
+            check_headers(check.headers, at + ".check.headers", check.target)
             self._allowed.check(check.target, at + ".check.target")
         else:
             self._databases.check(check.target, at + ".check.target")
@@ -83,7 +83,7 @@ class Admission:
     def _check_calls(self, calls: list[OutgoingCall], at: str) -> None:
         self._limits.check_calls(calls, at)
         for index, call in enumerate(calls):
-            check_headers(call.headers, f"{at}[{index}].headers")
+            check_headers(call.headers, f"{at}[{index}].headers", call.url)
             if not call.url.startswith(TOPIC_SCHEME):
                 self._allowed.check(call.url, f"{at}[{index}].url")
                 check_body(call, call.url, f"{at}[{index}]")

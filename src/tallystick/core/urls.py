@@ -11,12 +11,14 @@ from tallystick.core.errors import NotAllowed
 from tallystick.core.names import check_name
 
 TOPIC_SCHEME = "topic://"
+GRPC_SCHEME = "grpc://"
 DEFAULT_PORTS = {"http": 80, "https": 443}
 PATH_CHARACTERS = "/:@!$&'()*+,;=-._~"
 """Beside letters and digits: what stands for itself in a path. All else is written with a %."""
 _SCHEMES = ("http", "https", "grpc")
 _MISLEADING = re.compile(r"[\s\\\x00-\x20\x7f]")  # what one program skips or turns and another does not
 _HOST = re.compile(r"^([a-z0-9._-]+|[0-9a-f:.]+)\Z")
+_GRPC_METHOD = re.compile(r"^/[A-Za-z0-9_.]+/[A-Za-z0-9_]+\Z")
 _AFTER_BRACKET = re.compile(r"\](?!:|\Z)")
 _KNOWN_URLS = 4_096
 
@@ -44,6 +46,8 @@ def url_parts(url: str) -> UrlParts:
     port = DEFAULT_PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
     if not port:
         raise ValueError("it has no port")
+    if parts.scheme == "grpc" and (parts.query or not _GRPC_METHOD.match(parts.path)):
+        raise ValueError("it is not of the form grpc://host:port/package.Service/Method")
     return UrlParts(parts.scheme, host, port, parts.path, parts.query)
 
 

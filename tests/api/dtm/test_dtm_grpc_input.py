@@ -15,6 +15,8 @@ from tallystick.core.limits import MIB
 HERE = "127.0.0.1:1/busi.Busi/TransIn"
 QUERY = "127.0.0.1:1/busi.Busi/CanSubmit"
 STEPS = [(HERE, b"x")]
+NO_METHODS = ["/", "/x", "//C", "/a.B/", "/a.B/C/D", "/a.B/C?x=1", "/a-B/C"]
+NO_METADATA = [{"u": "\u00e9"}, {"grpc-x": "1"}, {"dtm-gid": "x"}, {"Dtm-Op": "x"}, {"t": "a\tb"}, {"a!": "x"}]
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +92,7 @@ def test_fewer_payloads_than_steps(dtm: GrpcClient) -> None:
         ("user@127.0.0.1:1/s/m", "steps[0].action: this broker may not call"),
         ("127.0.0.1:1/s/m\r\nx", "steps[0].action"),
         ("topic://nobody-listens", "topic not found"),
+        *((f"127.0.0.1:1{path}", "it is not of the form grpc://host:port/package.Service/Method") for path in NO_METHODS),
     ],
 )
 def test_branches_that_cannot_or_must_not_be_called(dtm: GrpcClient, url: str, words: str) -> None:
@@ -101,7 +104,7 @@ def test_branches_that_cannot_or_must_not_be_called(dtm: GrpcClient, url: str, w
     assert dtm.status("bad-url") is None
 
 
-@pytest.mark.parametrize("url", ["", "etcd://127.0.0.1:1/s/m", "127.0.0.1:1", "10.1.2.3:80/s/m", "topic://t"])
+@pytest.mark.parametrize("url", ["", "etcd://127.0.0.1:1/s/m", "127.0.0.1:1", "10.1.2.3:80/s/m", "topic://t", "127.0.0.1:1/x"])
 def test_check_backs_that_cannot_or_must_not_be_asked(dtm: GrpcClient, url: str) -> None:
     with pytest.raises(Refused) as refused:
         dtm.prepare("bad-check", STEPS, url)
@@ -138,3 +141,33 @@ def test_a_payload_over_the_limit(dtm: GrpcClient) -> None:
     with pytest.raises(Refused, match=rf"UNKNOWN: payloads\[0\]: {MIB + 1} bytes, the limit is {MIB}"):
         dtm.submit("too-large", [(HERE, bytes(MIB + 1))])
     assert dtm.status("too-large") is None
+
+
+@pytest.mark.parametrize("headers", NO_METADATA, ids=repr)
+def test_headers_that_grpc_cannot_carry(dtm: GrpcClient, headers: dict[str, str]) -> None:
+    """Where they are for a branch or a check-back over gRPC, also one that a topic leads to; HTTP carries most."""
+    topic, url = "headers-grpc", "http://127.0.0.1:1/x"
+    if topic not in {one["k"] for one in dtm.get("queryKV", cat="topics", key=topic)["kv"]}:
+        dtm.subscribe(topic, HERE)
+    for step, check in ((HERE, url), (url, QUERY), (f"topic://{topic}", url)):
+        given = request_of("bad-headers", [(step, b"{}")], check)
+        given.TransOptions.BranchHeaders.update(headers)
+        with pytest.raises(Refused) as refused:
+            dtm.call("Prepare", given.SerializeToString())
+        assert refused.value.code == "UNKNOWN"
+        assert "headers: " in refused.value.text, refused.value.text
+        assert next(iter(headers)) in refused.value.text
+    assert dtm.status("bad-headers") is None
+
+
+@pytest.mark.parametrize("path", NO_METHODS)
+def test_a_topic_takes_no_url_that_is_no_method(dtm: GrpcClient, path: str) -> None:
+    with pytest.raises(Refused, match=r"it is not of the form grpc://host:port/package\.Service/Method"):
+        dtm.subscribe("no-methods", f"127.0.0.1:1{path}")
+
+
+@pytest.mark.parametrize("headers", NO_METADATA[1:3], ids=repr)
+def test_over_http_such_headers_are_sent(dtm: GrpcClient, headers: dict[str, str]) -> None:
+    given = request_of(f"http-headers-{next(iter(headers))}", [("http://127.0.0.1:1/x", b"{}")], "http://127.0.0.1:1/x")
+    given.TransOptions.BranchHeaders.update(headers)
+    dtm.call("Prepare", given.SerializeToString())

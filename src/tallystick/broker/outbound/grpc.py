@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import grpc
 
@@ -13,7 +12,6 @@ from tallystick.broker.outbound.headers import Metadata
 
 IDLE_SECONDS = 60.0
 MAX_CHANNELS = 1_024
-_METHOD = re.compile(r"^/[A-Za-z0-9_.]+/[A-Za-z0-9_]+\Z")
 _REFUSED = "failed to connect to all addresses"  # gRPC's own words
 
 
@@ -36,8 +34,6 @@ class Grpc:
 
     async def call(self, target: Target, metadata: Metadata, body: bytes, seconds: float) -> GrpcAnswer:
         """The status that came back, whatever it is; OutboundFailed if the call could not be made at all."""
-        if not _METHOD.match(target.path) or target.query:
-            raise unsendable(f"{target.path[:200]!r} is not of the form /package.Service/Method")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         try:

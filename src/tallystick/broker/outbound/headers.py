@@ -5,14 +5,11 @@ Headers are refused when they come in, and never sent if they are wrong.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
-from tallystick.core.headers import malformed, trouble
+from tallystick.core.headers import malformed, metadata_trouble, trouble
 
 Metadata = Sequence[tuple[str, str | bytes]]  # gRPC's headers
-_METADATA_NAME = re.compile(r"^[0-9a-z_.-]+\Z")
-_METADATA_VALUE = re.compile(r"^[\x20-\x7e]*\Z")
 
 
 def joined(ours: dict[str, str], given: Mapping[str, str] | None) -> dict[str, str]:
@@ -43,11 +40,7 @@ def metadata_of(headers: Mapping[str, str] | None) -> list[tuple[str, str | byte
     found: list[tuple[str, str | bytes]] = []
     for name, value in (headers or {}).items():
         key = name.lower()
-        wrong = trouble(name, value)
-        if wrong is None and (not _METADATA_NAME.match(key) or key.startswith(("grpc-", "dtm-"))):
-            wrong = f"{name[:80]!r} is no name for metadata"
-        if wrong is None and not key.endswith("-bin") and not _METADATA_VALUE.match(value):
-            wrong = f"the value of {name!r} is not plain ASCII"
+        wrong = metadata_trouble(name, value)
         if wrong is not None:
             raise ValueError(wrong)
         found.append((key, value.encode("latin-1") if key.endswith("-bin") else value))

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from tallystick.barrier.adapters.recognition import check_opener
 from tallystick.client.base.settings import CheckBack, ClientOptions, Decider, OpenConnection
 from tallystick.core.errors import InvalidRequest
+from tallystick.core.headers import check_headers
 from tallystick.core.names import check_name
 from tallystick.core.urls import check_url
 
@@ -39,6 +40,7 @@ def checked_check(check: CheckBack | None, check_after: float | None = None) -> 
     described = (check or CheckBack()).on_the_wire("", check_after)
     if check is not None and check.url is not None:
         check_url(str(described.target), "check.url")
+        check_headers(described.headers, "check.headers", str(described.target))
     return check
 
 

@@ -107,7 +107,7 @@ def outgoing_call(
         )
     if headers is not None:
         check_header_texts(headers)
-        check_headers(headers, "headers")
+        check_headers(headers, "headers", url)
     check_url(url, "url")
     if url.startswith("grpc://"):
         protocol = "grpc"

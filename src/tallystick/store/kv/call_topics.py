@@ -15,6 +15,7 @@ from tallystick.core.calls import (
     protocol_of,
 )
 from tallystick.core.errors import Conflict, InvalidRequest, NotFound, TooLarge
+from tallystick.core.headers import check_headers
 from tallystick.core.names import check_name
 from tallystick.core.urls import TOPIC_SCHEME
 from tallystick.store.kv import keys
@@ -111,6 +112,7 @@ def _expanded(batch: Batch, call: OutgoingCall, place: int) -> list[OutgoingCall
         raise NotFound(f"calls: there is no call topic {name!r} with a subscriber", field="calls")
     for one in known.subscribers:
         check_body(call, one.url, f"calls[{place - 1}]")
+        check_headers(call.headers, f"calls[{place - 1}].headers", one.url)
     if len(known.subscribers) == 1:
         return [_named(call, known.subscribers[0].url, branch)]
     return [_named(call, one.url, f"{branch}-{number:02d}") for number, one in enumerate(known.subscribers, 1)]
