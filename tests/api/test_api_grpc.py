@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -38,6 +39,7 @@ class Echo:
         self.word: Any = GetMessageClass(pool.FindMessageTypeByName(f"{package}.Word"))
         self.counted: list[tuple[str, str]] = []
         self.finished: list[str] = []
+        self.release = asyncio.Event()
         methods = {"Once": self.once, "Down": self.down, "Up": self.up, "Both": self.both}
         self.service = GrpcService(self.described, methods, refuse, lambda *seen: self.counted.append(seen))
 
@@ -46,6 +48,10 @@ class Echo:
             raise ValueError("x" * 5_000)
         if word.text == "slow":
             await asyncio.sleep(0.3)
+        if word.text == "slow and bad":
+            await self.release.wait()
+            self.finished.append(word.text)
+            raise ValueError("too late")
         self.finished.append(word.text)
         return self.word(text=word.text.upper())
 
@@ -141,6 +147,27 @@ async def test_what_has_begun_is_carried_out_though_its_caller_is_gone() -> None
             await Caller(channel, echo).Once(echo.word(text="slow"), timeout=0.1)
         await asyncio.sleep(0.5)
         assert echo.finished == ["slow"]
+
+
+async def test_an_error_whose_caller_is_gone_is_taken_from_its_task() -> None:
+    """asyncio logs a traceback for one that is not."""
+    echo, logged = Echo("one"), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    async with serving(echo) as (channel,):
+        with pytest.raises(grpc.aio.AioRpcError, match="Deadline"):
+            await Caller(channel, echo).Once(echo.word(text="slow and bad"), timeout=0.2)
+        for _ in range(100):  # the server hears of it, and gives up its side
+            await asyncio.sleep(0.01)
+            if not any("answer" in repr(task.get_coro()) for task in asyncio.all_tasks()):
+                break
+        echo.release.set()
+        async with asyncio.timeout(20):
+            while not echo.finished:
+                await asyncio.sleep(0.01)
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+            gc.collect()
+    assert logged == []
 
 
 async def test_several_services_on_several_ports_are_known_to_reflection() -> None:

@@ -96,7 +96,17 @@ class GrpcService:
         task = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._unanswered)
+            raise
+
+    def _unanswered(self, task: asyncio.Task[Any]) -> None:
+        """Take the error that the client did not wait for. The log has what is no refusal."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._refuse(error)
 
     async def close(self) -> None:
         """Give up what is still waited for by nobody. What the writer was given, it carries out all the same."""
