@@ -29,6 +29,7 @@ def has_dtm_check(record: Undecided) -> bool:
     The group alone does not show it: native clients may have a group of that name.
     """
     if record.pushed is None:
-        return record.group == DTM_GROUP and not record.messages  # without steps: the outcome has no effect
+        # Without steps, as older versions stored it: the outcome has no effect.
+        return record.group == DTM_GROUP and not record.messages
     remark = record.pushed.remark
     return has_dtm_calls(remark) or (record.group == DTM_GROUP and _BEFORE_THE_MARK in remark)

@@ -169,6 +169,20 @@ def test_ongoing_is_asked_again_after_the_retry_interval(face: Face, look: Looke
     assert all(later - earlier > 1.9 for earlier, later in pairwise(asked))
 
 
+def test_the_retry_interval_counts_without_steps_too(face: Face, look: Looker, busi: Busi) -> None:
+    """Nothing is called then. A repeated prepare is still the same, and the query shows no branch but the check-back."""
+    gid = new_name("ongoing")
+    busi.script(gid, "00", GO_ONGOING)
+    trans = {**msg(gid, busi, retry_interval=2), "steps": [], "payloads": []}
+    assert face.prepare(trans).ok
+    assert face.prepare(trans).ok
+    assert look.status(gid) == "prepared"
+    look.wait(gid, "succeed")
+    first, second = (call.at for call in busi.calls(gid, "00"))
+    assert second - first > 1.9
+    assert look.branches(gid) == {}
+
+
 def test_ongoing_may_wait_longer_than_the_longest_wait_of_the_broker(face: Face, look: Looker, busi: Busi) -> None:
     """Such a time in line must not look like one from before the clock was set back."""
     gid, other = new_name("ongoing"), new_name("ongoing")

@@ -14,6 +14,7 @@ from tallystick.core.calls import (
     digest_of,
     protocol_of,
 )
+from tallystick.core.dtm_mark import has_dtm_calls
 from tallystick.core.errors import Conflict, InvalidRequest, NotFound, TooLarge
 from tallystick.core.headers import check_headers
 from tallystick.core.names import check_name
@@ -82,8 +83,8 @@ def _change(batch: Batch, known: CallTopicView, subscribers: list[Subscriber]) -
 def spec_of(batch: Batch, asked: list[OutgoingCall], options: CallPolicy | None, remark: str) -> CallSpec | None:
     """The calls as they will be made: one for each subscriber, each with a branch of its own. Refuses what could not
     be made at the commit, when the business change can no longer be taken back."""
-    if not asked:
-        return None
+    if not asked and not has_dtm_calls(remark):
+        return None  # dtm's check-backs need the interval, with or without calls
     calls = [one for place, call in enumerate(asked, 1) for one in _expanded(batch, call, place)]
     most = batch.settings.limits.transaction_messages
     if len(calls) > most:

@@ -220,12 +220,13 @@ def _try_again(batch: Batch, result: CallResult, state: CallsState, progress: Ca
         return
     progress.attempts += 1
     progress.last_error, progress.last_outcome = result.error, result.outcome
+    if result.outcome != "ongoing":
+        progress.failures += 1
     if progress.attempts >= state.max_attempts:
         _park(batch, gid, index, progress)
         return
     wait = state.retry_ms
     if result.outcome != "ongoing":
-        progress.failures += 1
         cap = max(batch.settings.calls.cap_ms, state.retry_ms)
         wait = Backoff(state.retry_ms, cap, batch.settings.calls.jitter).wait_ms(progress.failures)
         if progress.failures == batch.settings.call_alert_after:
