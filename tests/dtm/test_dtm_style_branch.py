@@ -213,6 +213,8 @@ QUERY = {"trans_type": "msg", "gid": "gid-1", "branch_id": "01", "op": "action"}
 @pytest.mark.parametrize("query", [QUERY, {name: [value] for name, value in QUERY.items()}])
 def test_a_query_is_read_in_every_form(query: dict[str, Any]) -> None:
     assert repr(BranchBarrier.from_query(query)) == "BranchBarrier('msg', 'gid-1', '01', 'action')"
+    params = {"amount": 30, "nested": {"gid": "other"}, **QUERY}  # of a JSON-RPC call
+    assert BranchBarrier.from_query(params).gid == "gid-1"
     metadata = [("dtm-dtm", ""), ("other", "x"), *((f"dtm-{name}", value) for name, value in QUERY.items())]
     assert BranchBarrier.from_metadata(metadata).gid == "gid-1"
 
