@@ -14,9 +14,9 @@ from tallystick.broker.config import LOOPBACK_URLS
 from tallystick.broker.outbound.allow_list import AllowedUrls
 from tallystick.broker.outbound.headers import header_lines, joined, metadata_of
 from tallystick.broker.outbound.outbound import Outbound
-from tallystick.core.calls import OutgoingCall
 from tallystick.client import CheckBack, outgoing_call
 from tallystick.client.base.arguments import checked_check
+from tallystick.core.calls import OutgoingCall
 from tallystick.core.errors import InvalidRequest
 from tallystick.core.headers import check_headers
 

@@ -60,7 +60,7 @@ def metadata_trouble(name: str, value: str) -> str | None:
     if not _METADATA_NAME.match(key):
         return f"{name[:80]!r} is no name for metadata of gRPC: it has letters, digits, '_', '.' and '-' only"
     if not key.endswith("-bin") and not _METADATA_VALUE.match(value):
-        return f"the value of {name!r} is not printable ASCII, as gRPC's metadata must be unless its name ends with -bin"
+        return f"the value of {name!r} is not printable ASCII, and gRPC carries other bytes under names with -bin only"
     return None
 
 

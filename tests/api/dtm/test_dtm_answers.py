@@ -170,7 +170,7 @@ def test_ongoing_is_asked_again_after_the_retry_interval(face: Face, look: Looke
 
 
 def test_the_retry_interval_counts_without_steps_too(face: Face, look: Looker, busi: Busi) -> None:
-    """Nothing is called then. A repeated prepare is still the same, and the query shows no branch but the check-back."""
+    """Nothing is called then. A repeated prepare is still the same, and the query shows no branch."""
     gid = new_name("ongoing")
     busi.script(gid, "00", GO_ONGOING)
     trans = {**msg(gid, busi, retry_interval=2), "steps": [], "payloads": []}

@@ -222,12 +222,15 @@ def test_a_branch_that_fails_again_and_again_is_told_to_the_alert_url(busi: Busi
 
 def test_alerts_count_the_failed_tries_alike(busi: Busi) -> None:
     """Also the last, after which the branch is parked. A try that was answered with ONGOING has not failed."""
-    with running_busi() as hook:
-        with running_broker(**SHORT, alert_url=f"{hook.url}/alert", call_max_attempts=5) as broker:
-            with RawClient(broker.url) as client:
-                gid = new_name("parked")
-                busi.script(gid, "01", ERROR, ONGOING, *[ERROR] * 3)
-                assert HttpFace(client).submit(msg(gid, busi, "/TransIn", retry_interval=1)).ok
-                alerts = eventually(lambda: len(hook.calls("")) > 1 and [json.loads(one.body) for one in hook.calls("")])
+    with (
+        running_busi() as hook,
+        running_broker(**SHORT, alert_url=f"{hook.url}/alert", call_max_attempts=5) as broker,
+        RawClient(broker.url) as client,
+    ):
+        gid = new_name("parked")
+        busi.script(gid, "01", ERROR, ONGOING, *[ERROR] * 3)
+        assert HttpFace(client).submit(msg(gid, busi, "/TransIn", retry_interval=1)).ok
+        eventually(lambda: len(hook.calls("")) == 2)
+        alerts = [json.loads(one.body) for one in hook.calls("")]
     told = [(one["event"], one["retry_count"], "try 4" in one["detail"], "try 5" in one["detail"]) for one in alerts]
     assert told == [("call_failing", 3, True, False), ("call_parked", 4, False, True)]

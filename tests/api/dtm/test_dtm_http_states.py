@@ -235,3 +235,19 @@ def test_a_native_transaction_is_not_submitted(
     assert outcome.message.startswith("gid: belongs to a transaction that did not come through this API (got ")
     assert look.status(gid) == state
     assert "/TransOut" not in [call.path for call in busi.calls(gid)]
+
+
+def test_an_abort_rolls_a_native_transaction_back_and_a_prepare_of_it_is_refused(
+    face: Face, look: Looker, client: RawClient, busi: Busi
+) -> None:
+    """As the reference says: the group protects it from a submit only."""
+    gid = new_name("native")
+    calls = [{"url": f"{busi.url}/TransIn", "body": "{}"}]
+    body = {"gid": gid, "group": "shop", "calls": calls, "check": {"after_ms": 600_000}}
+    assert client.json("POST", "/v1/transactions", body).status == 201
+    trans = msg(gid, busi)
+    outcome = face.prepare(trans)
+    assert (outcome.ok, outcome.failure) == (False, False)
+    assert face.abort(trans).ok
+    assert look.status(gid) == "failed"
+    assert face.prepare(trans).failure

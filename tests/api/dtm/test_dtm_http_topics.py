@@ -55,6 +55,11 @@ def test_delete(look: Looker, busi: Busi) -> None:
     assert look.get("queryKV", cat="topics", key=topic).json() == {"kv": []}
 
 
+def test_a_deletion_without_the_name_of_a_topic_is_400(look: Looker) -> None:
+    for name in ("", "no%20spaces", "x" * 128):
+        assert look.client.json("DELETE", f"{BASE}/topic/{name}").status == 400
+
+
 def test_topics_may_be_changed_by_post_as_well(look: Looker, busi: Busi) -> None:
     topic = new_name("topic")
     assert look.post("subscribe", {"topic": topic, "url": f"{busi.url}/a", "remark": "r"}).status == 200

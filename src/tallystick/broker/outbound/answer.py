@@ -50,7 +50,7 @@ def too_long(answered: Answered) -> str:
 
 def encoded(answered: Answered) -> str:
     return (
-        f"status {answered.status}: the answer's body is encoded with {answered.coding!r}, and the broker decodes none. "
+        f"status {answered.status}: the answer's body is encoded with {answered.coding!r}. The broker decodes none. "
         "Send the body without compression, as the request's `Accept-Encoding: identity` asks."
     )
 
