@@ -134,7 +134,8 @@ class Link:
         self._ask("DELETE", _path(*path) + _query(query), None)
 
     def ready(self, store: str = "") -> str:
-        """Why the broker, or the owner of this store of its cluster, takes no work; an empty string if it does."""
+        """Why the broker, or the owner of this store of its cluster, takes no work; an empty string if it does. Raises
+        `BrokerUnavailable` if the broker gets no answer from the owner."""
         place = f"/stores/{store}/readyz" if store else "/readyz"
         response = self._exchange("GET", place, None, {})
         content = self._content(response)
@@ -143,6 +144,8 @@ class Link:
         told = self._decoded(response, content)
         if response.status == 400:  # it was not understood: this port speaks TLS
             raise BrokerUnreachable(f"{self.url} cannot be asked: {told.get('detail', response.status)}")
+        if store and told.get("code") in (BrokerUnavailable.code, BrokerUnreachable.code):
+            raise BrokerUnavailable(str(told.get("detail", "")))
         return str(told.get("reason") or told.get("detail", response.status))
 
     def _ask(self, method: str, path: str, content: dict[str, Any] | None) -> Any:

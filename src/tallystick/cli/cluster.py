@@ -10,7 +10,7 @@ from tallystick.cli.failures import FAILED
 from tallystick.cli.links import AnyLink
 from tallystick.cli.options import Json, Url
 from tallystick.cli.output import note, print_json, print_table, span
-from tallystick.cli.store_troubles import store_troubles
+from tallystick.cli.store_troubles import StoreTroubles, store_troubles
 from tallystick.core.errors import NotFound
 from tallystick.link import Link
 
@@ -22,9 +22,9 @@ def add(app: typer.Typer) -> None:
 def cluster(url: Url = "", as_json: Json = False) -> None:
     with AnyLink(url) as broker:
         view = _view(broker)
-        troubles = {} if view.get("engine_away") else store_troubles(broker, view)
+        troubles = StoreTroubles({}, {}) if view.get("engine_away") else store_troubles(broker, view)
     for store in view["stores"]:
-        store["trouble"] = troubles.get(store["id"], store.get("trouble", ""))
+        store["trouble"] = troubles.stores.get(store["id"], store.get("trouble", ""))
     if as_json:
         print_json(view)
     elif view["brokers"]:
@@ -34,9 +34,11 @@ def cluster(url: Url = "", as_json: Json = False) -> None:
     if view.get("engine_away"):
         note(f"the shared engine does not answer this broker: what it knows is {span(view['age_ms'] / 1000)} old")
         raise typer.Exit(FAILED)
-    if troubles:
-        for store, reason in troubles.items():
+    if troubles.stores or troubles.owners:
+        for store, reason in troubles.stores.items():
             note(f"store {store} takes no new messages: {reason}")
+        for owner, reason in troubles.owners.items():
+            note(f"broker {owner} does not answer {broker.url}: {reason}")
         raise typer.Exit(FAILED)
 
 

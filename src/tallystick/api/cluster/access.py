@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from tallystick.api.cluster.asking import Method
+from tallystick.api.cluster.asking import Method, finish_without_client
 from tallystick.api.cluster.present import SOON_SECONDS
 from tallystick.api.cluster.views import ClusterViews
 from tallystick.broker.door import BrokerDoor
@@ -28,6 +28,7 @@ class ClusterAccess(ClusterViews):
         """On the first store first: of two who want a name at once, it decides. Then on all others; if one of them
         cannot, the token is taken back everywhere. So it is if the first store does not have it any more: it was
         revoked meanwhile, and that may have come to the others before the token did."""
+        finish_without_client()
         first, *others = stores = self._owners.stores()
         until = _deadline()
         failed = await self._failures([first], until, BrokerDoor.put_token, record)
@@ -60,6 +61,7 @@ class ClusterAccess(ClusterViews):
 
     async def drop_token(self, name: str, token_id: str = "") -> None:
         """From the first store first, as it is put there first: whoever puts it looks there again at the end."""
+        finish_without_client()
         stores, until = self._owners.stores(), _deadline()
         failed = await self._dropped(stores, until, name, token_id)
         unknown = {store for store, error in failed.items() if isinstance(error, NotFound)}

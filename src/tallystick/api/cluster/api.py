@@ -13,11 +13,11 @@ from urllib.parse import quote
 from tallystick.api.access.gate import Gate, source_of
 from tallystick.api.access.refusal_log import tell_refusal
 from tallystick.api.access.table import DOOR_WAYS
-from tallystick.api.cluster.asking import DOOR
+from tallystick.api.cluster.asking import CLIENT_GONE
 from tallystick.api.cluster.callers import judged
 from tallystick.api.cluster.dividing import StorePlaces
 from tallystick.api.cluster.door import ClusterDoor
-from tallystick.api.cluster.owners import PREFIX, Owners
+from tallystick.api.cluster.owners import DOOR, PREFIX, Owners
 from tallystick.api.cluster.queues import local
 from tallystick.api.dtm.http import PREFIX as DTM_PREFIX
 from tallystick.api.dtm.http import DtmHttp
@@ -68,6 +68,7 @@ class ClusterApi:
         except Unauthenticated as error:
             tell_refusal(error.status, self._route(_divided(scope)[1])[0], source_of(scope))
             raise
+        CLIENT_GONE.set(scope.get("client_gone"))
         store, inside = _divided(scope)
         if store is not None:
             await self._by_owner(store, inside, receive, send)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol, TypeVar, get_type_hints
 
 import msgspec
 
-from tallystick.api.cluster.owners import Owners
+from tallystick.api.cluster.owners import DOOR, Owners
 from tallystick.api.http.native import problem_answer
 from tallystick.api.serving.asgi import CallerGone, HttpAnswer, Receive, Scope, Send, read_raw, while_connected
 from tallystick.api.serving.problems import DECODING, undecodable
@@ -26,7 +27,6 @@ from tallystick.core.wire import MSGPACK, Problem
 
 T = TypeVar("T")
 G = TypeVar("G", covariant=True)
-DOOR = "/.door/"
 CALLER_OF = BrokerDoor.caller_of.__name__  # what a broker asks for itself: who somebody is
 # What may be asked over HTTP. The rest needs no store, or is read as a stream.
 METHODS = frozenset(
@@ -81,6 +81,18 @@ METHODS = frozenset(
 )
 POLLS = frozenset(("ends", "fetch", "poll_checks", "receive", "wait_for_calls"))
 ROOM = 2  # times the largest request: the same operations may take more bytes in this form than in the caller's
+
+
+CLIENT_GONE: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("client_gone", default=None)
+"""Returns once the client of the current request has closed its connection.
+
+Questions to other brokers end then. None for work that must come to its end, or that has no client.
+"""
+
+
+def finish_without_client() -> None:
+    """Let the current request come to its end although its client goes: half of it must not stay undone."""
+    CLIENT_GONE.set(None)
 
 
 class Method(Protocol[G]):
@@ -155,7 +167,9 @@ class _Caught:
 
     async def receive(self) -> dict[str, Any]:
         if self._said:
-            await asyncio.Event().wait()  # it never goes away by itself
+            gone = CLIENT_GONE.get()
+            await (asyncio.Event().wait() if gone is None else gone())
+            return {"type": "http.disconnect"}
         self._said = True
         return {"type": "http.request", "body": self.body, "more_body": False}
 

@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client.registry import Collector
 
 from tallystick.api.cluster.access import ClusterAccess
-from tallystick.api.cluster.asking import Method
+from tallystick.api.cluster.asking import Method, finish_without_client
 from tallystick.api.cluster.callers import ClusterCallers
 from tallystick.api.cluster.dividing import MARK, joined, numbered, refused
 from tallystick.api.cluster.metrics import ClusterMetrics
@@ -200,7 +200,9 @@ class ClusterDoor(ClusterAccess):
     @asynccontextmanager
     async def _turn(self, what: str) -> AsyncIterator[None]:
         """Those who change one thing at once, at whichever brokers, do it one after the other: the owner of one store
-        says whose turn it is. Else each store would end with another's word."""
+        says whose turn it is. Else each store would end with another's word. The work goes on if its client goes: a
+        change that a client has given up must not come after the turn."""
+        finish_without_client()
         loop, holder = asyncio.get_running_loop(), secrets.token_hex(8)
         home, deadline = store_for(what, self._owners.stores()), loop.time() + TURN_WAIT_SECONDS
         while not await self._asking.ask(home, self._asking.me, BrokerDoor.take_turn, what, holder):
@@ -227,6 +229,7 @@ class ClusterDoor(ClusterAccess):
         return [one for one in told if not isinstance(one, BaseException)]
 
     async def trim(self, topic: str, offsets: dict[int, int]) -> None:
+        finish_without_client()
         for store, some in self._divided(offsets):
             try:
                 await self._ask(store, BrokerDoor.trim, topic, some)
@@ -234,6 +237,7 @@ class ClusterDoor(ClusterAccess):
                 await self._check_empty(store, topic, some)
 
     async def reset_group(self, group: str, to: ResetRequest) -> GroupView:
+        finish_without_client()
         if to.offsets is None:
             return merged_group(await self._where_known(BrokerDoor.reset_group, group, to))
         found = await self._where_known(BrokerDoor.stored_offsets, group, to.topic)
@@ -327,6 +331,7 @@ class ClusterDoor(ClusterAccess):
         self, stores: Sequence[str], group: str, request: ReceiveRequest, last: bool
     ) -> list[Delivery]:
         """`last`: whether stores that answer late are waited for, because the caller does not ask again."""
+        finish_without_client()  # a receive that is given up could have leased messages: they are returned instead
         first, now = next(self._turns) % len(stores), msgspec.structs.replace(request, wait_ms=0)
         identity = self._caller.identity
         found = await self._receives.first(

@@ -50,6 +50,7 @@ class ClusterMetrics:
                 "Brokers that are alive, as this one sees it.",
                 sum(one.alive for one in view.brokers),
             ),
+            ("silent_brokers", "Brokers that are alive and do not answer this one.", self._owners.circuits.silent()),
             ("away", "1 while the shared engine cannot be asked who owns what.", int(node.away)),
         ):
             yield GaugeMetricFamily(f"tallystick_cluster_{name}", text, value=value)

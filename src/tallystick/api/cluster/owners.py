@@ -7,9 +7,12 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from tallystick.api.access.gate import source_of
+from tallystick.api.cluster.circuits import Circuits
 from tallystick.api.cluster.peers import PeerSeal, Vouched, told_source
+from tallystick.api.dtm.http import PREFIX as DTM_PREFIX
+from tallystick.api.dtm.states import LONGEST_SECONDS
 from tallystick.api.serving.asgi import Receive, Scope, Send
-from tallystick.api.serving.forwarding import FORWARDED, Forwarder, target_of
+from tallystick.api.serving.forwarding import FORWARDED, Forwarder, PeerWait, target_of
 from tallystick.api.store_api import StoreApi
 from tallystick.broker.broker import Broker
 from tallystick.broker.caller import Caller
@@ -20,6 +23,7 @@ from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, Busy, M
 from tallystick.core.wire import ClusterBroker, ClusterStore, ClusterView
 
 PREFIX = "/stores/"
+DOOR = "/.door/"  # before the name of a method of `BrokerDoor`, in what brokers ask each other
 WAIT_SECONDS, LEASES = 6.0, 2
 """How long a request waits for a store that nobody owns: as long as it takes to find that an owner is dead, and a
 little more. Who asks without a library of ours is spared most takeovers by that."""
@@ -27,6 +31,9 @@ LOOK_SECONDS = 0.05
 ALIVE_SECONDS = 0.25
 MOST_WAITING = 10_000
 _POLLS = ("/receive", "/checks/poll")
+ANSWER_SECONDS = 60.0
+"""How long a request waits for the next byte of an owner that answers checks. An owner ends its own work in less."""
+POLL_SECONDS = 60.0  # the longest `wait_ms`
 
 
 class Owners:
@@ -36,6 +43,7 @@ class Owners:
         """Without a `seal` nobody is asked who they are, and the others are not told."""
         self.node, self.seal = node, seal
         self._forwarder, self._make_api = forwarder, make_api
+        self.circuits = Circuits(forwarder.check, self._advertised, lambda: self._patience)
         self._apis: dict[str, StoreApi] = {}
         self._addresses: dict[str, BrokerAddress] = {}
         self._waiting = 0
@@ -43,6 +51,10 @@ class Owners:
     @property
     def _lease_ms(self) -> int:
         return self.node.membership.lease_ms
+
+    @property
+    def _patience(self) -> float:
+        return max(WAIT_SECONDS, LEASES * self._lease_ms / 1000)
 
     # --- the map ---------------------------------------------------------------------------------------------------
 
@@ -139,6 +151,12 @@ class Owners:
                 return None if gone else holding.owner
         return None
 
+    def answering(self, store: str) -> bool:
+        """Whether another broker has the store, and nothing shows that it does not answer."""
+        owner = self.elsewhere(store)
+        place = None if owner is None else self._address(owner)
+        return place is not None and self.circuits.answers(place)
+
     # --- one request -----------------------------------------------------------------------------------------------
 
     async def answer(self, store: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -147,7 +165,7 @@ class Owners:
         if store not in self.stores():
             raise NotFound(f"there is no store {store[:40]!r} in this cluster; GET /v1/cluster names them")
         forwarded = any(name == FORWARDED for name, _ in scope["headers"])
-        deadline = asyncio.get_running_loop().time() + max(WAIT_SECONDS, LEASES * self._lease_ms / 1000)
+        deadline = asyncio.get_running_loop().time() + self._patience
         while True:
             api, owner = self.api(store), self.elsewhere(store)
             if api is not None:
@@ -157,6 +175,7 @@ class Owners:
                 raise Moved  # not handed on twice: who sent it here knows less than we do, or more
             failure: Exception = self.unopened().get(store) or Moved("nobody owns this store just now; ask again")
             if owner is not None:
+                self._refuse_if_silent(owner)
                 try:
                     await self._forward(store, owner, deadline, scope, receive, send)
                     return
@@ -185,11 +204,12 @@ class Owners:
     async def _forward(
         self, store: str, owner: str, deadline: float, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """For as long as the owner is alive: of a machine that is gone, or asleep, no answer would ever come. While
-        nobody can see who is, the owner may be as blind, and tell so: then until the deadline."""
+        """For as long as the owner is alive and answers. While nobody can see who is alive, the owner may be as blind,
+        and tell so: then until the deadline."""
         place = self._address(owner)
         if place is None:
             raise BrokerUnreachable("the owner of this store has just left")
+        wait, limit = PeerWait(), _limit(scope)
         begun = False
 
         async def noted(event: MutableMapping[str, Any]) -> None:
@@ -199,15 +219,19 @@ class Owners:
 
         path = f"{PREFIX}{store}".encode() + scope["raw_path"]
         caller = self._sealed(scope, path)
-        task = asyncio.create_task(self._forwarder.forward(scope, receive, noted, place, path, caller))
+        self.circuits.asked(place)
+        task = asyncio.create_task(self._forwarder.forward(scope, receive, noted, place, path, caller, wait))
         try:
             while not task.done() and self._may_answer(owner, deadline):
                 if self.node.leaving.is_set() and not begun and _is_poll(scope):
                     raise Moved("this broker leaves the cluster; ask another one")
                 await asyncio.wait((task,), timeout=ALIVE_SECONDS)
+                if not task.done():
+                    self.circuits.review(place, wait, limit)
             if not task.done():
                 raise self._silence(owner)
             await task
+            self.circuits.heard(place)
         finally:
             task.cancel()
 
@@ -233,12 +257,31 @@ class Owners:
             return StorageFailed(f"{self.node.trouble}; the owner of this store is silent, too; it may have acted")
         return BrokerUnavailable("the owner of this store is silent, and is taken for dead; it may have acted")
 
+    def _refuse_if_silent(self, owner: str) -> None:
+        if (place := self._address(owner)) is not None:
+            self.circuits.refuse_if_open(place)
+
     def _address(self, member_id: str) -> BrokerAddress | None:
         """None for a guest, who holds a store for a while and answers nobody (store/shared/visit.py)."""
         if member_id not in self._addresses:
             members = () if self.node.seen is None else self.node.seen.members
             self._addresses = {member.id: broker_address(member.url) for member in members if member.url}
         return self._addresses.get(member_id)
+
+    def _advertised(self, address: BrokerAddress) -> bool:
+        """Whether a live broker other than this one has this address."""
+        me = self.node.membership.me.id
+        members = () if self.node.seen is None else self.node.seen.members
+        others = (member.id for member in members if member.id != me)
+        return any(self._address(one) == address and self.node.alive(one) for one in others)
+
+
+def _limit(scope: Scope) -> float:
+    """Seconds without a byte after which a request ends although its owner answers checks."""
+    if scope["path"].startswith(DTM_PREFIX):
+        return ANSWER_SECONDS + LONGEST_SECONDS
+    waits = _is_poll(scope) or scope["path"].startswith(DOOR)
+    return ANSWER_SECONDS + (POLL_SECONDS if waits else 0.0)
 
 
 def _is_poll(scope: Scope) -> bool:

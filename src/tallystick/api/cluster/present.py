@@ -40,7 +40,7 @@ class Present:
     def _elsewhere(self, store: str) -> bool:
         """Another broker has it, and nobody has asked for it in vain a moment ago."""
         missed = self._missed.get(store, 0.0) >= time.monotonic()
-        return self._owners.elsewhere(store) is not None and not missed and not self._is_late(store)
+        return self._owners.answering(store) and not missed and not self._is_late(store)
 
     def _is_late(self, store: str) -> bool:
         return bool(self._late) and self._late.get(store, 0.0) >= time.monotonic()

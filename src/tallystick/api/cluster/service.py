@@ -39,6 +39,7 @@ async def cluster_service(
             yield api, door
         finally:
             await api.close()
+            await owners.circuits.close()
             forwarder.close()
 
 

@@ -123,6 +123,8 @@ class DtmHttp:
         name = self._name(scope, route)
         try:
             visit = await self._gate.visit(scope, receive, send, name, {"topic": rest})
+        except CallerGone:
+            raise
         except Exception as error:
             status = await _turn_away(send, error)
         else:

@@ -31,6 +31,8 @@ class NativeApi:
         name = _name(route)
         try:
             visit = await self._gate.visit(scope, receive, send, name, given)
+        except CallerGone:
+            raise
         except Exception as error:
             await self._told(problem_answer(error), route).send(send)
             return

@@ -35,6 +35,24 @@ _Headers = Iterable[tuple[bytes, bytes]]
 _Place = tuple[str, str, int]
 
 
+class PeerWait:
+    """Since when a request has waited for the other broker, in the time of the loop.
+
+    None while it waits for its own client, which may be slow.
+    """
+
+    __slots__ = ("since",)
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+
+    def begin(self) -> None:
+        self.since = asyncio.get_running_loop().time()
+
+    def end(self) -> None:
+        self.since = None
+
+
 class Forwarder:
     """Connections to the other brokers, kept open for the next request. `tls` is what those to https are made with."""
 
@@ -44,16 +62,26 @@ class Forwarder:
         self._in_use: set[_Line] = set()
 
     async def forward(
-        self, scope: Scope, receive: Receive, send: Send, to: BrokerAddress, path: bytes, caller: bytes = b""
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        to: BrokerAddress,
+        path: bytes,
+        caller: bytes = b"",
+        wait: PeerWait | None = None,
     ) -> int:
         """Ask the broker at `to` what was asked here, under `path`; the status that it answered. Raises
         `BrokerUnavailable` as long as nothing of the answer was handed on, `BrokerUnreachable` if nothing was sent.
-        `caller` says who is asking, to a broker that wants to know."""
+        `caller` says who is asking, to a broker that wants to know. `wait` shows how long the other broker has been
+        silent; this method sets no limit."""
+        wait = wait or PeerWait()
+        wait.begin()
         place = (to.scheme, to.host, to.port)
         line = self._take(place) or await _connect(to, self._tls() if to.scheme == "https" else None)
         self._in_use.add(line)
         try:
-            exchange = _Exchange(line, scope, receive, send)
+            exchange = _Exchange(line, scope, receive, send, wait)
             status = await exchange.run(_head(scope, to, path, self._id, caller))
             if line.reusable:
                 self._keep(place, line)
@@ -62,6 +90,19 @@ class Forwarder:
             self._in_use.discard(line)
             if not line.kept:
                 line.close()
+
+    async def check(self, to: BrokerAddress) -> None:
+        """Ask for `/healthz` on a new connection. Raises OSError or `BrokerUnavailable` if no HTTP response begins."""
+        line = await _connect(to, self._tls() if to.scheme == "https" else None)
+        try:
+            target, host = f"{to.path}/healthz".encode(), to.authority.encode()
+            line.writer.write(b"GET %b HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n\r\n" % (target, host))
+            try:
+                await line.reader.readexactly(len(b"HTTP/1.1 200"))
+            except asyncio.IncompleteReadError as error:
+                raise ConnectionResetError("the connection was closed") from error
+        finally:
+            line.close()
 
     def _take(self, place: _Place) -> _Line | None:
         oldest = asyncio.get_running_loop().time() - IDLE_SECONDS
@@ -139,8 +180,8 @@ class _Exchange:
     """One request on its way out and its answer on the way back, side by side: the answer may come before the end of
     the request (a refusal), and a caller who goes away is gone for the other broker, too."""
 
-    def __init__(self, line: _Line, scope: Scope, receive: Receive, send: Send) -> None:
-        self._line, self._scope, self._receive, self._send = line, scope, receive, send
+    def __init__(self, line: _Line, scope: Scope, receive: Receive, send: Send, wait: PeerWait) -> None:
+        self._line, self._scope, self._receive, self._send, self._wait = line, scope, receive, send, wait
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
@@ -178,7 +219,9 @@ class _Exchange:
         writer.write(head)  # not with the body: a client may wait for what is said to its head
         more = True
         while more:
+            self._wait.end()
             event = await self._receive()
+            self._wait.begin()
             if event["type"] == "http.disconnect":
                 raise CallerGone
             body, more = event.get("body", b""), event.get("more_body", False)
@@ -202,7 +245,9 @@ class _Exchange:
             if not self._has_head and self._received > MAX_HEAD_BYTES:
                 raise ConnectionResetError("its headers have no end")
             if self._has_head:
+                self._wait.end()
                 await self._pass()
+            self._wait.begin()
         return int(self._parser.get_status_code())
 
     async def _pass(self) -> None:

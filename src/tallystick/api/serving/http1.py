@@ -326,6 +326,7 @@ class Http1Connection(asyncio.Protocol):
         }
         keep_alive = not self._ending and version != "1.0" and self._parser.should_keep_alive()
         self._parsed = HttpExchange(self, scope, keep_alive, self._continues and version != "1.0")
+        scope["client_gone"] = self._parsed.until_gone
         self._line.append(self._parsed)
 
     def _check_head(self, version: str) -> None:

@@ -28,6 +28,7 @@ class HttpExchange:
         self._complete = False  # the whole request is here
         self._told = False  # and the application has it
         self._waiting: asyncio.Future[None] | None = None
+        self._left: asyncio.Event | None = None
         self._head = b""
         self._chunked = False
         self.begun = self.over = self.gone = False
@@ -49,6 +50,16 @@ class HttpExchange:
         """The client is gone."""
         self.gone = True
         self._wake()
+        if self._left is not None:
+            self._left.set()
+
+    async def until_gone(self) -> None:
+        """Wait until the client closes the connection before its answer. Several tasks may wait, also while another
+        one receives the body."""
+        if not self.gone:
+            self._left = self._left or asyncio.Event()
+            self._connection.read_on()
+            await self._left.wait()
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():

@@ -10,7 +10,7 @@ from typing import Any
 from tallystick.cli.credentials import given_credentials
 from tallystick.cli.doctor.finding import Finding
 from tallystick.cli.output import number_of, span
-from tallystick.cli.store_troubles import store_troubles
+from tallystick.cli.store_troubles import StoreTroubles, store_troubles
 from tallystick.core.addresses import broker_address
 from tallystick.core.errors import NotFound, TallystickError
 from tallystick.link import Link
@@ -34,7 +34,7 @@ def look_at_cluster(broker: Link) -> Iterator[Finding]:
     yield _state(view)
     reachable = not view.get("engine_away")
     if reachable:
-        yield from _stores(store_troubles(broker, view))
+        yield from _stores(store_troubles(broker, view), view)
     yield from _addresses(_settled(broker, view))
     if reachable:  # what is in the stores cannot be told before
         yield from _topics(broker)
@@ -50,10 +50,15 @@ def _topics(broker: Link) -> Iterator[Finding]:
         yield Finding("topics", "note", f"on some stores only: {named}{more}", advice)
 
 
-def _stores(troubles: dict[str, str]) -> Iterator[Finding]:
+def _stores(troubles: StoreTroubles, view: dict[str, Any]) -> Iterator[Finding]:
     advice = "give the database room, or fix what the reason names; work then goes on by itself"
-    for store, reason in troubles.items():
+    for store, reason in troubles.stores.items():
         yield Finding("stores", "problem", f"store {store} takes no new messages: {reason}", advice)
+    urls = {one["id"]: one["url"] for one in view["brokers"]}
+    advice = "check the network between the two brokers, and the address that the silent one advertises"
+    for owner, reason in troubles.owners.items():
+        text = f"broker {owner} at {urls.get(owner, '')} does not answer broker {view['broker']}: {reason}"
+        yield Finding("brokers", "problem", text, advice)
 
 
 def _state(view: dict[str, Any]) -> Finding:
