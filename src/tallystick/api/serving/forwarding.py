@@ -81,7 +81,7 @@ class Forwarder:
         line = self._take(place) or await _connect(to, self._tls() if to.scheme == "https" else None)
         self._in_use.add(line)
         try:
-            exchange = _Exchange(line, scope, receive, send, wait)
+            exchange = _Exchange(line, to.authority, scope, receive, send, wait)
             status = await exchange.run(_head(scope, to, path, self._id, caller))
             if line.reusable:
                 self._keep(place, line)
@@ -180,7 +180,8 @@ class _Exchange:
     """One request on its way out and its answer on the way back, side by side: the answer may come before the end of
     the request (a refusal), and a caller who goes away is gone for the other broker, too."""
 
-    def __init__(self, line: _Line, scope: Scope, receive: Receive, send: Send, wait: PeerWait) -> None:
+    def __init__(self, line: _Line, authority: str, scope: Scope, receive: Receive, send: Send, wait: PeerWait) -> None:
+        self._authority = authority
         self._line, self._scope, self._receive, self._send, self._wait = line, scope, receive, send, wait
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
@@ -204,7 +205,8 @@ class _Exchange:
             if self._begun:
                 raise CallerGone from error  # half of an answer cannot be mended: the connection ends
             raise BrokerUnavailable(
-                f"the owner of this store went away before it answered ({error}); it may have acted"
+                f"the owner of this store, {self._authority}, closed the connection before it answered ({error}); "
+                "it may have acted"
             ) from error
         finally:
             for task in (sending, answering):
