@@ -74,13 +74,20 @@ class HoldingProxy:
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 # To the server at once: like a load balancer's, its connection knows nothing of the client's silence.
                 answers, server = await asyncio.open_connection("127.0.0.1", self._target)
-                pumps = (_pump(reader, server, flowing), _pump(answers, writer, flowing, self._silent_after))
+                pumps = (_pump(reader, server, flowing), self._answer(answers, writer, flowing))
                 await _first_of(*pumps)
         finally:
             self.open -= 1
             writer.transport.abort()
             if server is not None:
                 server.transport.abort()
+
+    async def _answer(
+        self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter, flowing: asyncio.Event
+    ) -> None:
+        await _pump(answers, writer, flowing, self._silent_after)
+        if not flowing.is_set():  # the client does not see that the server closes a connection that is held
+            await asyncio.Event().wait()
 
 
 async def _pump(
