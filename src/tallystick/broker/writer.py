@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import Histogram
 
@@ -66,7 +66,7 @@ class SpaceGuard:
 class _Work:
     """Operations that came together, a look at the store, or a look behind them; and who waits for the answer."""
 
-    __slots__ = ("future", "look", "ops", "weight")
+    __slots__ = ("arrived", "future", "look", "ops", "weight")
 
     def __init__(
         self,
@@ -76,6 +76,18 @@ class _Work:
         weight: int,
     ) -> None:
         self.ops, self.look, self.future, self.weight = ops, look, future, weight
+        self.arrived = time.monotonic()
+
+
+class _Delay(NamedTuple):
+    """The engine refused a statement after a long wait, for a lock or for its answer."""
+
+    error: StorageFailed
+    ended: float
+
+    def covers(self, work: _Work) -> bool:
+        """Whether the work waited as well. With a wait of its own, it would take twice the limit of a request."""
+        return self.ended - work.arrived > SLOW_SECONDS
 
 
 class _Suspension:
@@ -118,6 +130,7 @@ class Writer:
         self._stopping = False
         self._told = False  # to the log, that the store takes no work
         self._suspension: _Suspension | None = None  # while new messages are refused, because a write failed
+        self._delay: _Delay | None = None  # the last one
         self._began: float | None = None  # when the store was asked for what it has not answered yet
         self.refusal: type[TallystickError] = Draining  # what is told to those who come when it has ended
         self._loop = asyncio.get_running_loop()
@@ -200,6 +213,7 @@ class Writer:
             works = self._take()
             if works is None:
                 return
+            works = self._without_delayed(works)
             made: list[Written] = []
             slow = self._suspension is not None and self._suspension.slow
             self._began = time.monotonic()
@@ -257,6 +271,20 @@ class Writer:
             self._waiting_ops -= ops
             return taken
 
+    def _without_delayed(self, works: list[_Work]) -> list[_Work]:
+        """Those that did not wait for a statement that the engine refused. The others get its error: nothing of them
+        is carried out."""
+        delay = self._delay
+        delayed = [] if delay is None else [work for work in works if delay.covers(work)]
+        if delay is None or not delayed:
+            return works
+        self._loop.call_soon_threadsafe(self._deliver, delayed, [delay.error] * len(delayed), ())
+        return [work for work in works if not delay.covers(work)]
+
+    def _note_delay(self, error: StorageFailed, seconds: float) -> None:
+        if self._store.remote and seconds > SLOW_SECONDS:
+            self._delay = _Delay(error, time.monotonic())
+
     def _commit(self, works: list[_Work], made: list[Written]) -> list[Any]:
         """The answer of each work: results, what a look saw, or the exception that it gets. What became durable on
         the way is put into `made`."""
@@ -266,7 +294,9 @@ class Writer:
             results = iter(self._write(ops, made) if ops else ())
         except (StorageFailed, StorageFull) as failed:
             self._suspend(failed)
-            return [failed if work.look is None or work.ops else self._look(work.look) for work in works]
+            if isinstance(failed, StorageFailed):
+                self._note_delay(failed, time.perf_counter() - began)
+            return [failed if work.look is None or work.ops else self._look(work, work.look) for work in works]
         except Exception:
             return self._commit_each(works, made)
         answers = [self._answer(work, [next(results) for _ in work.ops]) for work in works]
@@ -277,7 +307,7 @@ class Writer:
     def _answer(self, work: _Work, results: list[Result]) -> Any:
         if work.look is None:
             return results
-        seen = self._look(work.look)
+        seen = self._look(work, work.look)
         return (results, seen) if work.ops and not isinstance(seen, Exception) else seen
 
     def _commit_each(self, works: list[_Work], made: list[Written]) -> list[Any]:
@@ -326,10 +356,15 @@ class Writer:
         self._suspension = None
         return True
 
-    def _look(self, see: Callable[[Store], Any]) -> Any:
+    def _look(self, work: _Work, see: Callable[[Store], Any]) -> Any:
+        if self._delay is not None and self._delay.covers(work):
+            return self._delay.error
+        began = time.monotonic()
         try:
             return see(self._store)
         except Exception as error:
+            if isinstance(error, StorageFailed):
+                self._note_delay(error, time.monotonic() - began)
             return error
 
     def _try_to_recover(self, made: list[Written]) -> None:
@@ -344,7 +379,7 @@ class Writer:
 
     # --- back on the event loop ----------------------------------------------------------------------------------
 
-    def _deliver(self, works: Sequence[_Work], answers: Sequence[Any], made: list[Written]) -> None:
+    def _deliver(self, works: Sequence[_Work], answers: Sequence[Any], made: Sequence[Written]) -> None:
         for written in made:
             self._on_durable(written)
         for work, answer in zip(works, answers, strict=True):

@@ -9,8 +9,12 @@ from tallystick.link import Link
 
 
 class StoreTroubles(NamedTuple):
-    """`stores`: the stores that take no new messages. `owners`: the brokers that did not answer for their stores, by id.
-    Each with the reason."""
+    """Reasons, by id.
+
+    Attributes:
+        stores: the stores that take no new messages.
+        owners: the brokers that did not answer for their stores.
+    """
 
     stores: dict[str, str]
     owners: dict[str, str]
