@@ -250,6 +250,35 @@ async def test_who_comes_while_the_server_is_silent_is_refused_and_who_waited_is
         assert heart.longest < 1.0
 
 
+async def test_work_that_waits_behind_a_refused_statement_is_refused_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would begin a wait of its own, and take twice the limit of a request."""
+    monkeypatch.setattr(writer, "SLOW_SECONDS", 0.0)
+    store, made = HinderedServer().opened(), list[Any]()
+    begun, ends = threading.Event(), threading.Event()
+
+    def refused(_: Any) -> None:
+        begun.set()
+        ends.wait(60)
+        raise StorageFailed("another session holds a lock")
+
+    async with inside() as broker:  # for its clock and metrics alone
+        inner = broker.broker
+        alone = writer.Writer(
+            store, inner.clock, writer.SpaceGuard(None, 0), 1_000_000, made.append, inner.metrics.commit_seconds
+        )
+        first = alone.look(refused)
+        await asyncio.to_thread(begun.wait, 60)
+        behind = (alone.submit([Send(MESSAGES)]), alone.look(lambda _: "seen"))
+        ends.set()
+        for work in (first, *behind):
+            with pytest.raises(StorageFailed, match="another session holds a lock"):
+                await work
+        assert await alone.look(lambda _: "seen") == "seen"
+        assert not made, "nothing of it was carried out"
+        await alone.stop()
+    await asyncio.to_thread(store.close)
+
+
 async def test_a_broker_ends_while_the_server_is_silent_once_it_speaks_again() -> None:
     server = HinderedServer()
     broker = Broker(load_config(flags={"store": "memory"}, environ={}), server.opened())
