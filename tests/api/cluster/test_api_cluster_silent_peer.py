@@ -19,7 +19,9 @@ from eventually import eventually
 from holding_proxy import HoldingProxy, holding_proxy
 from raw_client import RawClient
 from shared_stores import SHARED, new_place
+from tallystick.cli.doctor.cluster import look_at_cluster
 from tallystick.core.placing import store_for
+from tallystick.link import Link
 from tallystick.local import free_port
 
 STORES = 4
@@ -127,6 +129,10 @@ def test_requests_to_a_silent_broker_are_refused_until_it_answers(request: pytes
         assert peer.proxy.open <= asked + 1  # the check
         assert peer.asking.log_text().count(silent) == 1
         assert "tallystick_cluster_silent_brokers 1.0" in answered(peer.asking, "GET", "/metrics")[1]
+        with Link(peer.asking.url) as link:
+            findings = {finding.subject: finding for finding in look_at_cluster(link)}
+        assert "stores" not in findings, "the stores are not at fault"
+        assert (findings["brokers"].status, peer.address in findings["brokers"].text) == ("problem", True)
         message = {"messages": [{"topic": "orders", "value": 1}]}
         assert all(answered(peer.asking, "POST", "/v1/messages", message)[0] == 201 for _ in range(STORES))
         peer.proxy.go_on()

@@ -32,11 +32,11 @@ def look_at_cluster(broker: Link) -> Iterator[Finding]:
     if not view["brokers"]:
         return
     yield _state(view)
-    reachable = not view.get("engine_away")
-    if reachable:
-        yield from _stores(store_troubles(broker, view), view)
+    troubles = None if view.get("engine_away") else store_troubles(broker, view)
+    if troubles is not None:
+        yield from _stores(troubles, view)
     yield from _addresses(_settled(broker, view))
-    if reachable:  # what is in the stores cannot be told before
+    if troubles is not None and not troubles.owners:  # a list of topics needs every store
         yield from _topics(broker)
 
 
