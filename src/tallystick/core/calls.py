@@ -84,10 +84,13 @@ no answer at all, `released` that it was not tried."""
 
 
 class CallResult(Struct, gc=False):
+    """What came of a try. `own`: the call failed although its host answers others, so it keeps its own wait."""
+
     gid: str
     index: int
     outcome: CallOutcome
     error: str = ""
+    own: bool = False
 
 
 CallState = Literal["held", "waiting", "done", "parked", "stopped", "dropped"]

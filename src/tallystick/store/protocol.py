@@ -332,7 +332,7 @@ class Claimed(Struct):
 
 
 class CallClaim(Struct, gc=False):
-    """A call claimed to be made; `dtm` where it came through dtm's interfaces."""
+    """A call claimed to be made; `dtm` where it came through dtm's interfaces. `retry_ms`: its first wait."""
 
     channel: int
     gid: str
@@ -341,6 +341,7 @@ class CallClaim(Struct, gc=False):
     attempts: int
     created_at: int
     dtm: bool = False
+    retry_ms: int = 0
 
 
 class ClaimedCalls(Struct):

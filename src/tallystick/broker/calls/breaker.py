@@ -9,7 +9,8 @@ from tallystick.core.backoff import Backoff
 
 class Breaker:
     """Opens after so many calls in a row that could not reach the host. While it is open one call is made as a probe
-    now and then; any real answer, of the probe or of a call that was still out, closes it.
+    now and then; any real answer, of the probe or of a call that was still out, closes it. A probe that has no result
+    after the longest wait between two probes does not hold up the next one.
 
     `now` is what has elapsed (`Clock.elapsed_ms`): whether a host is there does not depend on what time it is."""
 
@@ -18,30 +19,30 @@ class Breaker:
         self.failures = 0  # in a row, since the last answer
         self.open = False
         self.next_probe_at = 0
-        self._probing = False
-        self._probes = 0
+        self.probes = 0  # wanted since it opened
+        self._probing_until = 0
 
     def may_probe(self, now: int) -> bool:
-        return self.open and not self._probing and self.next_probe_at <= now
+        return self.open and self._probing_until <= now and self.next_probe_at <= now
 
-    def probe_begun(self) -> None:
-        self._probing = True
+    def probe_begun(self, now: int) -> None:
+        self._probing_until = now + self._probe.cap_ms
 
     def probe_undone(self, now: int) -> None:
         """The probe could not be sent, which says nothing about the host."""
-        self._probing = False
+        self._probing_until = 0
         self.next_probe_at = now + self._probe.wait_ms(1, self._rng)
 
     def probe_spared(self, now: int) -> None:
         """No call waits for the host. The next one is the probe at once: the host may have been back for hours."""
-        self._probing = False
+        self._probing_until = 0
         self.next_probe_at = now
 
     def answered(self) -> bool:
         """The host answered; tells whether that closed the breaker."""
         closed, self.open = self.open, False
-        self.failures = self._probes = 0
-        self._probing = False
+        self.failures = self.probes = 0
+        self._probing_until = 0
         return closed
 
     def unreachable(self, now: int, probe: bool) -> bool:
@@ -52,7 +53,7 @@ class Breaker:
         if not self.open and self.failures < self._most:
             return False
         opened, self.open = not self.open, True
-        self._probing = False
-        self._probes += 1
-        self.next_probe_at = now + self._probe.wait_ms(self._probes, self._rng)
+        self._probing_until = 0
+        self.probes += 1
+        self.next_probe_at = now + self._probe.wait_ms(self.probes, self._rng)
         return opened

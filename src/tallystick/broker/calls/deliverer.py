@@ -38,6 +38,8 @@ LOOK_AGAIN_MS = 5_000  # calls of other brokers on a shared store are not seen h
 # A claim must outlive the call: the longest wait here behind another one, then its own longest time.
 LEASE_MS = 2 * MAX_TIMEOUT_MS + 60_000
 REQUEUE_AT_ONCE = 1_000
+PROBE_BYTES = 1024 * 1024  # bodies of the calls that a probe is chosen from; the last one may exceed it
+TIMED_OUT_MS = 50  # a call that ends so shortly before its time-out counts as one that has timed out
 MAX_ERROR = 500
 
 
@@ -161,7 +163,20 @@ class Calls:
             self._learn_hosts()
         self._looked_around_at = time.monotonic()
         now = self._clock.elapsed_ms()
+        self._open_for_slow(now)
         self._due |= {host.channel for host in self._hosts.values() if host.wants_a_look(now)}
+
+    def _open_for_slow(self, now: int) -> None:
+        """Hosts with slow calls get more at once, out of half of what all hosts share: hosts that never answer must
+        leave the rest to the others."""
+        spare = self._settings.in_flight // 2 - len(self._held)
+        if self._held_bytes > self._settings.max_bytes // 2:
+            spare = 0
+        for host in self._hosts.values():
+            opened = host.open_for_slow(now, spare)
+            spare -= opened
+            if opened:
+                self._begin_next(host)
 
     def _learn_hosts(self) -> None:
         probe = Backoff(self._settings.probe_ms, self._settings.probe_cap_ms)
@@ -181,13 +196,16 @@ class Calls:
             return
         share = max(1, room // len(asking))
         alike: defaultdict[tuple[int, bool], list[Host]] = defaultdict(list)
+        ops = []
         for host, wanted in asking[:room]:
-            early = host.catching_up or host.breaker.open
             if host.breaker.open:
-                host.breaker.probe_begun()
-            alike[(min(wanted, share), early)].append(host)
+                host.breaker.probe_begun(now)
+                choice = min(host.probe_choice, share)
+                ops.append(ClaimCalls([host.channel], choice, min(room_bytes, PROBE_BYTES), LEASE_MS, early=True))
+            else:
+                alike[(min(wanted, share), host.catching_up)].append(host)
         self._due |= {host.channel for host, _ in asking[room:]}
-        ops = [
+        ops += [
             ClaimCalls([host.channel for host in hosts], limit, room_bytes // len(alike) + 1, LEASE_MS, early)
             for (limit, early), hosts in alike.items()
         ]
@@ -243,8 +261,9 @@ class Calls:
             host.queue.extend(new)
             self._begin_next(host)
         elif new:
-            self._begin(host, new[0], probe=True)
-            self._release(new[1:])
+            chosen = host.choose_probe(new)
+            self._begin(host, chosen, probe=True)
+            self._release([claim for claim in new if claim is not chosen])
         elif claims:
             host.breaker.probe_undone(now)
         else:
@@ -258,12 +277,12 @@ class Calls:
             self._wake.set()
 
     def _begin(self, host: Host, claim: CallClaim, probe: bool) -> None:
-        host.in_flight += 1
-        task = asyncio.create_task(self._make(host, claim, probe))
+        number = host.begin(self._clock.elapsed_ms(), probe)
+        task = asyncio.create_task(self._make(host, claim, number, probe))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _make(self, host: Host, claim: CallClaim, probe: bool) -> None:
+    async def _make(self, host: Host, claim: CallClaim, number: int, probe: bool) -> None:
         began = time.perf_counter()
         # What is told if the task is cancelled: it may have reached the service, nobody knows.
         verdict = CallVerdict("unreachable", "the broker stopped before the answer came", reached=False)
@@ -273,31 +292,44 @@ class Calls:
             log.exception("call %s/%s of %s met an error of ours", claim.gid, claim.index, host.name)
             verdict = CallVerdict("error", "internal error; the broker's log has the details", reached=False)
         finally:
-            self._made(host, claim, probe, verdict, time.perf_counter() - began)
+            self._made(host, claim, number, probe, verdict, time.perf_counter() - began)
 
-    def _made(self, host: Host, claim: CallClaim, probe: bool, verdict: CallVerdict, seconds: float) -> None:
-        host.in_flight -= 1
+    def _made(
+        self, host: Host, claim: CallClaim, number: int, probe: bool, verdict: CallVerdict, seconds: float
+    ) -> None:
+        host.end(number)
         self._metrics.call_made(claim.call.protocol, verdict.outcome, seconds)
         now = self._clock.elapsed_ms()
-        if probe and verdict.outcome == "unreachable" and not self._counts(host, claim, now):
-            self._release([claim])
+        unreachable = verdict.outcome == "unreachable"
+        own = unreachable and not self._closing and self._is_own_failure(host, claim, number, now, seconds)
+        if own or not unreachable or self._counts(host, claim, probe, now):
+            self._finisher.add(CallResult(claim.gid, claim.index, verdict.outcome, verdict.error[:MAX_ERROR], own))
         else:
-            self._finisher.add(CallResult(claim.gid, claim.index, verdict.outcome, verdict.error[:MAX_ERROR]))
+            self._release([claim])
         if self._closing:
             return
+        last_probe = probe and host.is_last_probe(number)
         if verdict.reached:
-            if host.answered():
+            if host.answered(claim, number, now):
                 log.info("%s answers again", host.name)
-        elif verdict.outcome == "unreachable":
-            if host.unreachable(now, probe):
+        elif unreachable and (last_probe or not own):
+            if host.unreachable(now, last_probe, verdict.broken):
                 log.warning("%s does not answer, its calls wait: %s", host.name, verdict.error)
                 self._give_back(host)
-        elif probe:
+        elif last_probe:
             host.breaker.probe_undone(now)  # it could not be sent, which tells nothing about the host
         self._begin_next(host)
 
-    def _counts(self, host: Host, claim: CallClaim, now: int) -> bool:
-        return host.counts_as_a_try(claim, now, self._store.settings.calls.wait_ms(claim.attempts))
+    def _is_own_failure(self, host: Host, claim: CallClaim, number: int, now: int, seconds: float) -> bool:
+        timeout_ms = claim.call.timeout_ms or self._settings.timeout_ms
+        return host.is_own_failure(claim, number, now, seconds * 1000 >= timeout_ms - TIMED_OUT_MS)
+
+    def _counts(self, host: Host, claim: CallClaim, probe: bool, now: int) -> bool:
+        """Whether a call that could not reach its host has used up one of its tries."""
+        calls = self._store.settings.calls
+        first_ms = claim.retry_ms or calls.first_ms
+        wait_ms = Backoff(first_ms, max(calls.cap_ms, first_ms), calls.jitter).wait_ms(claim.attempts)
+        return host.counts_as_a_try(claim, now, wait_ms if probe else 0)
 
     def _give_back(self, host: Host) -> None:
         self._release(list(host.queue))

@@ -30,6 +30,7 @@ class CallVerdict(NamedTuple):
     outcome: CallOutcome
     error: str = ""
     reached: bool = True  # whether the service's host had its say: what the circuit breaker wants to know
+    broken: bool = False  # whether there was no connection, or it broke
 
 
 SUCCESS = CallVerdict("success")
@@ -127,7 +128,7 @@ def of_grpc(answer: GrpcAnswer) -> CallVerdict:
 def of_failure(failed: OutboundFailed) -> CallVerdict:
     """No answer, or none that could be read."""
     if failed.kind in ("network", "timeout"):
-        return CallVerdict("unreachable", str(failed), reached=False)
+        return CallVerdict("unreachable", str(failed), reached=False, broken=failed.kind == "network")
     return CallVerdict("error", str(failed), reached=failed.kind == "protocol")
 
 

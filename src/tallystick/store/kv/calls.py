@@ -153,7 +153,8 @@ def _claim_one(batch: Batch, key: bytes, at: int, lease_ms: int) -> CallClaim | 
     batch.keep_calls_state(gid, state)
     spec = batch.calls_record(gid).spec
     dtm = has_dtm_calls(spec.remark)
-    return CallClaim(progress.channel, gid, index, spec.calls[index], progress.attempts, state.created_at, dtm)
+    call = spec.calls[index]
+    return CallClaim(progress.channel, gid, index, call, progress.attempts, state.created_at, dtm, state.retry_ms)
 
 
 def requeue(batch: Batch, op: RequeueCalls) -> Progress:
@@ -231,7 +232,7 @@ def _try_again(batch: Batch, result: CallResult, state: CallsState, progress: Ca
         wait = Backoff(state.retry_ms, cap, batch.settings.calls.jitter).wait_ms(progress.failures)
         if progress.failures == batch.settings.call_alert_after:
             _tell(batch, "call_failing", gid, index, progress)
-    why = UNREACHED if result.outcome == "unreachable" else RETRY
+    why = UNREACHED if result.outcome == "unreachable" and not result.own else RETRY
     _put_in_line(batch, gid, index, progress, batch.now + wait, why)
 
 
