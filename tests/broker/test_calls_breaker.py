@@ -8,7 +8,7 @@ import pytest
 
 from tallystick.broker.calls.breaker import Breaker
 from tallystick.broker.calls.hosts import Host
-from tallystick.broker.calls.window import FIRST_WINDOW, SLOW_MS
+from tallystick.broker.calls.window import FIRST_WINDOW
 from tallystick.core.backoff import Backoff
 from tallystick.core.calls import OutgoingCall
 from tallystick.store.protocol import CallClaim
@@ -136,7 +136,7 @@ def claims(*gids: str) -> list[CallClaim]:
 def answer(made: Host, now: int = 0) -> bool:
     """A call that begins and is answered."""
     (claim,) = claims("answered")
-    number = made.begin(now, probe=False)
+    number = made.begin(claim, now, probe=False)
     made.end(number)
     return made.answered(claim, number, now)
 
@@ -157,7 +157,7 @@ def test_a_share_is_never_larger_than_the_setting() -> None:
     begun = 0
     while made.may_begin:
         made.queue.popleft()
-        made.begin(0, probe=False)
+        made.begin(claims("a")[0], 0, probe=False)
         begun += 1
     assert begun == 3
 

@@ -99,14 +99,14 @@ class CallRules:
             assert one.call.body.decode().startswith(one.gid)
             self.claims.append((one.gid, one.index, self.model.forgotten))
 
-    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
-    def finish_call(self, data: st.DataObject, outcome: Any) -> None:
+    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES), own=st.booleans())
+    def finish_call(self, data: st.DataObject, outcome: Any, own: bool) -> None:
         """A result of now or of long ago, but not from before the gid was forgotten."""
         known = [(gid, index) for gid, index, forgotten in self.claims if forgotten == self.model.forgotten]
         if known:
             gid, index = data.draw(st.sampled_from(known))
-            self.do(FinishCalls([CallResult(gid, index, outcome, "why")]), "ok")
-            self.model.calls.finish(gid, index, outcome)
+            self.do(FinishCalls([CallResult(gid, index, outcome, "why", own)]), "ok")
+            self.model.calls.finish(gid, index, outcome, own)
 
     @rule(outcome=st.sampled_from(OUTCOMES))
     def make_every_call(self, outcome: Any) -> None:

@@ -144,7 +144,7 @@ class CallsModel:
         line = [at for at, _, _, call in self._in("waiting") if call.host == host]
         return min(line, default=None)
 
-    def finish(self, gid: str, index: int, outcome: str) -> None:
+    def finish(self, gid: str, index: int, outcome: str, own: bool = False) -> None:
         pushed = self.pushed.get(gid)
         if pushed is None or pushed.outcome != "committed" or pushed.calls[index].state == "done":
             return
@@ -156,9 +156,9 @@ class CallsModel:
             if all(one.state in ("done", "stopped") for one in pushed.calls):
                 pushed.finished_at = self.now
         elif call.state == "leased":
-            self._again(pushed, call, outcome)
+            self._again(pushed, call, outcome, own)
 
-    def _again(self, pushed: Pushed, call: Call, outcome: str) -> None:
+    def _again(self, pushed: Pushed, call: Call, outcome: str, own: bool) -> None:
         if outcome == "released":
             self._put(call, self.now, "unreached")
             return
@@ -170,7 +170,7 @@ class CallsModel:
         if outcome != "ongoing":
             call.failures += 1
             wait = min(RETRY_CAP, RETRY_FIRST * 2 ** (call.failures - 1))
-        self._put(call, self.now + wait, "unreached" if outcome == "unreachable" else "retry")
+        self._put(call, self.now + wait, "unreached" if outcome == "unreachable" and not own else "retry")
 
     # --- an operator's word ----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from call_transactions import LEASE, A, B, call, calls_of, claimed, claims, coun
 from engines import MakePlace, Place, message
 
 from tallystick.core.backoff import Backoff
-from tallystick.core.calls import CallOutcome, CallPolicy, OutgoingCall
+from tallystick.core.calls import CallOutcome, CallPolicy, CallResult, OutgoingCall
 from tallystick.core.ops import AnswerChecks, Commit, Rollback, Send
 from tallystick.store.protocol import (
     ClaimCalls,
@@ -199,6 +199,9 @@ def test_only_what_waits_for_its_host_is_claimed_early(steady: Place) -> None:
         steady.do(send(gid))
         claims(steady)
         finish(steady, gid, outcome)  # type: ignore[arg-type]
+    steady.do(send("own"))
+    claims(steady)
+    steady.do(FinishCalls([CallResult("own", 0, "unreachable", own=True)]))
     steady.do(send("delayed", call(delay_ms=500)))
     assert claimed(steady) == []
     assert claimed(steady, early=True) == ["unreached/01"]

@@ -19,23 +19,26 @@ class Breaker:
         self.failures = 0  # in a row, since the last answer
         self.open = False
         self.next_probe_at = 0
-        self.probes = 0  # wanted since it opened
+        self.probes = 0  # begun since it opened, and one for the calls that opened it
         self._probing_until = 0
 
     def may_probe(self, now: int) -> bool:
         return self.open and self._probing_until <= now and self.next_probe_at <= now
 
     def probe_begun(self, now: int) -> None:
+        self.probes += 1
         self._probing_until = now + self._probe.cap_ms
 
     def probe_undone(self, now: int) -> None:
         """The probe could not be sent, which says nothing about the host."""
         self._probing_until = 0
+        self.probes = max(1, self.probes - 1)
         self.next_probe_at = now + self._probe.wait_ms(1, self._rng)
 
     def probe_spared(self, now: int) -> None:
         """No call waits for the host. The next one is the probe at once: the host may have been back for hours."""
         self._probing_until = 0
+        self.probes = max(1, self.probes - 1)
         self.next_probe_at = now
 
     def answered(self) -> bool:
@@ -54,6 +57,6 @@ class Breaker:
             return False
         opened, self.open = not self.open, True
         self._probing_until = 0
-        self.probes += 1
+        self.probes = max(1, self.probes)
         self.next_probe_at = now + self._probe.wait_ms(self.probes, self._rng)
         return opened

@@ -199,8 +199,8 @@ class Calls:
         ops = []
         for host, wanted in asking[:room]:
             if host.breaker.open:
-                host.breaker.probe_begun(now)
                 choice = min(host.probe_choice, share)
+                host.breaker.probe_begun(now)
                 ops.append(ClaimCalls([host.channel], choice, min(room_bytes, PROBE_BYTES), LEASE_MS, early=True))
             else:
                 alike[(min(wanted, share), host.catching_up)].append(host)
@@ -277,7 +277,7 @@ class Calls:
             self._wake.set()
 
     def _begin(self, host: Host, claim: CallClaim, probe: bool) -> None:
-        number = host.begin(self._clock.elapsed_ms(), probe)
+        number = host.begin(claim, self._clock.elapsed_ms(), probe)
         task = asyncio.create_task(self._make(host, claim, number, probe))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

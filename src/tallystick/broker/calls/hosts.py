@@ -64,12 +64,13 @@ class Host:
         wanted = spare if self.queue or self.more else 0
         return self._window.open_for_slow(self._began.values(), self.in_flight, now, wanted)
 
-    def begin(self, now: int, probe: bool) -> int:
+    def begin(self, claim: CallClaim, now: int, probe: bool) -> int:
         """A call begins; returns its number."""
         self._latest += 1
         self._began[self._latest] = now
         if probe:
             self._probe = self._latest
+            self._failures.probed(claim.call, self._latest)
         return self._latest
 
     def end(self, number: int) -> None:

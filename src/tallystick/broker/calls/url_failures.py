@@ -30,14 +30,21 @@ class UrlFailures:
         """Note a failure; returns whether it is the call's own."""
         if timed_out and self._answered > number:
             return True
+        since = self._note(call, latest)
+        return self._answered > since and now - self._answered_at <= RECENT_MS
+
+    def probed(self, call: OutgoingCall, number: int) -> None:
+        """A probe may hang for long: until its URL answers, the next probes prefer others."""
+        self._note(call, number)
+
+    def _note(self, call: OutgoingCall, latest: int) -> int:
         url = place(call)
         if url not in self._failing and len(self._failing) >= MAX_URLS:
             self._failing.clear()
-        since = self._failing.setdefault(url, latest)
-        return self._answered > since and now - self._answered_at <= RECENT_MS
+        return self._failing.setdefault(url, latest)
 
     def knows(self, call: OutgoingCall) -> bool:
-        """Whether the URL has failed since its last answer."""
+        """Whether the URL has failed, or was probed, since its last answer."""
         return place(call) in self._failing
 
 
