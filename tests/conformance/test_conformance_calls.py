@@ -13,6 +13,7 @@ from tallystick.core.calls import CallOutcome, CallPolicy, CallResult, OutgoingC
 from tallystick.core.ops import AnswerChecks, Commit, Rollback, Send
 from tallystick.store.protocol import (
     ClaimCalls,
+    FinishCalls,
     OperatorResolve,
     RequeueCalls,
 )

@@ -116,6 +116,7 @@ class Calls:
 
     async def run(self) -> None:
         await self._take_over()
+        self._learn_hosts(catching_up=True)
         while True:
             # Not wait_for, which forgets a cancellation that comes together with the event: the end would hang.
             with contextlib.suppress(TimeoutError):
@@ -178,12 +179,13 @@ class Calls:
             if opened:
                 self._begin_next(host)
 
-    def _learn_hosts(self) -> None:
+    def _learn_hosts(self, catching_up: bool = False) -> None:
         probe = Backoff(self._settings.probe_ms, self._settings.probe_cap_ms)
         for channel in self._store.channels():
             if channel.via == "call" and channel.id not in self._hosts:
                 breaker = Breaker(self._settings.breaker_failures, probe)
                 self._hosts[channel.id] = Host(channel.id, channel.name, self._settings.per_host, breaker)
+                self._hosts[channel.id].catching_up = catching_up
 
     async def _round(self, channels: set[int]) -> None:
         """Claim for the hosts that have room, and begin what was claimed."""

@@ -32,8 +32,8 @@ class Host:
         self.queue: deque[CallClaim] = deque()
         self.next_look = 0
         self.more = True  # whether the store may have something that is due
-        # Also at the start: what waits because the host could not be reached by a broker before this one is tried now.
-        self.catching_up = True
+        # Set at the broker's start too: what waits because an earlier broker could not reach the host is tried now.
+        self.catching_up = False
         self._seen: set[tuple[str, int]] = set()
         self._counted: dict[tuple[str, int], int] = {}
 
