@@ -6,6 +6,7 @@ inside the block is a savepoint; everything else is done by the adapter of the d
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,9 +40,11 @@ class PeeweeAdapter:
         self.dialect = _dialect_of(self._database)
         self._known: SyncAdapter | None = None
         self._ours: Any = None  # the transaction that was put on Peewee's stack
+        self._stack: list[Any] = []  # Peewee's, of the thread that began the block
+        self._hooks: list[Any] = []  # of db.after_commit, in that thread
         self._thread = 0
         self._address = ""  # read where statements can be run; others may ask for it
-        self._committed = False
+        self._refused = False  # whether the last commit surely left nothing behind
 
     @property
     def in_transaction(self) -> bool:
@@ -74,40 +77,73 @@ class PeeweeAdapter:
         self._address = driver.address
         if self._ours is None or database.top_transaction() is not self._ours:
             self._ours = database.transaction()
-            database.push_transaction(self._ours)
+            self._stack = database._state.transactions
+            self._hooks = _hooks_of(database)
             self._thread = threading.get_ident()
-        self._committed = False
+            database.push_transaction(self._ours)
 
     def commit(self) -> None:
-        if self._ours is not None and self._database.top_transaction() is not self._ours:
-            raise TransactionLost(
-                "a db.atomic() or db.transaction() that was begun in the block has not ended, or the block's own was "
-                "ended by db.session_commit() or db.session_rollback()",
-                rolled_back=False,
-            )
-        self._driver().commit()
-        self._committed = True
-        self._forget()
-        run_hooks = getattr(self._database, "_run_commit_callbacks", None)  # of db.after_commit, from Peewee 4 on
-        if run_hooks is not None:
-            run_hooks()
+        self._refused = True  # nothing was sent yet
+        driver = self._driver()
+        nested = self._ours is not None and self._database.top_transaction() is not self._ours
+        found = self._leave_stack()  # before the COMMIT, as in Peewee: if it fails, the thread can still go on
+        try:
+            if nested:
+                raise TransactionLost(
+                    "a db.atomic() or db.transaction() that was begun in the block has not ended, or the block's own "
+                    "was ended by db.session_commit() or db.session_rollback()",
+                    rolled_back=found,
+                )
+            driver.commit()
+        except BaseException as failure:
+            self._refused = driver.commit_failure_is_certain(failure)
+            if not self._refused:
+                # The block does not roll back after this. Peewee does: the next block must not join what is open.
+                with contextlib.suppress(Exception):
+                    self._roll_back(driver)
+            raise
+        self._refused = False  # only a hook can fail from here on
+        if _hooks_of(self._database):
+            self._database._run_commit_callbacks()
 
     def rollback(self) -> None:
-        if self._elsewhere() and self._known is not None:
-            self._known.rollback()
-            return
-        self._forget()
-        clear_hooks = getattr(self._database, "_clear_commit_callbacks", None)
-        if clear_hooks is not None:
-            clear_hooks()
-        self._driver().rollback()
+        driver = self._known or self._driver()
+        if self._elsewhere():
+            # If this fails, the transaction may still be open: the stack keeps refusing the other thread's next block.
+            driver.rollback()
+            self._leave_stack()
+            self._hooks.clear()
+        else:
+            self._leave_stack()
+            self._roll_back(driver)
+
+    def _roll_back(self, driver: SyncAdapter) -> None:
+        _hooks_of(self._database).clear()
+        try:
+            driver.rollback()
+        except BaseException:
+            self._close_lost(driver)
+            raise
+
+    def _close_lost(self, driver: SyncAdapter) -> None:
+        """Close Peewee's connection, so that Peewee opens another one for this thread.
+
+        The driver's adapter may have closed the connection already; a later db.close() would raise because of that.
+        """
+        if self.dialect.name == "sqlite":
+            return  # there is no server to lose, and closing a database in memory would delete it
+        database = self._database
+        with contextlib.suppress(Exception):
+            if not database.is_closed() and _raw_of(database.connection()) is driver.raw:
+                database.close()
+            else:
+                driver.close()
 
     def execute(self, statement: Statement) -> Result:
         return self._driver().execute(statement)
 
     def commit_failure_is_certain(self, error: BaseException) -> bool:
-        # What a hook of db.after_commit raises says nothing of the commit, which is behind it.
-        return not self._committed and self._driver().commit_failure_is_certain(error)
+        return self._refused
 
     def opener(self) -> Callable[[], Any] | None:
         return self._driver().opener() or self._mysqlclient_opener()
@@ -124,7 +160,7 @@ class PeeweeAdapter:
                 "Peewee's connections belong to threads: end the block in the thread in which it was begun"
             )
         connection = self._database.connection()
-        if self._known is None or self._known.raw is not getattr(connection, "_cnx", connection):
+        if self._known is None or self._known.raw is not _raw_of(connection):
             self._known = adapt_sync(connection)
         return self._known
 
@@ -139,11 +175,26 @@ class PeeweeAdapter:
         parameters = dict(self._database.connect_params)
         return lambda: kind(database=name, autocommit=True, **parameters)
 
-    def _forget(self) -> None:
-        while self._ours is not None and self._database.in_transaction():
-            if self._database.pop_transaction() is self._ours:
-                break
-        self._ours = None
+    def _leave_stack(self) -> bool:
+        """Remove what the block began from Peewee's stack, in any thread; True if the block's own was there.
+
+        Everything on the stack was begun in the block: inside another transaction the block is refused.
+        """
+        found = self._ours is None or self._ours in self._stack
+        self._stack.clear()
+        self._ours, self._stack = None, []
+        return found
+
+
+def _raw_of(connection: Any) -> Any:
+    """The driver's own connection, without the wrapper that Peewee puts around some of them."""
+    return getattr(connection, "_cnx", connection)
+
+
+def _hooks_of(database: Any) -> list[Any]:
+    """The functions given to db.after_commit in this thread; Peewee has them from version 4 on."""
+    hooks: list[Any] = getattr(database._state, "commit_callbacks", [])
+    return hooks
 
 
 def _dialect_of(database: Any) -> Dialect:
