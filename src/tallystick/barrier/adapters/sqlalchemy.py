@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Literal, TypeVar
 
@@ -127,6 +128,17 @@ class SqlAlchemyAdapter:
             self.execute(first)
 
     def commit(self) -> None:
+        try:
+            self._commit()
+        except Exception as failure:
+            if not self.commit_failure_is_certain(failure):
+                # As `with session.begin()` does: a session or connection that lost its commit can be used again only
+                # after a rollback, and the block does not roll back after this.
+                with suppress(Exception):
+                    self.rollback()
+            raise
+
+    def _commit(self) -> None:
         if self._is_sqlite and self._owner.in_nested_transaction():
             # pysqlite sends no BEGIN before a savepoint: releasing the outermost one is the commit, before any hook.
             self._ending.before_commit(self.raw)
