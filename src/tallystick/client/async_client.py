@@ -100,7 +100,12 @@ class AsyncClient(Operations, Subscriptions, NotSync):
         await self.close()
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Stop consumers, send what waits (for at most `timeout` seconds) and let all connections go."""
+        """Stop consumers, send what waits and close all connections, within `timeout` seconds.
+
+        If handlers are still at work then, they are cancelled or abandoned, and what waits gets at most 1 s more. A
+        handler cannot close its own client (`InvalidRequest`): call `stop()` there.
+        """
+        self._core.refuse_handlers()
         await self._core.close(timeout)
 
     @property
@@ -164,13 +169,21 @@ class AsyncClient(Operations, Subscriptions, NotSync):
         self._core.runtime().consumers.start(self._subscriptions)
 
     async def stop(self, grace: float = GRACE_SECONDS) -> None:
-        """Stop the subscriptions: handlers at work get `grace` seconds to finish, the rest is given back."""
+        """Stop the subscriptions: handlers at work get `grace` seconds to finish, the rest is given back.
+
+        Returns at most 1 s after `grace`. A coroutine that is still at work then is cancelled. A thread goes on without
+        its lease, and its message comes again. In a handler, `stop()` returns at once and does not wait. The default
+        leaves time for `close()` within the 30 s that Kubernetes waits after SIGTERM.
+        """
         if self._stop_asked is not None:
             self._stop_asked.set()
-        await self._core.runtime().consumers.stop(grace)
+        if (consumers := self._core.handlers_consumers()) is not None:
+            consumers.stop_soon(grace)
+        else:
+            await self._core.runtime().consumers.stop(grace)
 
     async def run(self) -> None:
-        """Start the subscriptions and stay until `stop()`, SIGTERM or SIGINT; then finish what is at hand."""
+        """Start the subscriptions and stay until `stop()`, SIGTERM or SIGINT; then stop with the default grace."""
         self._stop_asked = asked = asyncio.Event()
         loop = asyncio.get_running_loop()
         # Only the main thread may catch signals; a loop on another one is ended with stop().

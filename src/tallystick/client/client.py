@@ -157,7 +157,12 @@ class Client(BlockingOperations, Subscriptions, NotAsync):
         self.close()
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Stop consumers, send what waits (for at most `timeout` seconds) and let all connections go."""
+        """Stop consumers, send what waits and close all connections, within `timeout` seconds.
+
+        If handlers are still at work then, they are cancelled or abandoned, and what waits gets at most 1 s more. A
+        handler cannot close its own client (`InvalidRequest`): call `stop()` there.
+        """
+        self._core.refuse_handlers()
         self._stop_asked.set()
         _open.discard(self)
         with self._lock:
@@ -227,12 +232,20 @@ class Client(BlockingOperations, Subscriptions, NotAsync):
         self._call(self._client.start)
 
     def stop(self, grace: float = GRACE_SECONDS) -> None:
-        """Stop the subscriptions: handlers at work get `grace` seconds to finish, the rest is given back."""
+        """Stop the subscriptions: handlers at work get `grace` seconds to finish, the rest is given back.
+
+        Returns at most 1 s after `grace`. A coroutine that is still at work then is cancelled. A thread goes on without
+        its lease, and its message comes again. In a handler, `stop()` returns at once and does not wait. The default
+        leaves time for `close()` within the 30 s that Kubernetes waits after SIGTERM.
+        """
         self._stop_asked.set()
-        self._call(lambda: self._client.stop(grace))
+        if (consumers := self._core.handlers_consumers()) is not None:
+            self._way().loop.call_soon_threadsafe(consumers.stop_soon, grace)
+        else:
+            self._call(lambda: self._client.stop(grace))
 
     def run(self) -> None:
-        """Start the subscriptions and stay until `stop()`, SIGTERM or SIGINT; then finish what is at hand."""
+        """Start the subscriptions and stay until `stop()`, SIGTERM or SIGINT; then stop with the default grace."""
         self._stop_asked.clear()
         before = self._catch_signals()
         try:

@@ -12,6 +12,7 @@ from tallystick.client import cleanup
 from tallystick.client.answering.answerer import Answerer
 from tallystick.client.base import forks
 from tallystick.client.base.databases import Databases, Door
+from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.settings import Decider, OpenConnection, Settings
 from tallystick.client.base.stats import Stats
 from tallystick.client.base.times import milliseconds_or_none
@@ -20,9 +21,11 @@ from tallystick.client.connection.portal import is_closed
 from tallystick.client.consumers.running import Consumers
 from tallystick.client.transactions.outbox import Outbox
 from tallystick.client.transactions.producer import Producer
+from tallystick.core.errors import InvalidRequest
 from tallystick.core.ids import new_gid
 
 CLOSE_SECONDS = 5.0
+FLUSH_SECONDS = 0.3
 
 
 class Runtime(LoopConnection):
@@ -41,12 +44,16 @@ class Runtime(LoopConnection):
             self.outbox.drive(door)
 
     async def close(self, timeout: float) -> None:
-        """Flush what waits, for at most about `timeout` seconds, and let everything go."""
-        await self.consumers.stop(timeout)
+        """Stop the consumers, flush what waits and close all connections, within `timeout` seconds.
+
+        If handlers take all of that, the rest gets FLUSH_SECONDS, so that what is committed is still sent.
+        """
+        deadline, flush = Deadline(timeout), min(timeout, FLUSH_SECONDS)
+        await self.consumers.close(deadline.left())
         await self.answerer.stop()
         await self.learning.stop()
-        await self.send_the_rest(timeout)
-        await self.outbox.stop(timeout)
+        await self.send_the_rest(deadline.left_or(flush))
+        await self.outbox.stop(deadline.left_or(flush / 2))
         await self.let_go()
 
 
@@ -83,6 +90,18 @@ class ClientCore:
             raise is_closed()
         self.latest = self._runtimes.get(loop) or self._new_runtime(loop)
         return self.latest
+
+    def handlers_consumers(self) -> Consumers | None:
+        """The consumers of the handler that the caller runs in; None if it runs in none."""
+        return next((one.consumers for one in self.runtimes if one.consumers.is_current), None)
+
+    def refuse_handlers(self) -> None:
+        """InvalidRequest if the caller runs in a handler of this client, which a close would wait for."""
+        if self.handlers_consumers() is not None:
+            raise InvalidRequest(
+                "close: a handler cannot close its own client (the close waits for the handler). Call stop() in the "
+                "handler, and close() after the handler has returned."
+            )
 
     def _new_runtime(self, loop: asyncio.AbstractEventLoop) -> Runtime:
         self._runtimes = {old: runtime for old, runtime in self._runtimes.items() if not old.is_closed()}

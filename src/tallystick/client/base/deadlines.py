@@ -25,6 +25,10 @@ class Deadline:
             self._until = now + self._seconds
         return max(self._until - now, 0.0)
 
+    def left_or(self, seconds: float) -> float:
+        """The seconds that are left, at least `seconds`: for what must be tried even after the deadline."""
+        return max(self.left(), seconds)
+
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """What happens in here, such as a wait for a lock in the database, does not count."""

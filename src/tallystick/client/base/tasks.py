@@ -40,11 +40,23 @@ class Tasks:
         while self._tasks and (left := deadline - loop.time()) > 0:
             await asyncio.wait(self._tasks, timeout=left)
 
-    async def cancel(self) -> None:
+    async def cancel(self, timeout: float | None = None) -> None:
+        """Cancel the tasks, and wait until they have ended: user code in them may take its time, or refuse to end."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if not tasks:
+            return
+        _, left = await asyncio.wait(tasks, timeout=timeout)
+        if left:
+            log.warning("%d cancelled tasks have not ended after %.1f s. They are abandoned.", len(left), timeout)
+
+    def is_current(self) -> bool:
+        """Whether the caller runs in one of the tasks."""
+        try:
+            return asyncio.current_task() in self._tasks
+        except RuntimeError:  # this thread has no event loop
+            return False
 
 
 async def end(task: asyncio.Task[None]) -> None:

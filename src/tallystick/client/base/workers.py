@@ -138,6 +138,11 @@ class Workers:
             self._jobs.put(None)
 
     @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on one of the threads."""
+        return threading.current_thread() in self._threads
+
+    @property
     def alive(self) -> bool:
         """Whether a thread is still at work."""
         return any(thread.is_alive() for thread in self._threads)

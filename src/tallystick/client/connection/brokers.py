@@ -235,11 +235,13 @@ class Brokers:
 
     async def close(self, timeout: float) -> int:
         """Flush what waits; how much of it was given up."""
-        await self._look_at_last(timeout)
+        deadline = Deadline(timeout)
+        await self._look_at_last(deadline.left())
         await end(self._looking)  # or what it learns now would be closed by nobody
-        closing = [broker.close(timeout) for broker in (*self._by_address.values(), *self._strangers.values())]
+        left = deadline.left()
+        closing = [broker.close(left) for broker in (*self._by_address.values(), *self._strangers.values())]
         if self.cluster is not None:
-            closing.append(self.cluster.close(timeout))
+            closing.append(self.cluster.close(left))
         given_up = await asyncio.gather(*closing)
         return sum(given_up)
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.settings import Settings
 from tallystick.client.base.stats import Stats
 from tallystick.client.connection.circuit import Circuit
@@ -195,5 +196,7 @@ class BrokerPeer:
     async def close(self, timeout: float) -> int:
         if self._probe is not None:
             self._probe.cancel()
-        await self.threads.close(timeout)
-        return sum(await asyncio.gather(self.ops.close(timeout), self.unconfirmed.close(timeout)))
+        deadline = Deadline(timeout)
+        await self.threads.close(deadline.left())
+        left = deadline.left()
+        return sum(await asyncio.gather(self.ops.close(left), self.unconfirmed.close(left)))

@@ -21,6 +21,8 @@ log = logging.getLogger("tallystick.client")
 
 T = TypeVar("T")
 
+CANCEL_SECONDS = 1.0
+
 
 def _under_gevent() -> bool:
     return threading.get_ident.__module__.startswith("gevent")
@@ -150,7 +152,8 @@ async def _cancel_the_rest() -> None:
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+    if rest:  # a handler may refuse to be cancelled
+        await asyncio.wait(rest, timeout=CANCEL_SECONDS)
     await asyncio.get_running_loop().shutdown_asyncgens()
 
 

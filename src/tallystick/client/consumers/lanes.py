@@ -22,7 +22,9 @@ from tallystick.client.transactions.script import Script, play_async, play_sync
 
 T = TypeVar("T")
 
-CLOSE_LOOKS, CLOSE_LOOK_SECONDS = 500, 0.01
+CLOSE_LOOK_SECONDS = 0.01
+CLOSING_SECONDS = 0.4
+"""After the grace of the handlers: how long cancelled tasks and the threads of the handlers have to end."""
 
 MakeScript = Callable[[Desk], Script[T]]
 """Makes the script of one message for the connection that it is given; one that needs none must not look at it."""
@@ -33,8 +35,14 @@ _NO_DESK = Desk(None, cast(Adapter, None))
 class Lane(Protocol):
     """Plays scripts, at most `concurrency` at a time."""
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is a handler on one of the lane's threads."""
+
     async def play(self, make_script: MakeScript[T]) -> T: ...
-    async def close(self) -> None: ...
+
+    async def close(self, timeout: float) -> None:
+        """Close the connections that no handler is using, within `timeout` seconds."""
 
 
 def lane_for(subscription: Subscription, turn: asyncio.Lock) -> Lane:
@@ -83,13 +91,18 @@ class ThreadLane:
         kept: Desk = slot.kept
         return kept
 
-    async def close(self) -> None:
+    @property
+    def is_current(self) -> bool:
+        return self._workers.is_current
+
+    async def close(self, timeout: float) -> None:
         self._workers.stop()
-        # Threads close their own connections. Looked at, not joined: the loop must not stand still meanwhile.
-        for _ in range(CLOSE_LOOKS):
-            if not self._workers.alive:
-                break
-            await asyncio.sleep(CLOSE_LOOK_SECONDS)
+        # Threads close their own connections. Polled, not joined: the loop must go on meanwhile. A thread whose handler
+        # is stuck closes its connection when the handler returns.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._workers.alive:  # noqa: ASYNC110 - threads know no event of the loop
+                    await asyncio.sleep(CLOSE_LOOK_SECONDS)
 
 
 class LoopLane:
@@ -140,9 +153,15 @@ class LoopLane:
             raise
         return Desk(connection, adapt(connection))
 
-    async def close(self) -> None:
-        while self._idle:
-            await _close(self._idle.pop().adapter)
+    @property
+    def is_current(self) -> bool:
+        return False  # its handlers run in the tasks of the consumer
+
+    async def close(self, timeout: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._idle:
+                    await _close(self._idle.pop().adapter)
 
 
 def _raise_if_away(failure: Exception) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
+from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.message import Message
 from tallystick.client.base.refusals import Refusals
 from tallystick.client.base.tasks import Tasks, repeat
@@ -21,7 +22,7 @@ from tallystick.client.connection.loop_connection import LoopConnection
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.consumers.effects import Desk, Handling, NotPreparedYet, OneByOne, handle_once, handle_plainly
 from tallystick.client.consumers.failures import exc_info_of, in_one_line
-from tallystick.client.consumers.lanes import lane_for
+from tallystick.client.consumers.lanes import CLOSING_SECONDS, lane_for
 from tallystick.client.consumers.marks import InboxRows
 from tallystick.client.consumers.subscription import Poisonous, Subscription
 from tallystick.client.transactions.producer import Producer
@@ -76,16 +77,40 @@ class LeaseConsumer:
         self._receiving.start(self._receive_from_all())
         self._receiving.start(repeat("renewing leases", self._renew))
 
-    async def stop(self, grace: float) -> None:
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is a handler of this consumer."""
+        return self._handling.is_current() or self._lane.is_current
+
+    async def drain(self, deadline: Deadline) -> None:
         """Take no more; finish what is being handled, give back what is not, acknowledge."""
         self._stopping = True
-        await self._receiving.cancel()
+        await self._receiving.cancel(deadline.left_or(CLOSING_SECONDS))
+        self._give_back()
         renewing = Tasks()
         renewing.start(repeat("renewing leases", self._renew))
-        await self._handling.wait(grace)
-        await renewing.cancel()
-        await self._handling.cancel()
-        await self._lane.close()
+        try:
+            await self._handling.wait(deadline.left())
+        finally:
+            await renewing.cancel(CLOSING_SECONDS)
+
+    def _give_back(self) -> None:
+        """Return what no handler has begun: all handlers may be stuck, and the leases would run to their end."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        settlements: list[_Settlement] = []
+        for broker in self._brokers:
+            if receipts := [held.message.receipt for held in waiting if held.broker is broker]:
+                settlements.append((broker, Nack(self._subscription.group, receipts, delay_ms=0)))
+        for held in waiting:
+            held.settling = True
+        if settlements:
+            self._handling.start(self._settle(waiting, settlements))
+
+    async def end(self, deadline: Deadline) -> None:
+        """Cancel what is still being handled, and close the connections of the handlers."""
+        await self._handling.cancel(deadline.left())
+        await self._lane.close(deadline.left())
 
     # Receiving
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.message import Message
 from tallystick.client.base.refusals import SLOWLY, Refusals, TurnedAway
 from tallystick.client.base.tasks import RETRY, Tasks, repeat
@@ -25,7 +26,7 @@ from tallystick.client.consumers.effects import (
     stored_offset,
 )
 from tallystick.client.consumers.failures import exc_info_of, in_one_line
-from tallystick.client.consumers.lanes import lane_for
+from tallystick.client.consumers.lanes import CLOSING_SECONDS, lane_for
 from tallystick.client.consumers.marks import GroupQueue, OffsetRow
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions.producer import Producer
@@ -68,13 +69,21 @@ class OffsetConsumer:
             what = f"looking for {self._subscription.topic}"
             self._looking.start(repeat(what, self._look(broker), self._refusals, broker.address))
 
-    async def stop(self, grace: float) -> None:
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is a handler of this consumer."""
+        return self._reading.is_current() or self._lane.is_current
+
+    async def drain(self, deadline: Deadline) -> None:
         """Finish the messages at hand and read no further."""
         self._stopping.set()
-        await self._looking.cancel()
-        await self._reading.wait(grace)
-        await self._reading.cancel()
-        await self._lane.close()
+        await self._looking.cancel(deadline.left_or(CLOSING_SECONDS))
+        await self._reading.wait(deadline.left())
+
+    async def end(self, deadline: Deadline) -> None:
+        """Cancel what is still being handled, and close the connections of the handlers."""
+        await self._reading.cancel(deadline.left())
+        await self._lane.close(deadline.left())
 
     def _look(self, broker: BrokerPeer) -> Callable[[], Awaitable[float]]:
         """Start a reader for each queue; a topic may come into being later, and its queues may grow in number."""

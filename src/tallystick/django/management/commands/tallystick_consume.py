@@ -13,7 +13,7 @@ from tallystick.django.service import ts
 class ConsumeCommand(BaseCommand):
     help = (
         f"Handles messages: imports the module {handlers.MODULE} of every app, and runs what it has subscribed with "
-        "@ts.subscribe(...). SIGTERM or SIGINT let the handlers at work finish, and give the rest back."
+        "@ts.subscribe(...). At SIGTERM or SIGINT the handlers at work get 20 s to finish, and the rest is given back."
     )
 
     def add_arguments(self, parser: Any) -> None:
