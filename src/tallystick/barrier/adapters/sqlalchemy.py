@@ -21,6 +21,7 @@ from tallystick.barrier.adapters.asking_state import ConnectorState, Mysqlclient
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.last_look import just_before_commit
 from tallystick.barrier.adapters.placeholders import numbered_style, percent_style, without_bytes
+from tallystick.barrier.adapters.sqlite import run_statement
 from tallystick.barrier.adapters.state import (
     AsyncpgState,
     DriverState,
@@ -58,6 +59,9 @@ _DRIVERS: dict[str, tuple[Dialect, DriverState]] = {
 }
 
 
+_DATABASES = Statement("pragma database_list")
+
+
 class SqlAlchemyAdapter:
     """A `Connection` or a `Session`."""
 
@@ -70,6 +74,7 @@ class SqlAlchemyAdapter:
         self.dialect, self._state = _supported(self._engine)
         self._is_sqlite = self.dialect is SQLITE
         self._is_psycopg = self._engine.dialect.driver == "psycopg"
+        self._is_aiosqlite = self._engine.dialect.driver == "aiosqlite"
         self._is_asyncpg = self._engine.dialect.driver == "asyncpg"
         self._ending = Ending(self.dialect, self._state)
         self._begun: Connection | None = None
@@ -122,7 +127,7 @@ class SqlAlchemyAdapter:
         if statement:
             connection.exec_driver_sql(statement)
         if self._is_sqlite and self._path is None:
-            self._path = _sqlite_path(connection)
+            self._path = _sqlite_path(connection, on_thread=self._is_aiosqlite)
         self._ending.begun(explicitly=bool(statement))
         if first is not None:
             self.execute(first)
@@ -175,6 +180,8 @@ class SqlAlchemyAdapter:
         connection = self._connection()
         if self._is_psycopg:
             return _on_psycopg(connection, statement)
+        if self._is_aiosqlite:
+            return _on_aiosqlite(connection, statement)
         if self._engine.dialect.driver == "aiomysql":
             statement = without_bytes(statement)
         # Not `text()`: it is made and compiled again for every use, at several times the price of the statement.
@@ -371,6 +378,19 @@ def _on_psycopg(connection: Connection, statement: Statement) -> Result:
         connection._handle_dbapi_exception(error, statement.sql, None, None, None)
 
 
+def _on_aiosqlite(connection: Connection, statement: Statement) -> Result:
+    """In one piece on the driver's thread, where the cursor is closed even if the task is cancelled meanwhile. A cursor
+    that stays open keeps the write lock of a connection that SQLAlchemy has closed."""
+    if not connection.in_transaction():
+        connection.begin()
+    raw = _driver(connection)
+    try:
+        result: Result = await_only(raw._execute(lambda: run_statement(raw._conn, statement)))
+    except sqlite3.Error as error:
+        connection._handle_dbapi_exception(error, statement.sql, None, None, None)
+    return result
+
+
 def _asyncpg() -> Any:
     """What SQLAlchemy over asyncpg needs besides; imported by those who have asyncpg."""
     return import_module("tallystick.barrier.adapters.sqlalchemy_asyncpg")
@@ -380,6 +400,9 @@ def _driver(connection: Connection) -> Any:
     return connection.connection.driver_connection
 
 
-def _sqlite_path(connection: Connection) -> str:
-    rows = connection.exec_driver_sql("pragma database_list").all()
+def _sqlite_path(connection: Connection, on_thread: bool) -> str:
+    if on_thread:
+        rows = _on_aiosqlite(connection, _DATABASES).rows
+    else:
+        rows = [tuple(row) for row in connection.exec_driver_sql(_DATABASES.sql)]
     return next((str(row[2] or "") for row in rows if row[1] == "main"), "")

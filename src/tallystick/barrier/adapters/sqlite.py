@@ -17,6 +17,16 @@ from tallystick.barrier.statement import Result, Statement
 _STATE = SqliteState()
 
 
+def run_statement(connection: sqlite3.Connection, statement: Statement) -> Result:
+    cursor = connection.cursor()
+    cursor.row_factory = None  # whatever the service likes to have for itself
+    try:
+        cursor.execute(statement.sql, statement.params)
+        return Result(cursor.fetchall(), cursor.rowcount)
+    finally:
+        cursor.close()
+
+
 class SqliteAdapter:
     """A `sqlite3.Connection`, in any of its transaction modes."""
 
@@ -62,13 +72,7 @@ class SqliteAdapter:
 
     def execute(self, statement: Statement) -> Result:
         self._ending.used = True
-        cursor = self._connection.cursor()
-        cursor.row_factory = None  # whatever the service likes to have for itself
-        try:
-            cursor.execute(statement.sql, statement.params)
-            return Result(cursor.fetchall(), cursor.rowcount)
-        finally:
-            cursor.close()
+        return run_statement(self._connection, statement)
 
     def commit_failure_is_certain(self, error: BaseException) -> bool:
         return self._ending.failure_is_certain(error)
