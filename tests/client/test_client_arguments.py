@@ -113,6 +113,7 @@ FUNCTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "needs an argument": (lambda: needs_a_path, "needs path"),
     "pool.connection": (lambda: psycopg_pool.ConnectionPool(open=False).connection, "pool.getconn"),
     "engine.begin": (lambda: sqlalchemy.create_engine("sqlite://").begin, "engine.connect"),
+    "engine.raw_connection": (lambda: sqlalchemy.create_engine("sqlite://").raw_connection, "engine.connect"),
     "a text": (lambda: "postgresql://127.0.0.1/shop", "got str"),
     "a number": (lambda: 5, "got int"),
 }

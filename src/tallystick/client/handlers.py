@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from tallystick.barrier.adapters.recognition import adapt_sync, own_opener
+from tallystick.barrier.adapters.recognition import own_opener
 from tallystick.barrier.errors import WrongDatabase
 from tallystick.barrier.names import BARRIER_TABLE, checked_table
 from tallystick.barrier.operations.barrier import Decision, decide
@@ -28,6 +28,7 @@ from tallystick.barrier.statement import Operation
 from tallystick.client.answering.deciders import RememberedOutcomes, ask_decider, decide_sync
 from tallystick.client.base.arguments import checked_decider
 from tallystick.client.base.databases import Door, run_on_new
+from tallystick.client.base.opened_connections import OpenedConnections
 from tallystick.client.base.settings import Decider, OpenConnection
 from tallystick.client.base.workers import Workers
 from tallystick.client.proof.middleware import AsgiApp, Send, StartResponse, WsgiApp, asgi_if, wsgi_if
@@ -64,6 +65,7 @@ class _Checks:
             self._truth = own_opener(truth, "open_connection")
         self._table = checked_table(table)
         self.remembered = RememberedOutcomes()
+        self._connections = OpenedConnections()
 
     def decide(self, gid: str, source: str) -> Answer:
         if isinstance(self._truth, Decider):
@@ -71,7 +73,8 @@ class _Checks:
         return self.decide_in(self._truth, gid, source)
 
     def decide_in(self, open_connection: OpenConnection, gid: str, source: str) -> Answer:
-        adapter = adapt_sync(open_connection())
+        self._connections.check(open_connection)
+        adapter = self._connections.adapt_sync(open_connection, open_connection())
         try:
             return self._remember(gid, run_sync(adapter, self._operation(gid, source)))
         finally:

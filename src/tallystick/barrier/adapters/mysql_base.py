@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Literal
 
+from tallystick.barrier.adapters import pools
 from tallystick.barrier.adapters.inherited_connections import refuse_inherited
 from tallystick.barrier.adapters.state import DriverState, mysql_address
 from tallystick.barrier.adapters.transaction_end import Ending
 from tallystick.barrier.dialects.engines import MYSQL
 from tallystick.barrier.statement import Result, Statement
+
+ROLLBACK_SECONDS = 5.0
+"""Maximum time for the rollback before a connection goes back to its pool."""
 
 
 class _AnyMysqlAdapter:
@@ -136,7 +141,20 @@ class AsyncMysqlAdapter(_AnyMysqlAdapter, ABC):
         return await self.run(statement)
 
     async def close(self) -> None:
-        await self._connection.ensure_closed()
+        pool = pools.owner_of(self._connection)
+        if pool is None:
+            await self._connection.ensure_closed()
+        elif pools.is_lent(pool, self._connection):
+            await self._give_back(pool)
+
+    async def _give_back(self, pool: Any) -> None:
+        try:
+            # Without asking for the state: after an error the driver may not know that a transaction is open.
+            with contextlib.suppress(Exception):  # the connection is closed then, and the server rolls back
+                async with asyncio.timeout(ROLLBACK_SECONDS):
+                    await self.rollback()
+        finally:
+            pools.release(pool, self._connection)
 
     @abstractmethod
     async def run(self, statement: Statement) -> Result: ...

@@ -91,6 +91,11 @@ def mistaken(given: Any, kinds: Iterable[tuple[str, str]]) -> UnsupportedConnect
     return None
 
 
+def is_known_mistake(kinds: Iterable[tuple[str, str]]) -> bool:
+    """Whether this is a known mistake: a pool, an engine or a cursor of the service, for example."""
+    return any(kind in _MISTAKES for kind in kinds)
+
+
 def name_of(kind: type) -> str:
     """As its users know it: with its module, unless it is Python's own."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -25,8 +25,12 @@ _METHODS: dict[tuple[str, str], str] = {
     ("sqlalchemy", "Engine"): "connect",
     ("sqlalchemy", "AsyncEngine"): "connect",
 }
-# Methods of these that return a context manager, which is not a connection either.
-_ENTERED = {("psycopg_pool", "connection"), ("sqlalchemy", "begin")}
+# Methods of these that return no supported connection -> what they return.
+_WRONG_METHODS = {
+    ("psycopg_pool", "connection"): _CONTEXT_MANAGER,
+    ("sqlalchemy", "begin"): _CONTEXT_MANAGER,
+    ("sqlalchemy", "raw_connection"): "a proxy that hides the driver's connection",
+}
 
 Kinds = list[tuple[str, str]]
 
@@ -75,9 +79,9 @@ def _of_owner(given: Any, kinds_of: Callable[[type], Kinds]) -> tuple[str, str] 
     """A method of a pool or of an engine that returns something else than a connection."""
     owner, name = getattr(given, "__self__", None), getattr(given, "__name__", "")
     for kind in kinds_of(type(owner)):
-        if kind in _METHODS and (kind[0], name) in _ENTERED:
+        if kind in _METHODS and (kind[0], name) in _WRONG_METHODS:
             return (
-                f"`{name}` returns {_CONTEXT_MANAGER} (got {name_of(type(owner))}.{name})",
+                f"`{name}` returns {_WRONG_METHODS[kind[0], name]} (got {name_of(type(owner))}.{name})",
                 "Give `{field}=" + f"{_variable(kind)}.{_METHODS[kind]}`.",
             )
     return None

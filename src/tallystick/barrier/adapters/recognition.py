@@ -16,7 +16,7 @@ from tallystick.barrier.adapters import (
     openers,
 )
 from tallystick.barrier.adapters.base import Adapter, AsyncAdapter, SyncAdapter
-from tallystick.barrier.adapters.not_connections import mistaken, name_of
+from tallystick.barrier.adapters.not_connections import is_known_mistake, mistaken, name_of
 from tallystick.barrier.adapters.pools import keeps_no_track, past_pool
 from tallystick.barrier.errors import UnsupportedConnection
 
@@ -108,6 +108,11 @@ def adapt_async(connection: Any) -> AsyncAdapter:
             f"{type(connection).__qualname__} is a sync connection; use the sync client or an async connection"
         )
     return adapter
+
+
+def belongs_to_service(given: Any) -> bool:
+    """Whether what an opener returned by mistake must stay open: a pool, an engine, a cursor."""
+    return is_known_mistake(_kinds_of(type(given)))
 
 
 def check_opener(given: Any, field: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from tallystick.barrier.operations.barrier import Decision, decide_many
 from tallystick.client.answering.deciders import RememberedOutcomes, ask_decider
 from tallystick.client.base.databases import run_on_new
+from tallystick.client.base.opened_connections import RefusedOpener
 from tallystick.client.base.refusals import Refusals
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection import questions
@@ -129,8 +130,9 @@ class Answerer:
         try:
             decisions = await self._decisions(source, gids)
         except Exception as failure:
-            # An error is never an outcome: the broker is told why, and asks again.
-            log.warning("the barrier of %s cannot be read: %s", source, failure)
+            # An error is never an outcome: the answer names it, and the broker asks again.
+            level = logging.DEBUG if isinstance(failure, RefusedOpener) else logging.WARNING  # that one is logged
+            log.log(level, "the barrier of %s cannot be read: %s", source, failure)
             return _all_unknown(gids, f"{type(failure).__name__}: {failure}")
         finally:
             self._turns[source].release()

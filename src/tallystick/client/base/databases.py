@@ -13,7 +13,8 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from tallystick.barrier.adapters.base import CONNECT_SECONDS, Adapter, AsyncAdapter, SyncAdapter
-from tallystick.barrier.adapters.recognition import adapt_async, adapt_sync, own_opener
+from tallystick.barrier.adapters.pools import arrival
+from tallystick.barrier.adapters.recognition import own_opener
 from tallystick.barrier.faults import Contention, driver_error
 from tallystick.barrier.operations.identity import Whereabouts, ensure_identity
 from tallystick.barrier.runner import run_async, run_sync
@@ -278,7 +279,7 @@ async def _on_new(
         connection = door.open()
         if inspect.isawaitable(connection):
             return _Opening(connection)
-        adapter = door.lead(adapt_sync(connection))
+        adapter = door.lead(workers.connections.adapt_sync(door.open, connection))
         try:
             return use(adapter)
         except Exception as failure:
@@ -288,6 +289,7 @@ async def _on_new(
             adapter.close()
 
     async with workers.turn_at((quota, door.open), quota.at_once) as turn:
+        workers.connections.check(door.open)
         opened = workers.submit(lambda _: open_and_use())
         try:
             result = await asyncio.wrap_future(opened)
@@ -297,7 +299,8 @@ async def _on_new(
             raise
         if not isinstance(result, _Opening):
             return result
-        adapter = door.lead(adapt_async(await within(CONNECT_SECONDS, result.awaitable)))
+        connection = await within(CONNECT_SECONDS, arrival(result.awaitable))
+        adapter = door.lead(await workers.connections.adapt_async(door.open, connection))
         try:
             return await use_async(adapter)
         except Exception as failure:

@@ -13,6 +13,7 @@ import logging
 from tallystick.barrier.errors import TablesMissing, WrongDatabase
 from tallystick.barrier.operations.identity import Whereabouts, ensure_identity, require_here
 from tallystick.client.base.databases import LEARNING, DatabaseBusy, Databases, Door, run_on_new, within
+from tallystick.client.base.opened_connections import RefusedOpener
 from tallystick.client.base.stats import Stats
 from tallystick.client.base.workers import Workers
 from tallystick.core.backoff import Backoff
@@ -133,10 +134,11 @@ class Learning:
     def _failed(self, source: str, failure: Exception, failures: int) -> None:
         # A block that is open still may lock the file, or hide the identity that it has given.
         by_block = isinstance(failure, DatabaseBusy | WrongDatabase)
+        logged = isinstance(failure, RefusedOpener)
         if not by_block:
             self._stats.count("ways_failed")
         log.log(
-            logging.WARNING if failures == 1 and not by_block else logging.DEBUG,
+            logging.WARNING if failures == 1 and not by_block and not logged else logging.DEBUG,
             "database: the way into %s could not be verified (%s). Blocks go on, but check-backs and outbox rows of it "
             "wait until this process gets a second connection.",
             source,

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from tallystick.client.base import forks
+from tallystick.client.base.opened_connections import OpenedConnections
 
 log = logging.getLogger("tallystick.client")
 
@@ -77,6 +78,7 @@ class Workers:
     """A fixed number of daemon threads that take jobs in the order of their coming."""
 
     def __init__(self, name: str, count: int) -> None:
+        self.connections = OpenedConnections()
         self._places: dict[Hashable, _Place] = {}
         self._jobs: queue.SimpleQueue[Callable[[Slot], None] | None] = queue.SimpleQueue()
         self._threads = [

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
 from tallystick.barrier.adapters.base import Adapter
-from tallystick.barrier.adapters.recognition import adapt, adapt_sync, returning_opener
+from tallystick.barrier.adapters.pools import arrival
+from tallystick.barrier.adapters.recognition import returning_opener
+from tallystick.client.base.opened_connections import OpenedConnections
 from tallystick.client.base.results import runs_on_loop
 from tallystick.client.base.settings import OpenConnection
 from tallystick.client.base.workers import Slot, Workers
@@ -19,6 +22,8 @@ from tallystick.client.consumers.effects import ConnectionLost, Desk, HandlerAbo
 from tallystick.client.consumers.failures import is_of_the_connection
 from tallystick.client.consumers.subscription import Subscription
 from tallystick.client.transactions.script import Script, play_async, play_sync
+
+log = logging.getLogger("tallystick.client")
 
 T = TypeVar("T")
 
@@ -81,12 +86,13 @@ class ThreadLane:
 
     def _connected(self, slot: Slot, open_connection: OpenConnection) -> Desk:
         if slot.kept is None:
+            self._workers.connections.check(open_connection)
             try:
                 connection = open_connection()
             except Exception as failure:
                 _raise_if_away(failure)
                 raise
-            adapter = adapt_sync(connection)
+            adapter = self._workers.connections.adapt_sync(open_connection, connection)
             slot.keep(Desk(connection, adapter), adapter.close)
         kept: Desk = slot.kept
         return kept
@@ -117,6 +123,7 @@ class LoopLane:
         self._slots = asyncio.Semaphore(concurrency)
         self._turn = turn
         self._idle: list[Desk] = []
+        self._connections = OpenedConnections()
 
     async def play(self, make_script: MakeScript[T]) -> T:
         async with self._slots:
@@ -144,24 +151,26 @@ class LoopLane:
             return value
 
     async def _connect(self, open_connection: OpenConnection) -> Desk:
+        self._connections.check(open_connection)
         try:
             connection = open_connection()
             if inspect.isawaitable(connection):
-                connection = await connection
+                connection = await arrival(connection)
         except Exception as failure:
             _raise_if_away(failure)
             raise
-        return Desk(connection, adapt(connection))
+        return Desk(connection, await self._connections.adapt(open_connection, connection))
 
     @property
     def is_current(self) -> bool:
         return False  # its handlers run in the tasks of the consumer
 
     async def close(self, timeout: float) -> None:
+        idle, self._idle = self._idle, []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self._idle:
-                    await _close(self._idle.pop().adapter)
+                # At once: a silent server must not keep the places of the others in their pool.
+                await asyncio.gather(*(_close(desk.adapter) for desk in idle))
 
 
 def _raise_if_away(failure: Exception) -> None:
@@ -185,6 +194,10 @@ def _raise_unless_ours(failure: BaseException) -> None:
 
 
 async def _close(adapter: Adapter) -> None:
-    closing = adapter.close()
-    if inspect.isawaitable(closing):
-        await closing
+    """A connection that cannot be closed must not keep the others open."""
+    try:
+        closing = adapter.close()
+        if inspect.isawaitable(closing):
+            await closing
+    except Exception as failure:
+        log.debug("closing a connection: %s", failure)

@@ -15,6 +15,7 @@ from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.outbox import OutboxRow, outbox_delete
 from tallystick.client.base.databases import DatabaseBusy, Door, run_on_new
 from tallystick.client.base.encoding import encode
+from tallystick.client.base.opened_connections import REFUSED_SECONDS, RefusedOpener
 from tallystick.client.base.refusals import TURNED_AWAY, Refusals
 from tallystick.client.base.tasks import Tasks, repeat
 from tallystick.client.connection.exchange import passes_elsewhere
@@ -154,6 +155,9 @@ class Outbox:
             except TablesMissing as missing:
                 log.info("no outbox to re-drive: %s", missing)
                 return NO_TABLE_SECONDS
+            except RefusedOpener as refused:
+                log.debug("re-driving the outbox: %s", refused)
+                return REFUSED_SECONDS
             return 0.0
 
         self._tasks.start(repeat("re-driving the outbox", once, self._refusals))
