@@ -33,6 +33,14 @@ from tallystick.core.errors import (
 from tallystick.credentials.credentials import NO_CREDENTIALS, OF_A_PROXY, Credentials, advised
 from tallystick.credentials.spoken import OtherProtocol, other_protocol, peek
 from tallystick.credentials.tls import failure_in_words, hang_up, is_lasting
+from tallystick.limited_http import (
+    LEAST_BYTES_PER_SECOND,
+    LimitedConnection,
+    LimitedResponse,
+    RequestLimit,
+    StreamLimit,
+    TooSlow,
+)
 
 TIMEOUT_SECONDS = 15.0
 ARROW = "application/vnd.apache.arrow.stream"
@@ -66,6 +74,10 @@ class Link:
     raised at once: a certificate that is not trusted, a wrong name, a port without TLS, 401, 403 and other refusals.
     Only for requests that may be repeated, as all of ours may. `named` is what the user calls the address.
     One thread at a time may ask; any other may `abandon` what that one waits for.
+
+    `timeout` (seconds) limits one request as a whole: connection, TLS, request, head and body of the answer. A request
+    with a body has as much time again as its body takes at the least rate (`LEAST_BYTES_PER_SECOND`). After the head of
+    an Arrow answer, `timeout` limits each silence and the least rate limits the whole (`StreamLimit`).
     """
 
     def __init__(
@@ -89,12 +101,10 @@ class Link:
         self._address = address
         self._connection = self._unconnected()
 
-    def _unconnected(self) -> http.client.HTTPConnection:
+    def _unconnected(self) -> LimitedConnection:
         """With the files of TLS as they are now."""
-        host, port = self._address.host, self._address.port
-        if self._address.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=self._timeout)
-        return http.client.HTTPSConnection(host, port, timeout=self._timeout, context=self._credentials.tls())
+        tls = self._credentials.tls() if self._address.scheme == "https" else None
+        return LimitedConnection(self._address.host, self._address.port, timeout=self._timeout, context=tls)
 
     def __enter__(self) -> Self:
         return self
@@ -173,25 +183,27 @@ class Link:
             raise self._unavailable(error) from error
         finally:
             if not response.isclosed():
-                self._connection.close()  # the rest of the answer is not wanted, nor is it in the next one's way
+                self._cut_off(response)  # otherwise the rest of the answer would be taken for the next one
 
     def get_bytes(self, accept: str, *path: str, **query: Any) -> bytes:
         """The answer as it comes, in a form that the caller decodes."""
         target = _path(*path) + _query(query)
         return self._patiently(lambda: self._content(self._opened(target, accept)))
 
-    def _opened(self, target: str, accept: str = ARROW) -> http.client.HTTPResponse:
+    def _opened(self, target: str, accept: str = ARROW) -> LimitedResponse:
+        """The head of an answer that may be large."""
         response = self._exchange("GET", target, None, {"Accept": accept})
         if response.status != 200:
             self._answer(response)
         self._require_plain(response)
+        response.go_on_within(StreamLimit(self._timeout))
         return response
 
-    def _require_plain(self, response: http.client.HTTPResponse) -> None:
+    def _require_plain(self, response: LimitedResponse) -> None:
         """Refuse a body that would have to be decoded."""
         coding = unread_coding(b"content-encoding", response.getheader("Content-Encoding", "").encode("latin-1"))
         if coding:
-            self._connection.close()  # the rest of the answer is not read
+            self._cut_off(response)  # the rest of the answer is not read
             raise BrokerUnavailable(encoded_answer(self.url, coding))
 
     # --- both ------------------------------------------------------------------------------------------------
@@ -220,11 +232,14 @@ class Link:
 
     def _exchange(
         self, method: str, path: str, body: bytes | memoryview | None, headers: dict[str, str]
-    ) -> http.client.HTTPResponse:
+    ) -> LimitedResponse:
+        limit = RequestLimit(self._timeout + len(body or b"") / LEAST_BYTES_PER_SECOND)
         try:
             if self._connection.sock is None:
                 self._connection = self._unconnected()
+                self._connection.limit = limit
                 self._connection.connect()
+            self._connection.limit = limit
             # Looked at only now: whoever abandons from here on finds the connection.
             if self._abandoned.is_set():
                 raise ConnectionAbortedError("given up")
@@ -242,14 +257,19 @@ class Link:
         value = self._credentials.authorization(self._address)
         return {"Authorization": value} if value else {}
 
-    def _content(self, response: http.client.HTTPResponse) -> bytes:
+    def _content(self, response: LimitedResponse) -> bytes:
         try:
             return response.read()
         except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
+            self._cut_off(response)
             raise self._unavailable(error) from error
 
-    def _answer(self, response: http.client.HTTPResponse) -> Any:
+    def _cut_off(self, response: LimitedResponse) -> None:
+        """An answer that ends with its connection owns that connection, so both must be closed."""
+        response.close()
+        self._connection.close()
+
+    def _answer(self, response: LimitedResponse) -> Any:
         content = self._content(response)
         if response.status == 204:
             return None
@@ -258,7 +278,7 @@ class Link:
             raise _problem(response.status, decoded)
         return decoded
 
-    def _decoded(self, response: http.client.HTTPResponse, content: bytes) -> Any:
+    def _decoded(self, response: LimitedResponse, content: bytes) -> Any:
         try:
             return json.loads(content)
         except ValueError as error:
@@ -283,6 +303,8 @@ class Link:
         if other is not None:
             return BrokerUntrusted(f"{self.url} is not the HTTP port of a broker: {other}; check {self._named}")
         trouble = failure_in_words(error)
+        if isinstance(error, TooSlow):
+            return BrokerUnavailable(f"the answer of {self.url} broke off ({error})")
         if reached and isinstance(error, TimeoutError):
             return BrokerUnavailable(
                 f"the broker at {self.url} has not answered within {self._timeout:g} s; it may have acted; its log, "

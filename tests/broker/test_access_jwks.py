@@ -24,6 +24,7 @@ from identity_provider import (
 )
 
 from certificates import self_signed
+from dribbling_server import dribbling_server
 from eventually import eventually_async
 from tallystick.broker.access.jwks import DAY_MS, FRESH_MS, LEAST_BETWEEN_MS, KeysAtAddress, parse_jwks
 from tallystick.broker.access.jwt import Jwt, jwt_way
@@ -166,6 +167,23 @@ async def test_a_provider_that_comes_back_is_found() -> None:
             await at.finds("a")  # not so soon
         at.clock.advance(LEAST_BETWEEN_MS)
         assert await at.finds("a")
+
+
+@pytest.mark.parametrize("at_once", [b"", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["head", "body"])
+async def test_a_fetch_ends_though_the_provider_sends_a_byte_now_and_then(
+    at_once: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise no other fetch would ever begin."""
+    monkeypatch.setattr("tallystick.broker.access.jwks.FETCH_SECONDS", 0.5)
+    with dribbling_server(at_once, b"HTTP/1.1 200 OK\r\n" + b"X-A: a\r\n" * 1_000) as url:
+        keys = KeysAtAddress(f"{url}/jwks")
+        with pytest.raises(Unauthenticated, match="could not be fetched"):
+            await keys.find("a")
+
+        async def ended() -> bool:
+            return keys._running is None
+
+        await eventually_async(ended, "the end of the fetch")
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from http.client import HTTPResponse
-
 from tallystick.cli.credentials import given_credentials
 from tallystick.core.errors import BrokerUnavailable, BrokerUnreachable, BrokerUntrusted
+from tallystick.limited_http import LimitedResponse
 from tallystick.link import TIMEOUT_SECONDS, Link, addresses_of
 
 LOOK_SECONDS = 3.0
@@ -21,7 +20,7 @@ class AnyLink(Link):
 
     def _exchange(
         self, method: str, path: str, body: bytes | memoryview | None, headers: dict[str, str]
-    ) -> HTTPResponse:
+    ) -> LimitedResponse:
         if self._connection.sock is None and len(self._given) > 1:
             self._connect_to(self._answering())
         return super()._exchange(method, path, body, headers)

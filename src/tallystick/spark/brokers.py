@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from http.client import HTTPResponse
 from typing import TypeVar
 
 import msgspec
@@ -25,6 +24,7 @@ from tallystick.core.placing import store_for
 from tallystick.core.wire import ClusterView
 from tallystick.credentials.credentials import NO_CREDENTIALS, Credentials
 from tallystick.credentials.following import may_follow
+from tallystick.limited_http import LimitedResponse
 from tallystick.link import TIMEOUT_SECONDS, Link, addresses_of
 
 _STORES = "/stores/"
@@ -119,7 +119,7 @@ class BrokersLink(Link):
 
     def _exchange(
         self, method: str, path: str, body: bytes | memoryview | None, headers: dict[str, str]
-    ) -> HTTPResponse:
+    ) -> LimitedResponse:
         self._seen()
         return super()._exchange(method, path, body, headers)
 

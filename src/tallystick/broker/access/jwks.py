@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 from urllib import request as urllib
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -24,6 +23,7 @@ from tallystick.changing_file import MOST_BYTES, ChangingFile
 from tallystick.core.clock import Clock, SystemClock
 from tallystick.core.durations import DAY_MS
 from tallystick.core.errors import ConfigError, Unauthenticated
+from tallystick.limited_http import LimitedConnection
 
 log = logging.getLogger("tallystick.broker.access")
 
@@ -186,18 +186,33 @@ def _trusting(ca: str) -> ssl.SSLContext:
         ) from error
 
 
-def _opener(url: str, ca: str) -> urllib.OpenerDirector:
+class _Limited(urllib.AbstractHTTPHandler):
+    """Each request has FETCH_SECONDS as a whole, whatever the provider sends within them."""
+
+    def __init__(self, ca: str) -> None:
+        super().__init__()
+        self._ca = ca
+
+    http_request = https_request = urllib.AbstractHTTPHandler.do_request_
+
+    def http_open(self, req: urllib.Request) -> Any:
+        return self.do_open(cast(Any, LimitedConnection), req)
+
+    def https_open(self, req: urllib.Request) -> Any:
+        return self.do_open(cast(Any, LimitedConnection), req, context=_trusting(self._ca))
+
+
+def _opener(ca: str) -> urllib.OpenerDirector:
     """Without proxies of the environment, other schemes, and cookies."""
     opener = urllib.OpenerDirector()
-    reached = urllib.HTTPSHandler(context=_trusting(ca)) if url.startswith("https:") else urllib.HTTPHandler()
-    for handler in (reached, _SameHost(), urllib.HTTPErrorProcessor(), urllib.HTTPDefaultErrorHandler()):
+    for handler in (_Limited(ca), _SameHost(), urllib.HTTPErrorProcessor(), urllib.HTTPDefaultErrorHandler()):
         opener.add_handler(handler)
     return opener
 
 
 def _fetched(url: str, ca: str) -> bytes:
     try:
-        return _read(_opener(url, ca), url)
+        return _read(_opener(ca), url)
     except HTTPError as error:
         with error:  # it has the connection
             reason = f"status {error.code}; a redirect is followed within its host only"
@@ -205,7 +220,6 @@ def _fetched(url: str, ca: str) -> bytes:
 
 
 def _read(opener: urllib.OpenerDirector, url: str) -> bytes:
-    until = time.monotonic() + FETCH_SECONDS
     pieces: list[bytes] = []
     asked = urllib.Request(url, headers={"Accept": "application/json", "User-Agent": "tallystick"})  # noqa: S310
     with opener.open(asked, timeout=FETCH_SECONDS) as answer:
@@ -213,6 +227,4 @@ def _read(opener: urllib.OpenerDirector, url: str) -> bytes:
             pieces.append(piece)
             if sum(map(len, pieces)) > MOST_BYTES:
                 raise URLError(f"more than {MOST_BYTES} bytes")
-            if time.monotonic() > until:
-                raise URLError(f"not complete after {FETCH_SECONDS:g} s")
     return b"".join(pieces)

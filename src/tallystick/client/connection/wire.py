@@ -28,12 +28,12 @@ from tallystick.client.connection.exchange import (
     tls_to,
     unreachable,
 )
-from tallystick.client.connection.resolving import connect
 from tallystick.core.addresses import broker_address
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.credentials.credentials import NO_CREDENTIALS, Credentials
 from tallystick.credentials.spoken import OtherProtocol, peek
 from tallystick.credentials.tls import hang_up
+from tallystick.resolving import connect
 
 RECEIVE_BYTES = 16 * 1024, 256 * 1024
 """At first, and of a large answer: memory of the second size comes from the system, and goes back to it, each time."""
