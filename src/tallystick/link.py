@@ -11,14 +11,15 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
+from tallystick.answers import Readiness, as_answer, has_type
 from tallystick.core.addresses import BrokerAddress, broker_address
 from tallystick.core.backoff import Backoff
 from tallystick.core.codings import encoded_answer, unread_coding
@@ -44,6 +45,8 @@ from tallystick.limited_http import (
 
 TIMEOUT_SECONDS = 15.0
 ARROW = "application/vnd.apache.arrow.stream"
+SHOWN_BYTES = 60
+NO_QUERY: Mapping[str, Any] = MappingProxyType({})
 _BACKOFF = Backoff(first_ms=50, cap_ms=2_000)
 T = TypeVar("T")
 
@@ -132,16 +135,16 @@ class Link:
 
     def get(self, *path: str, **query: Any) -> Any:
         """The answer of GET /v1/<path>; parameters that are None are left out."""
-        return self._ask("GET", _path(*path) + _query(query), None)
+        return self._ask("GET", path, query)
 
     def post(self, *path: str, **content: Any) -> Any:
-        return self._ask("POST", _path(*path), content)
+        return self._ask("POST", path, content=content)
 
     def put(self, *path: str, **content: Any) -> Any:
-        return self._ask("PUT", _path(*path), content)
+        return self._ask("PUT", path, content=content)
 
     def delete(self, *path: str, **query: Any) -> None:
-        self._ask("DELETE", _path(*path) + _query(query), None)
+        self._ask("DELETE", path, query)
 
     def ready(self, store: str = "") -> str:
         """Why the broker, or the owner of this store of its cluster, takes no work; an empty string if it does. Raises
@@ -149,34 +152,45 @@ class Link:
         place = f"/stores/{store}/readyz" if store else "/readyz"
         response = self._exchange("GET", place, None, {})
         content = self._content(response)
-        if response.status == 200:
-            return ""
         told = self._decoded(response, content)
+        if response.status == 200 and has_type(told, Readiness):
+            return ""
+        if response.status == 200 or not isinstance(told, dict):
+            raise self._no_broker(response, content)
         if response.status == 400:  # it was not understood: this port speaks TLS
             raise BrokerUnreachable(f"{self.url} cannot be asked: {told.get('detail', response.status)}")
         if store and told.get("code") in (BrokerUnavailable.code, BrokerUnreachable.code):
             raise BrokerUnavailable(str(told.get("detail", "")))
         return str(told.get("reason") or told.get("detail", response.status))
 
-    def _ask(self, method: str, path: str, content: dict[str, Any] | None) -> Any:
+    def _ask(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: Mapping[str, Any] = NO_QUERY,
+        content: Mapping[str, Any] | None = None,
+    ) -> Any:
         body = None if content is None else msgspec.json.encode(content)
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        return self._patiently(lambda: self._answer(self._exchange(method, path, body, headers)))
+        return self._exchange_json(method, path, query, body, "application/json")
+
+    def _exchange_json(
+        self, method: str, path: tuple[str, ...], query: Mapping[str, Any], body: bytes | memoryview | None, media: str
+    ) -> Any:
+        headers = {"Accept": "application/json", "Content-Type": media}
+        target = _path(*path) + _query(query)
+        return self._patiently(lambda: self._answer(self._exchange(method, target, body, headers), method, path))
 
     # --- Arrow -----------------------------------------------------------------------------------------------
 
     def post_arrow(self, *path: str, body: bytes | memoryview, **query: Any) -> Any:
         """Send an Arrow IPC stream; the answer is JSON."""
-        headers = {"Accept": "application/json", "Content-Type": ARROW}
-        target = _path(*path) + _query(query)
-        return self._patiently(lambda: self._answer(self._exchange("POST", target, body, headers)))
+        return self._exchange_json("POST", path, query, body, ARROW)
 
     @contextmanager
     def arrow(self, *path: str, **query: Any) -> Iterator[http.client.HTTPResponse]:
         """An Arrow IPC stream to read from, for `pyarrow.ipc.open_stream`. Patience ends with the first byte: whoever
         reads knows how far it came, and asks for the rest."""
-        target = _path(*path) + _query(query)
-        response = self._patiently(lambda: self._opened(target))
+        response = self._patiently(lambda: self._opened(path, query))
         try:
             yield response
         except (OSError, http.client.HTTPException) as error:
@@ -187,15 +201,17 @@ class Link:
 
     def get_bytes(self, accept: str, *path: str, **query: Any) -> bytes:
         """The answer as it comes, in a form that the caller decodes."""
-        target = _path(*path) + _query(query)
-        return self._patiently(lambda: self._content(self._opened(target, accept)))
+        return self._patiently(lambda: self._content(self._opened(path, query, accept)))
 
-    def _opened(self, target: str, accept: str = ARROW) -> LimitedResponse:
+    def _opened(self, path: tuple[str, ...], query: Mapping[str, Any], accept: str = ARROW) -> LimitedResponse:
         """The head of an answer that may be large."""
-        response = self._exchange("GET", target, None, {"Accept": accept})
-        if response.status != 200:
-            self._answer(response)
+        response = self._exchange("GET", _path(*path) + _query(query), None, {"Accept": accept})
+        if response.status >= 400:
+            self._answer(response, "GET", path)
         self._require_plain(response)
+        if response.status != 200 or response.headers.get_content_type() != accept:
+            self._cut_off(response)
+            raise self._no_broker(response)
         response.go_on_within(StreamLimit(self._timeout))
         return response
 
@@ -269,26 +285,35 @@ class Link:
         response.close()
         self._connection.close()
 
-    def _answer(self, response: LimitedResponse) -> Any:
+    def _answer(self, response: LimitedResponse, method: str, path: tuple[str, ...]) -> Any:
         content = self._content(response)
-        if response.status == 204:
-            return None
-        decoded = self._decoded(response, content)
+        decoded = None if response.status == 204 else self._decoded(response, content)
         if response.status >= 400:
             raise _problem(response.status, decoded)
-        return decoded
+        try:
+            if decoded is None and response.status != 204:
+                raise self._no_broker(response, content)
+            return as_answer(method, path, decoded)
+        except msgspec.ValidationError:
+            raise self._no_broker(response, content) from None
 
     def _decoded(self, response: LimitedResponse, content: bytes) -> Any:
         try:
             return json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError):
             if response.status in OF_A_PROXY:
                 raise advised(OF_A_PROXY[response.status](f"{self.url} answered {response.status}")) from None
             self._require_plain(response)
-            raise BrokerUnavailable(
-                f"what answers at {self.url} is no Tallystick broker (status {response.status}, no JSON); "
-                f"check {self._named}"
-            ) from error
+            raise self._no_broker(response, content) from None
+
+    def _no_broker(self, response: LimitedResponse, content: bytes = b"") -> BrokerUnavailable:
+        """It may be a proxy or another service. It may also have acted, if a broker of another version answers."""
+        media = response.headers.get("Content-Type", "")
+        shown = content[:SHOWN_BYTES].decode("ascii", "replace") or media or "nothing"
+        return BrokerUnavailable(
+            f"{self._named}: {self.url} does not answer like a Tallystick broker (got status {response.status}, "
+            f"{shown!r}). Check the address."
+        )
 
     def _other_protocol(self, error: Exception) -> OtherProtocol | None:
         """What the port speaks, if it has never answered over HTTP."""
@@ -323,7 +348,7 @@ def _path(*parts: str) -> str:
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
-def _query(query: dict[str, Any]) -> str:
+def _query(query: Mapping[str, Any]) -> str:
     given = {name: value for name, value in query.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
 

@@ -113,13 +113,19 @@ def test_parked_old_and_unread_are_problems(url: str, post: Post) -> None:
 @contextmanager
 def impostor(clock_ahead: float = 0.0, **changed: Any) -> Iterator[str]:
     """Answers as a broker in trouble would, by a clock that is so many seconds ahead."""
-    info = {"store": "s", "version": "0.0.1", "oldest_pending_at": None, "calls_waiting": 0, "calls_parked": 0}
+    info = {
+        "store": "s",
+        "version": "0.0.1",
+        "oldest_pending_at": None,
+        "dedup_retention_ms": 86_400_000,
+        "limits": {},
+    }
     answers: dict[str, tuple[int, Any]] = {
         "/v1/info": (200, info | {key: value for key, value in changed.items() if key != "ready"}),
         "/readyz": changed.get("ready", (200, {"status": "ready"})),
         "/v1/transactions": (200, {"transactions": [], "next": None}),
         "/v1/groups": (200, {"groups": []}),
-        "/v1/cluster": (200, {"stores": [{"id": "s"}], "brokers": []}),
+        "/v1/cluster": (200, {"stores": [], "brokers": []}),
         "/v1/call-hosts": (200, {"hosts": []}),
     }
 

@@ -51,7 +51,7 @@ def test_advice_for_an_unreachable_broker_names_serve_and_url(nobody: str) -> No
 
 def test_something_else_at_the_address_is_told_apart(stranger: str) -> None:
     done = tallystick("topics", url=stranger)
-    assert (done.code, "no Tallystick broker" in one_line(done.err)) == (4, True)
+    assert (done.code, "does not answer like a Tallystick broker" in one_line(done.err)) == (4, True)
 
 
 @pytest.mark.parametrize("address", ["ftp://host", "http://host:port", "http://", ""])

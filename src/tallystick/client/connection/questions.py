@@ -71,7 +71,9 @@ async def _ask(broker: BrokerPeer, kind: type[T], method: str, path: str, **opti
     try:
         return msgspec.msgpack.decode(content, type=kind)
     except msgspec.MsgspecError as failure:
-        raise BrokerUnavailable(f"the answer of {broker.address} cannot be read: {failure}") from failure
+        raise BrokerUnavailable(
+            f"{broker.address} does not answer like a Tallystick broker ({failure}). Check the address."
+        ) from failure
 
 
 async def topics(broker: BrokerPeer, timeout: float) -> list[TopicView]:

@@ -163,7 +163,9 @@ def results_of(content: bytes, expected: int) -> list[OpResult | None]:
     try:
         results = _decoder.decode(content).results
     except msgspec.MsgspecError as failure:
-        raise BrokerUnavailable(f"the broker's answer cannot be read: {failure}") from failure
+        raise BrokerUnavailable(
+            f"it does not answer like a Tallystick broker ({failure}). Check the address."
+        ) from failure
     if len(results) != expected:
         raise BrokerUnavailable(f"the broker answered {len(results)} of {expected} operations")
     return results
