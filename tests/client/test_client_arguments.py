@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import aiomysql
@@ -29,12 +30,14 @@ from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
 import tallystick
-from tallystick import AsyncClient, CheckBack, Client
+from tallystick import AsyncClient, CallsNotFinished, CheckBack, Client, outgoing, outgoing_call
+from tallystick.barrier import create_tables
 from tallystick.barrier.redis import RedisDecider
 from tallystick.client import handlers
-from tallystick.core.errors import InvalidRequest, TallystickError
+from tallystick.core.errors import Conflict, InvalidRequest, NotFound, TallystickError
 from tallystick.fastapi import Tallystick as ForFastApi
 from tallystick.flask import Tallystick as ForFlask
+from tallystick.testing import MemoryBroker
 
 URL = "http://127.0.0.1:9"
 
@@ -345,3 +348,130 @@ def test_every_argument_that_takes_a_function_is_looked_at() -> None:
         if any(word in str(parameter.annotation) for word in ("OpenConnection", "Decider", "Callable", "CheckBack"))
     }
     assert taken == {"database", "deciders", "check", "exactly_once", "open_connection"}
+
+
+# --- every parameter of every method ----------------------------------------------------------------------------------
+
+OFFSETS = {0: 0}
+RIGHT: dict[str, dict[str, Any]] = {
+    "new_gid": {},
+    "prepare": {"gid": "g-1", "messages": []},
+    "prepare_part": {"part": "p-1", "messages": [], "gid": "g-1"},
+    "commit": {"gid": "g-1"},
+    "rollback": {"gid": "g-1"},
+    "transaction_state": {"gid": "g-1"},
+    "outcome": {"gid": "g-1"},
+    "poll_checks": {"group": "shop", "wait": 0.0},
+    "answer_checks": {"answers": {}},
+    "send": {"topic": "orders", "value": 1},
+    "send_many": {"messages": [outgoing("orders", 1)]},
+    "fetch": {"topic": "orders", "queue": 0, "offset": 0},
+    "receive": {"topic": "orders", "group": "shop"},
+    "ack": {"group": "shop", "messages": []},
+    "nack": {"group": "shop", "messages": []},
+    "renew": {"group": "shop", "messages": []},
+    "offsets": {"group": "shop", "topic": "orders"},
+    "commit_offsets": {"group": "shop", "topic": "orders", "offsets": OFFSETS},
+    "reset_group": {"group": "shop", "topic": "orders", "to": "earliest"},
+    "topics": {},
+    "topic": {"name": "orders"},
+    "create_topic": {"name": "orders"},
+    "info": {},
+    "call": {"url": "http://127.0.0.1:9/"},
+    "send_calls": {"calls": [outgoing_call("http://127.0.0.1:9/")]},
+    "calls": {"gid": "g-1"},
+    "redrive": {"open_connection": lambda: sqlite3.connect(":memory:")},
+    "stop": {},
+    "close": {},
+    "clean": {"connection": None, "older_than": 1.0},
+    "transaction": {"connection": None},
+    "subscribe": {"topic": "orders"},
+}
+WRONG_KINDS: list[Any] = [object(), "x y", 0.5, -1, [1], {"a": 1}, b"x"]
+UNCHECKED = {"value", "body", "connection", "type"}
+"""Parameters that may be anything, or are checked by the adapters of the drivers."""
+
+
+SAID_AS = {"name": "topic", "protocol": "calls", "offsets": "to", "at": "to"}
+"""Other names of a parameter in errors."""
+
+
+def test_the_methods_above_are_all_that_there_are() -> None:
+    public = {name for name, one in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_")}
+    assert public - RIGHT.keys() == {"after_fork", "start", "run"}
+
+
+@pytest.mark.parametrize(
+    ("use", "field"),
+    [
+        (lambda client: client.redrive(lambda: sqlite3.connect(":memory:"), every=0), "every"),
+        (lambda client: client.subscribe("orders", ordered="x")(print_message), "ordered"),
+        (lambda client: client.subscribe("orders", batch="x")(print_message), "batch"),
+        (lambda client: client.fetch("orders", "0", 0), "queue"),
+        (lambda client: client.fetch("orders", 0, "0"), "offset"),
+        (lambda client: client.answer_checks(None), "answers"),
+        (lambda client: client.answer_checks({"g": "done"}), "answers"),
+        (lambda client: client.reset_group("shop", "orders"), "to"),
+        (lambda client: client.topics(broker=5), "broker"),
+        (lambda client: Client(URL, barrier_table=1), "barrier_table"),  # type: ignore[arg-type]
+    ],
+    ids=range(10),
+)
+def test_it_is_refused_before_anything_is_asked(use: Callable[[Any], Any], field: str) -> None:
+    with Client(URL, group="shop", timeout=0.2) as client, pytest.raises(InvalidRequest) as caught:
+        use(client)
+    assert (caught.value.field, str(caught.value).startswith(f"{field}: ")) == (field, True), str(caught.value)
+
+
+def print_message(message: tallystick.Message) -> None: ...
+
+
+def test_time_does_not_go_back_in_a_broker_in_memory(memory_broker: MemoryBroker) -> None:
+    with pytest.raises(InvalidRequest, match="seconds: -5 is not a time"):
+        memory_broker.advance(-5)
+
+
+@pytest.fixture(scope="module")
+def memory_broker() -> Iterator[MemoryBroker]:
+    with MemoryBroker() as broker, Client(broker.url) as client:
+        client.create_topic("orders", queues=1)
+        yield broker
+
+
+@pytest.mark.parametrize("method", RIGHT)
+def test_every_argument_of_a_wrong_kind_is_taken_or_refused_with_its_name(
+    method: str, memory_broker: MemoryBroker, database: Path
+) -> None:
+    names = [name for name in inspect.signature(getattr(Client, method)).parameters if name not in ("self", *UNCHECKED)]
+    tried = [(name, wrong) for name in names for wrong in WRONG_KINDS]
+    with Client(memory_broker.url, group="shop") as client:
+        found = [_wrongly(client, method, name, wrong, database) for name, wrong in tried]
+    assert [said for said in found if said] == []
+
+
+def _wrongly(client: Client, method: str, name: str, wrong: Any, database: Path) -> str:
+    """What was raised for the argument, unless that names it."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        given = {**RIGHT[method], name: wrong}
+        if "connection" in given:
+            given["connection"] = connection
+        try:
+            made = getattr(client, method)(**given)
+            if method == "subscribe":
+                made(lambda message: None)
+        except (NotFound, Conflict, CallsNotFinished):  # the argument was taken
+            return ""
+        except InvalidRequest as refused:
+            field = (refused.field or "").partition("[")[0].partition(".")[0]
+            return "" if field in (name, SAID_AS.get(name)) else f"{name}={wrong!r}: {field}: {refused}"
+        except Exception as failure:
+            return f"{name}={wrong!r}: {failure!r}"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("arguments") / "shop.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        create_tables(connection)
+    return path

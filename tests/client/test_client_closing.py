@@ -13,8 +13,11 @@ from client_support import Bank, pay, values_in
 
 from brokers import BrokerProcess
 from eventually import eventually_equal
+from hanging_server import hanging_server
 from tallystick import Client, errors
+from tallystick.client.connection.loop_connection import _consequences
 from tallystick.client.connection.portal import Portal
+from tallystick.client.connection.waiting import UNCONFIRMED, GivenUp
 
 THREADS = 4
 ROUNDS = 25
@@ -100,3 +103,22 @@ def test_a_block_on_a_closed_client_leaves_nothing_behind(
         ts.outcome("x")
     assert loops() <= before
     assert (values_in(broker.url, topic), len(bank.notes())) == ([1], 1)
+
+
+def test_what_is_given_up_is_said_to_be_left_to_what_finishes_it() -> None:
+    given_up = GivenUp({"commit": 1, "rollback": 1, "send": 2, UNCONFIRMED: 3, "ack": 1})
+    assert list(_consequences(given_up)) == [
+        "2 operations on transactions unanswered, the outcome is left to the check-back",
+        "2 sends unanswered, rows of an outbox stay in their table for the re-driver",
+        "3 messages of level 0 unanswered, may be lost",
+        "1 operation of consumers unanswered, their leases end by themselves",
+    ]
+
+
+def test_messages_of_level_0_that_wait_are_not_left_to_the_check_back(caplog: pytest.LogCaptureFixture) -> None:
+    with hanging_server() as silent:
+        client = Client(silent.url, timeout=2.0)
+        client.send("orders", 1, level=0)
+        client.close(timeout=0.2)
+    (said,) = [record.getMessage() for record in caplog.records if "client closed" in record.getMessage()]
+    assert said == "client closed: 1 message of level 0 unanswered, may be lost"

@@ -17,6 +17,7 @@ from tallystick.client.base.calls import CallOptions
 from tallystick.client.base.misuse import NotSync
 from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection, checked_settings
 from tallystick.client.base.stats import Stats
+from tallystick.client.base.times import milliseconds
 from tallystick.client.consumers.running import GRACE_SECONDS
 from tallystick.client.consumers.subscribing import Subscriptions
 from tallystick.client.consumers.subscription import Subscription
@@ -175,6 +176,7 @@ class AsyncClient(Operations, Subscriptions, NotSync):
         its lease, and its message comes again. In a handler, `stop()` returns at once and does not wait. The default
         leaves time for `close()` within the 30 s that Kubernetes waits after SIGTERM.
         """
+        milliseconds(grace, "grace")
         if self._stop_asked is not None:
             self._stop_asked.set()
         if (consumers := self._core.handlers_consumers()) is not None:

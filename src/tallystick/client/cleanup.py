@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from tallystick.barrier.errors import TablesMissing
 from tallystick.barrier.operations.clean import CleanKind, clean
+from tallystick.client.base.arguments import checked_list
 from tallystick.client.base.times import milliseconds
 from tallystick.client.connection import questions
 from tallystick.client.connection.brokers import Brokers
@@ -35,6 +36,8 @@ class CleanupAges(Struct, frozen=True):
 
 async def plan(brokers: Brokers, older_than: float, groups: Sequence[str] | None, timeout: float) -> CleanupAges:
     """Ask every broker what it may still need. One that cannot be asked may need anything."""
+    if groups is not None:
+        groups = checked_list(groups, str, "groups", "Give the names of consumer groups.")
     milliseconds(older_than, "older_than")  # with NaN, every row would count as old enough
     await brokers.look()
     needs = await asyncio.gather(*(_needs(broker, groups, timeout) for broker in brokers))

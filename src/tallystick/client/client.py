@@ -22,6 +22,7 @@ from tallystick.client.base.calls import CallOptions
 from tallystick.client.base.misuse import NotAsync
 from tallystick.client.base.settings import DEFAULT_URL, CheckBack, Decider, OpenConnection
 from tallystick.client.base.stats import Stats
+from tallystick.client.base.times import milliseconds
 from tallystick.client.blocking import BlockingOperations
 from tallystick.client.connection.portal import Portal, is_closed, open_portal
 from tallystick.client.consumers.running import GRACE_SECONDS
@@ -163,6 +164,7 @@ class Client(BlockingOperations, Subscriptions, NotAsync):
         handler cannot close its own client (`InvalidRequest`): call `stop()` there.
         """
         self._core.refuse_handlers()
+        milliseconds(timeout, "timeout")
         self._stop_asked.set()
         _open.discard(self)
         with self._lock:
@@ -238,6 +240,7 @@ class Client(BlockingOperations, Subscriptions, NotAsync):
         its lease, and its message comes again. In a handler, `stop()` returns at once and does not wait. The default
         leaves time for `close()` within the 30 s that Kubernetes waits after SIGTERM.
         """
+        milliseconds(grace, "grace")
         self._stop_asked.set()
         if (consumers := self._core.handlers_consumers()) is not None:
             self._way().loop.call_soon_threadsafe(consumers.stop_soon, grace)

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from tallystick.client.base.arguments import checked_check, checked_list, checked_tags
+from tallystick.client.base.arguments import (
+    check_choice,
+    check_flag,
+    checked_check,
+    checked_count,
+    checked_list,
+    checked_mapping,
+    checked_offsets,
+    checked_tags,
+    checked_text,
+)
 from tallystick.client.base.calls import CallOptions, outgoing_call, policy_of, remark_of, wait_seconds
 from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.message import Message, outgoing
@@ -18,7 +28,7 @@ from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.questions import Fetched, Start, wait_for_calls
 from tallystick.client.runtime import ClientCore
 from tallystick.core.calls import CallsView, OutgoingCall, Protocol
-from tallystick.core.errors import NotFound
+from tallystick.core.errors import InvalidRequest, NotFound
 from tallystick.core.message import OutgoingMessage
 from tallystick.core.names import check_gid, check_name
 from tallystick.core.ops import (
@@ -69,7 +79,7 @@ class Operations:
         brokers = self._core.runtime().brokers
         deadline = Deadline(self._settings.timeout)
         preferred = await brokers.for_questions(deadline.left())
-        broker = preferred if address is None else brokers.at(parse_address(address))
+        broker = preferred if address is None else brokers.at(parse_address(address, "broker"))
         return broker.for_a_call(), deadline.left()
 
     async def _on_gid(self, gid: str, op: ClientOp) -> OpResult | None:
@@ -116,7 +126,7 @@ class Operations:
         runtime = self._core.runtime()
         group = settings.needs_group("prepare")
         how = (checked_check(check) or settings.check).on_the_wire(
-            source, settings.check_after if check_after is None else check_after
+            checked_text(source, "source"), settings.check_after if check_after is None else check_after
         )
         deadline = Deadline(settings.timeout)
         halves, made_calls = _made(messages), _made_calls(calls)
@@ -137,6 +147,7 @@ class Operations:
         ttl: float | None = None,
     ) -> bool:
         """Store half messages as a part, on the broker of `gid`, whose commit may claim it; True if it was there."""
+        checked_count(index, "index", 0)
         op = PreparePart(check_gid(part, "part"), _made(messages), index, milliseconds_or_none(ttl, "ttl"))
         return _was_duplicate(await self._on_gid(check_gid(gid), op))
 
@@ -147,7 +158,8 @@ class Operations:
         `CallsNotFinished` unless all of them are done.
         """
         seconds = wait_seconds(wait)
-        duplicate = _was_duplicate(await self._on_gid(gid, Commit(check_gid(gid), list(parts))))
+        claimed = checked_list(parts, PartRef, "parts", "Give [PartRef(...), ...].")
+        duplicate = _was_duplicate(await self._on_gid(gid, Commit(check_gid(gid), claimed)))
         if seconds:
             broker = await self._core.runtime().brokers.of_gid(gid)
             await wait_for_calls(broker, gid, seconds, surely_there=False)
@@ -155,7 +167,8 @@ class Operations:
 
     async def rollback(self, gid: str, parts: Sequence[str] = ()) -> bool:
         """Give a transaction the outcome `rolled_back`; True if it had it already."""
-        return _was_duplicate(await self._on_gid(gid, Rollback(check_gid(gid), list(parts))))
+        dropped = checked_list(parts, str, "parts", "Give the names of parts.")
+        return _was_duplicate(await self._on_gid(gid, Rollback(check_gid(gid), dropped)))
 
     async def transaction_state(self, gid: str) -> TransactionView:
         """What the broker knows of a transaction; `NotFound` if nothing."""
@@ -177,13 +190,18 @@ class Operations:
     ) -> list[CheckRequest]:
         """Wait to be asked for outcomes of a group, for services that answer by themselves."""
         runtime = self._core.runtime()
-        poll = CheckPoll(check_name(group, "group"), f"{runtime.member}.poll", max, milliseconds(wait, "wait"))
+        most = checked_count(max, "max", 1)
+        poll = CheckPoll(check_name(group, "group"), f"{runtime.member}.poll", most, milliseconds(wait, "wait"))
         peer, seconds = await self._broker(broker)
         return await questions.poll_checks(peer, poll, min(questions.MARGIN_SECONDS, seconds))
 
     async def answer_checks(self, answers: Mapping[str, Answer], *, broker: str | None = None) -> None:
         """Answer what `poll_checks` of the same broker asked."""
-        op = AnswerChecks(dict(answers))
+        given = checked_mapping(answers, "answers", "Give answers={gid: 'committed'}.")
+        for gid, answer in given.items():
+            check_gid(gid, "answers")
+            check_choice(answer, "answers", get_args(Answer))
+        op = AnswerChecks(given)
         peer, seconds = await self._broker(broker)
         await peer.ops.run(op, seconds)
 
@@ -224,6 +242,11 @@ class Operations:
         broker: str | None = None,
     ) -> Fetched:
         """Messages of a queue from `offset` on, in order; waits up to `wait` seconds for the first."""
+        check_name(topic, "topic")
+        checked_count(queue, "queue", 0)
+        checked_count(offset, "offset", 0)
+        checked_count(max, "max", 1)
+        milliseconds(wait, "wait")
         peer, seconds = await self._broker(broker)
         return await questions.fetch(peer, topic, queue, offset, max, wait, seconds)
 
@@ -241,9 +264,12 @@ class Operations:
         broker: str | None = None,
     ) -> list[Message]:
         """Take messages under a lease of `invisible` seconds; end each with `ack` or `nack`."""
+        check_name(group, "group")
+        check_flag(ordered, "ordered", "With True, the messages of a queue come in order.")
+        check_choice(start, "start", get_args(Start))
         request = ReceiveRequest(
             check_name(topic, "topic"),
-            max,
+            checked_count(max, "max", 1),
             milliseconds(wait, "wait"),
             milliseconds(invisible, "invisible"),
             ordered,
@@ -256,6 +282,7 @@ class Operations:
 
     async def ack(self, group: str, messages: Message | Sequence[Message]) -> None:
         """The messages are done. `StaleLease` if a lease had passed to another consumer; the others count."""
+        check_name(group, "group")
         await self._settle(messages, lambda receipts: Ack(group, receipts))
 
     async def nack(
@@ -268,11 +295,15 @@ class Operations:
         reason: str = "",
     ) -> None:
         """Give messages back: again after `delay` seconds (default: the broker's backoff), or `dead` at once."""
+        check_name(group, "group")
+        check_flag(dead, "dead", "With True, the messages go to the dead-letter topic.")
+        checked_text(reason, "reason")
         delay_ms = milliseconds_or_none(delay, "delay")
         await self._settle(messages, lambda receipts: Nack(group, receipts, delay_ms, dead, reason))
 
     async def renew(self, group: str, messages: Message | Sequence[Message], *, invisible: float = 30.0) -> None:
         """Keep messages for `invisible` seconds from now."""
+        check_name(group, "group")
         invisible_ms = milliseconds(invisible, "invisible")
         await self._settle(messages, lambda receipts: Renew(group, receipts, invisible_ms))
 
@@ -295,8 +326,8 @@ class Operations:
         Refused with `Conflict` for a group that takes the topic under leases, which `reset_group` moves; and with
         `OffsetOutOfRange` where the queue has no such offset (any more).
         """
-        guard = None if expected is None else dict(expected)
-        op = CommitOffsets(check_name(group, "group"), check_name(topic, "topic"), dict(offsets), guard)
+        guard = None if expected is None else checked_offsets(expected, "expected")
+        op = CommitOffsets(check_name(group, "group"), check_name(topic, "topic"), checked_offsets(offsets), guard)
         peer, seconds = await self._broker(broker)
         await peer.ops.run(op, seconds)
 
@@ -316,10 +347,14 @@ class Operations:
         Messages that members hold are not theirs any more (`StaleLease`). A group that keeps its offsets in its own
         database (`by="offset"`) is refused with `Conflict`: it is moved there.
         """
+        if (to, offsets, at).count(None) != 2:
+            raise InvalidRequest("to: exactly one of to, offsets and at is needed. Give to='earliest'.", field="to")
+        if to is not None:
+            check_choice(to, "to", get_args(Start))
         request = ResetRequest(
             check_name(topic, "topic"),
             to,
-            None if offsets is None else dict(offsets),
+            None if offsets is None else checked_offsets(offsets),
             milliseconds_or_none(at, "at"),
         )
         peer, seconds = await self._broker(broker)
@@ -338,6 +373,8 @@ class Operations:
     async def create_topic(self, name: str, *, queues: int | None = None, retention: float | None = None) -> TopicView:
         """Create a topic, or change it, on every broker of this client; the view of the preferred one. A cluster has it
         as a whole, on all of its stores."""
+        if queues is not None:
+            checked_count(queues, "queues", 1)
         spec = TopicSpec(queues, milliseconds_or_none(retention, "retention"))
         brokers = await self._core.runtime().brokers.for_topics()
         timeout = self._settings.timeout

@@ -15,7 +15,7 @@ from tallystick.client.base.databases import Databases, Door
 from tallystick.client.base.deadlines import Deadline
 from tallystick.client.base.settings import Decider, OpenConnection, Settings
 from tallystick.client.base.stats import Stats
-from tallystick.client.base.times import milliseconds_or_none
+from tallystick.client.base.times import milliseconds, milliseconds_or_none
 from tallystick.client.connection.loop_connection import LoopConnection
 from tallystick.client.connection.portal import is_closed
 from tallystick.client.consumers.running import Consumers
@@ -120,6 +120,7 @@ class ClientCore:
 
     async def close(self, timeout: float) -> None:
         """Close the runtime of the running loop."""
+        milliseconds(timeout, "timeout")
         runtime = self._runtimes.pop(asyncio.get_running_loop(), None)
         self.latest = None
         self.closed = True
@@ -150,7 +151,10 @@ class ClientCore:
         await self.runtime().brokers.look(self.settings.timeout)
 
     async def redrive(self, open_connection: OpenConnection, every: float | None) -> None:
-        milliseconds_or_none(every, "every")
+        if milliseconds_or_none(every, "every") == 0:
+            raise InvalidRequest(
+                f"every: the time between two rounds must not be zero (got {every!r}). Give every=1.0.", field="every"
+            )
         self.runtime().outbox.drive(Door(own_opener(open_connection, "open_connection")), every)
 
     async def plan_clean_up(self, older_than: float, groups: Sequence[str] | None) -> cleanup.CleanupAges:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 from tallystick.broker.door import BrokerDoor
 from tallystick.client.async_client import AsyncClient
 from tallystick.client.base.message import Message
+from tallystick.client.base.times import milliseconds
 from tallystick.client.client import Client
 from tallystick.core.clock import SystemClock
 from tallystick.core.errors import NotFound, TallystickError
@@ -266,8 +267,9 @@ class MemoryBroker:
 
     def advance(self, seconds: float) -> None:
         """Let time pass for the broker: delayed messages become visible, leases end, what was put off is due."""
+        ahead_ms = milliseconds(seconds, "seconds")
         thread = self._started()
-        self._clock.ahead_ms += round(seconds * 1000)
+        self._clock.ahead_ms += ahead_ms
         thread.call(thread.deliver_delayed)
 
     @contextmanager

@@ -87,13 +87,13 @@ def checked_tags(tags: Sequence[str] | None) -> list[str] | None:
     """A list of tags. One text would be taken for the list of its letters."""
     if tags is None:
         return None
-    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+    if isinstance(tags, str) or not isinstance(tags, Iterable) or not all(isinstance(tag, str) for tag in tags):
         raise InvalidRequest(f"tags: a list of texts is needed (got {_shown(tags)}). Give tags=['new'].", field="tags")
     return list(tags)
 
 
 def check_choice(given: Any, field: str, choices: Sequence[str]) -> None:
-    if given not in choices:
+    if not isinstance(given, str) or given not in choices:
         raise InvalidRequest(f"{field}: it must be one of {', '.join(choices)} (got {_shown(given)}).", field=field)
 
 
@@ -103,6 +103,34 @@ def check_handler(handler: Callable[..., Any]) -> None:
             f"handler: a function is needed (got {_shown(handler)}). Put @ts.subscribe(...) above a function.",
             field="handler",
         )
+
+
+def checked_count(given: Any, field: str, least: int, most: int | None = None) -> int:
+    """A whole number, such as an offset or a number of messages."""
+    if isinstance(given, int) and not isinstance(given, bool) and least <= given and (most is None or given <= most):
+        return given
+    wanted = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+    raise InvalidRequest(f"{field}: it must be {wanted} (got {_shown(given)}).", field=field)
+
+
+def checked_text(given: Any, field: str) -> str:
+    if not isinstance(given, str):
+        raise InvalidRequest(f"{field}: a text is needed (got {_shown(given)}).", field=field)
+    return given
+
+
+def checked_mapping(given: Any, field: str, advice: str) -> dict[Any, Any]:
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(f"{field}: a mapping is needed (got {_shown(given)}). {advice}", field=field)
+    return dict(given)
+
+
+def checked_offsets(given: Any, field: str = "offsets") -> dict[int, int]:
+    """Offsets by queue."""
+    found = checked_mapping(given, field, f"Give {field}={{queue: offset}}.")
+    for number in (*found, *found.values()):
+        checked_count(number, field, 0)
+    return found
 
 
 def checked_list(given: Iterable[T], kind: type[T], field: str, advice: str) -> list[T]:

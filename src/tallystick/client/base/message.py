@@ -122,8 +122,12 @@ def outgoing(
     Names, times and headers are checked here; sizes where the broker's own limits are known.
     """
     now_ms = time.time_ns() // 1_000_000
+    try:
+        named = checked_topic(topic)
+    except TypeError:  # it cannot be looked up: a list, say
+        named = check_name(topic, "topic")
     message = OutgoingMessage(
-        checked_topic(topic),
+        named,
         encode_value(value),
         key,
         headers,

@@ -118,12 +118,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.group
 
 
-def parse_address(address: str) -> str:
+def parse_address(address: str, field: str = "urls") -> str:
     """A broker's address in its one spelling: scheme, host and port, no slash at the end."""
+    if not isinstance(address, str):
+        raise InvalidRequest(f"{field}: an address is needed (got {address!r:.80}). Give {DEFAULT_URL}.", field=field)
     try:
         return broker_address(address).text
     except ValueError as reason:
-        raise InvalidRequest(str(reason), field="urls") from reason
+        raise InvalidRequest(str(reason), field=field) from reason
 
 
 def addresses_of(urls: str | Iterable[str]) -> tuple[str, ...]:
@@ -141,6 +143,10 @@ def checked_settings(urls: str | Iterable[str], **given: Any) -> Settings:
     settings = Settings(addresses=addresses_of(urls), **given)
     if settings.group is not None:
         check_name(settings.group, "group")
+    if not isinstance(settings.barrier_table, str):
+        raise InvalidRequest(
+            f"barrier_table: the name of a table is needed (got {settings.barrier_table!r:.40}).", field="barrier_table"
+        )
     checked_table(settings.barrier_table)
     member = settings.member
     if member is not None and not (isinstance(member, str) and 1 <= len(member) <= LONGEST_MEMBER):

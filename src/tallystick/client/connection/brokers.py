@@ -18,6 +18,7 @@ from tallystick.client.base.tasks import end
 from tallystick.client.connection.cluster import Cluster
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.views import Views
+from tallystick.client.connection.waiting import GivenUp
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.ids import new_gid, store_of_gid
@@ -233,7 +234,7 @@ class Brokers:
         await asyncio.gather(*(broker.known_store(seconds) for broker in unknown), return_exceptions=True)
         return [broker for broker in unknown if broker.store is None]
 
-    async def close(self, timeout: float) -> int:
+    async def close(self, timeout: float) -> GivenUp:
         """Flush what waits; how much of it was given up."""
         deadline = Deadline(timeout)
         await self._look_at_last(deadline.left())
@@ -243,7 +244,7 @@ class Brokers:
         if self.cluster is not None:
             closing.append(self.cluster.close(left))
         given_up = await asyncio.gather(*closing)
-        return sum(given_up)
+        return sum(given_up, GivenUp())
 
     async def _look_at_last(self, timeout: float) -> None:
         """Those who wait for the first look hand in what they have before the rest is sent."""

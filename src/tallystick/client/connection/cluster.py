@@ -17,6 +17,7 @@ from tallystick.client.connection.circuit import AWAY_SECONDS
 from tallystick.client.connection.following import FollowingPeer, FrontPeer, StorePeer, store_address
 from tallystick.client.connection.peer import BrokerPeer
 from tallystick.client.connection.views import Views
+from tallystick.client.connection.waiting import GivenUp
 from tallystick.core.backoff import Backoff
 from tallystick.core.errors import TallystickError
 from tallystick.core.ids import store_of_gid
@@ -153,11 +154,11 @@ class Cluster:
                 for peer in around:
                     peer.reopen(url)
 
-    async def close(self, timeout: float) -> int:
+    async def close(self, timeout: float) -> GivenUp:
         """Flush what waits, to wherever it belongs by then; how much of it was given up."""
         given_up = await asyncio.gather(*(peer.close(timeout) for peer in self.peers))
         await end(self._following)
-        return sum(given_up)
+        return sum(given_up, GivenUp())
 
     def let_go(self) -> None:
         for peer in self.peers:

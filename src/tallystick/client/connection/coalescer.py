@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import cast
 
@@ -18,6 +18,7 @@ from tallystick.client.connection.circuit import Circuit
 from tallystick.client.connection.exchange import distrusted
 from tallystick.client.connection.waiting import (
     Answered,
+    GivenUp,
     HeldBack,
     WaitingOp,
     encode_op,
@@ -281,8 +282,8 @@ class Coalescer:
     def too_much(self) -> Busy:
         return Busy(f"{len(self._waiting)} operations wait for {self.address} already; this one was not sent")
 
-    async def close(self, timeout: float) -> int:
-        """Send what waits, for at most `timeout` seconds; the number of operations that were given up."""
+    async def close(self, timeout: float) -> GivenUp:
+        """Send what waits, for at most `timeout` seconds; the operations that were given up, by kind."""
         self._closed = True
         if self._busy():
             self._idle.clear()
@@ -302,7 +303,7 @@ class Coalescer:
         for timer in (self._pause, self._sweeper):
             if timer is not None:
                 timer.cancel()
-        return len(left)
+        return Counter(entry.kind for entry in left)
 
     # Sending
 

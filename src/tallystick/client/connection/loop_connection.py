@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Collection, Iterator
 from typing import TypeVar
 
 from tallystick.barrier.operations.identity import Whereabouts
@@ -16,6 +17,7 @@ from tallystick.client.base.stats import Stats
 from tallystick.client.base.tasks import Tasks
 from tallystick.client.base.workers import Workers
 from tallystick.client.connection.brokers import Brokers
+from tallystick.client.connection.waiting import UNCONFIRMED, GivenUp
 from tallystick.core.ids import new_member_id
 
 log = logging.getLogger("tallystick.client")
@@ -24,6 +26,9 @@ T = TypeVar("T")
 
 # Enough for two hanging questions in each of several databases, while the outbox of another is still driven.
 DATABASE_THREADS = 8
+
+
+_DECIDED_LATER = ("prepare", "part", "commit", "commit_batch", "drop_parts", "rollback", "answers")
 
 
 class LoopConnection:
@@ -71,11 +76,26 @@ class LoopConnection:
         """Flush what waits, for at most about `timeout` seconds."""
         given_up = await self.brokers.close(timeout)
         if given_up:
-            what = "1 operation" if given_up == 1 else f"{given_up} operations"
-            log.warning("closed with %s unanswered; the outcome is left to the check-back", what)
+            log.warning("client closed: %s", "; ".join(_consequences(given_up)))
 
     async def let_go(self) -> None:
         await self._tasks.cancel()
         self.brokers.let_go()
         await asyncio.sleep(0)  # its sockets are closed in the loop's next turn, and the loop may end before that
         self.workers.stop()
+
+
+_LEFT_TO: list[tuple[str, Collection[str], str]] = [
+    ("operation", _DECIDED_LATER, "on transactions unanswered, the outcome is left to the check-back"),
+    ("send", ("send",), "unanswered, rows of an outbox stay in their table for the re-driver"),
+    ("message", (UNCONFIRMED,), "of level 0 unanswered, may be lost"),
+]
+
+
+def _consequences(given_up: GivenUp) -> Iterator[str]:
+    """What becomes of operations that got no answer."""
+    known = {kind for _, kinds, _ in _LEFT_TO for kind in kinds}
+    others = ("operation", given_up.keys() - known, "of consumers unanswered, their leases end by themselves")
+    for noun, kinds, follows in (*_LEFT_TO, others):
+        if count := sum(given_up[kind] for kind in kinds):
+            yield f"{count} {noun}{'' if count == 1 else 's'} {follows}"

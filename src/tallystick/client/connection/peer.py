@@ -17,6 +17,7 @@ from tallystick.client.connection.circuit import Circuit
 from tallystick.client.connection.coalescer import Coalescer, CoalescerLimits
 from tallystick.client.connection.combiner import Combiner
 from tallystick.client.connection.loop_wire import LoopWire
+from tallystick.client.connection.waiting import UNCONFIRMED, GivenUp
 from tallystick.core.calls import check_branches
 from tallystick.core.errors import BrokerUnavailable, TallystickError
 from tallystick.core.limits import Limits
@@ -193,10 +194,11 @@ class BrokerPeer:
                 self.limits.check_calls(op.calls, "calls")
         return op
 
-    async def close(self, timeout: float) -> int:
+    async def close(self, timeout: float) -> GivenUp:
         if self._probe is not None:
             self._probe.cancel()
         deadline = Deadline(timeout)
         await self.threads.close(deadline.left())
         left = deadline.left()
-        return sum(await asyncio.gather(self.ops.close(left), self.unconfirmed.close(left)))
+        given_up, unconfirmed = await asyncio.gather(self.ops.close(left), self.unconfirmed.close(left))
+        return given_up + GivenUp({UNCONFIRMED: unconfirmed.total()})

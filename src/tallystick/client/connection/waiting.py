@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
+from msgspec import Struct
 
 from tallystick.client.base.encoding import encode
 from tallystick.client.connection.exchange import never_sent_to
@@ -41,6 +43,12 @@ encode_op: Callable[[ClientOp], bytes] = encode
 _decoder = msgspec.msgpack.Decoder(BatchResponse)
 
 
+UNCONFIRMED = "unconfirmed"
+"""The kind of a message of level 0 in `GivenUp`."""
+GivenUp = Counter[str]
+"""How many operations got no answer before the client was closed, by their kind."""
+
+
 class WaitingOp:
     """An operation, encoded, with the receiver of its answer.
 
@@ -68,6 +76,11 @@ class WaitingOp:
         self.tries = 0
         self.last: TallystickError | None = None
         self.uncertain = False
+
+    @property
+    def kind(self) -> str:
+        """What it asks for: "commit", "send", ..."""
+        return _decode_kind(self.frame).op
 
     def worth_sending(self, now: float) -> bool:
         """Not settled and not late. A caller that left (cancelled) does not unsend what it asked for."""
@@ -152,6 +165,13 @@ class HeldBack:
     def cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+
+class _Kind(Struct):
+    op: str
+
+
+_decode_kind = msgspec.msgpack.Decoder(_Kind).decode
 
 
 def request_body(entries: Sequence[WaitingOp]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from tallystick.barrier.adapters.recognition import check_opener, opens_async
-from tallystick.client.base.arguments import check_choice, check_handler, checked_tags
+from tallystick.client.base.arguments import check_choice, check_flag, check_handler, checked_count, checked_tags
 from tallystick.client.base.message import Message
 from tallystick.client.base.results import check_runs, runs_on_loop
 from tallystick.client.base.settings import OpenConnection
@@ -35,6 +35,7 @@ _CHOICES = {
 DEFAULT_PREFETCH = 32
 MOST_IN_A_BATCH = 500
 MOST_IN_HANDLERS = 5_000
+MOST_PREFETCHED = 700
 
 
 class Poisonous(UndecodableValue):
@@ -157,21 +158,21 @@ def handler_places(handler: Handler) -> int:
 
 
 def _check_numbers(subscription: Subscription) -> None:
-    if not 1 <= subscription.concurrency <= 256:
-        raise InvalidRequest("concurrency: from 1 to 256", field="concurrency")
-    if not 1 <= subscription.batch <= MOST_IN_A_BATCH:
-        raise InvalidRequest(f"batch: from 1 to {MOST_IN_A_BATCH}", field="batch")
+    checked_count(subscription.concurrency, "concurrency", 1, 256)
+    checked_count(subscription.batch, "batch", 1, MOST_IN_A_BATCH)
     if subscription.batch > 1 and subscription.concurrency * subscription.batch > MOST_IN_HANDLERS:
         raise InvalidRequest(f"batch: times concurrency at most {MOST_IN_HANDLERS} messages", field="batch")
-    if subscription.prefetch is not None and not 0 <= subscription.prefetch <= 700:
-        raise InvalidRequest("prefetch: from 0 to 700", field="prefetch")
-    if subscription.max_attempts is not None and subscription.max_attempts < 1:
-        raise InvalidRequest("max_attempts: at least 1", field="max_attempts")
+    if subscription.prefetch is not None:
+        checked_count(subscription.prefetch, "prefetch", 0, MOST_PREFETCHED)
+    if subscription.max_attempts is not None:
+        checked_count(subscription.max_attempts, "max_attempts", 1)
     if not 1_000 <= milliseconds(subscription.invisible, "invisible") <= MAX_INVISIBLE_MS:
         raise InvalidRequest("invisible: from one second to 12 hours", field="invisible")
 
 
 def _check_delivery(subscription: Subscription) -> None:
+    check_flag(subscription.ordered, "ordered", "With True, the messages of a queue come in order.")
+    check_flag(subscription.digest, "digest", "With True, a digest of each value is kept in your database.")
     for field, choices in _CHOICES.items():
         check_choice(getattr(subscription, field), field, choices)
     if subscription.with_connection and subscription.exactly_once is None:

@@ -303,6 +303,6 @@ _BLOCKS: dict[str, type[Block]] = {block.mode: block for block in (CheckBackBloc
 
 def new_block(mode: str, *args: Any, **options: Any) -> Block:
     """A block of a mode; the rest is what `Block` takes."""
-    if mode not in _BLOCKS:
-        raise InvalidRequest(f"mode: {mode!r} is none of {', '.join(_BLOCKS)}", field="mode")
+    if not isinstance(mode, str) or mode not in _BLOCKS:
+        raise InvalidRequest(f"mode: {mode!r:.80} is none of {', '.join(_BLOCKS)}", field="mode")
     return _BLOCKS[mode](*args, **options)
