@@ -103,7 +103,7 @@ class _Tokens(Struct):
     tokens: list[TokenView]
 
 
-class Readiness(Struct):
+class ReadyAnswer(Struct):
     status: str
     reason: str | None = None
 

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from tallystick.answers import Readiness, as_answer, has_type
+from tallystick.answers import ReadyAnswer, as_answer, has_type
 from tallystick.core.addresses import BrokerAddress, broker_address
 from tallystick.core.backoff import Backoff
 from tallystick.core.codings import encoded_answer, unread_coding
@@ -153,7 +153,7 @@ class Link:
         response = self._exchange("GET", place, None, {})
         content = self._content(response)
         told = self._decoded(response, content)
-        if response.status == 200 and has_type(told, Readiness):
+        if response.status == 200 and has_type(told, ReadyAnswer):
             return ""
         if response.status == 200 or not isinstance(told, dict):
             raise self._no_broker(response, content)

@@ -213,7 +213,7 @@ def test_a_group_with_leases_is_moved(ts: Client, topic: str, group: str) -> Non
     assert [message.json() for message in ts.receive(topic, group)] == [5]
     ts.reset_group(group, topic, at=middle)
     assert [message.json() for message in ts.receive(topic, group)] == [4, 5]
-    with pytest.raises(errors.InvalidRequest, match="say where to"):
+    with pytest.raises(errors.InvalidRequest, match="exactly one of to, offsets and at"):
         ts.reset_group(group, topic)
     with pytest.raises(errors.OffsetOutOfRange):
         ts.reset_group(group, topic, offsets={0: 7})
