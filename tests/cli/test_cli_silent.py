@@ -23,7 +23,7 @@ LIMIT_SECONDS = 0.5
 BOUND_SECONDS = 20.0
 """Far above the limit, for loaded machines. Without a limit, these servers answer for ever."""
 TOO_LATE = "has not answered within 0.5 s"
-HEAD = b"HTTP/1.1 200 OK\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.apache.arrow.stream\r\n"
 DRIBBLES: dict[str, tuple[bytes, bytes]] = {
     "head": (b"", HEAD + b"X-A: a\r\n" * 1_000),
     "headers": (HEAD, b"X-A: a\r\n"),
