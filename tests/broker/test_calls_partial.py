@@ -93,8 +93,8 @@ async def test_calls_that_fail_on_a_host_that_answers_others_keep_their_backoff(
             await asyncio.sleep(0.1)
         for number in range(6):
             (call,) = (await calls_of(broker, f"{path}{number}")).calls
-            # Once more if the circuit opened before the host had answered anything.
-            assert 1 <= call.attempts <= 2
+            # Once more whenever the circuit opened before the host had answered anything else; not once a probe.
+            assert 1 <= call.attempts <= 5
             assert there.tries[f"{path}{number}"] <= 3
             assert call.next_at > broker.broker.clock.now_ms() + 20_000
         assert not host(broker).open

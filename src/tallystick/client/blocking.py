@@ -41,7 +41,8 @@ class BlockingOperations:
     def new_gid(self, *, key: str | None = None) -> str:
         """A new gid. It names the store of the broker that new transactions go to, once that is known. On a cluster the
         order of messages with one `key` is kept if you give it here: it names the store. With `key`, the first call of
-        a client waits until a broker has answered, for at most `timeout`."""
+        a `Client` waits until a broker has answered, for at most `timeout`. An `AsyncClient` knows the brokers inside
+        `async with`, and after the first call that is awaited."""
         latest = self._core.latest
         unknown = key is not None if latest is None else not latest.brokers.looked
         if unknown and not self._core.closed:

@@ -101,8 +101,9 @@ class Operations:
 
     def new_gid(self, *, key: str | None = None) -> str:
         """A new gid. It names the store of the broker that new transactions go to, once that is known. On a cluster the
-        order of messages with one `key` is kept if you give it here: it names the store. The brokers are known inside
-        `async with`, and after the first awaited call of any other client."""
+        order of messages with one `key` is kept if you give it here: it names the store. With `key`, the first call of
+        a `Client` waits until a broker has answered, for at most `timeout`. An `AsyncClient` knows the brokers inside
+        `async with`, and after the first call that is awaited."""
         if key is not None:
             self._core.begin()
         return self._core.new_gid(key)
