@@ -96,7 +96,7 @@ def test_dtms_clients_are_known_by_where_they_come_from() -> None:
         steps = {"steps": [{"action": "http://127.0.0.1:1/x"}], "payloads": ["{}"]}
         assert client.json("POST", "/api/dtmsvr/prepare", {**trans, **steps}).status == 200
         assert client.json("POST", "/api/dtmsvr/submit", {**trans, **steps}).status == 200
-        dtm.prepare("by-grpc", [], "127.0.0.1:1/q")
+        dtm.prepare("by-grpc", [], "127.0.0.1:1/q.Q/q")
         elsewhere = {**trans, "gid": "h", "steps": [{"action": "http://127.0.0.1:2/x"}], "payloads": ["{}"]}
         answer = client.json("POST", "/api/dtmsvr/prepare", elsewhere)
         assert (answer.status, list(answer.json())) == (403, ["message"])

@@ -32,6 +32,8 @@ _RAW = ("sqlalchemy.pool.base", "_ConnectionFairy")
 class RefusedOpener(UnsupportedConnection):
     """The function that opens connections returned an unsupported one. It is called again after 60 s."""
 
+    code = "refused_opener"
+
 
 class OpenedConnections:
     """Adapts connections, and remembers the openers whose connections were refused. Threads may share it."""
