@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import socket
+import weakref
 from collections.abc import Iterator
 from itertools import repeat
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from brokers import BrokerProcess, running_broker
 from eventually import eventually_equal
 from raw_client import RawClient
+from tallystick.api.serving.http1 import Http1Connection
 
 LIMIT = 200_000
 PREPARE = {"group": "shop", "messages": [{"topic": "orders", "value": "x"}]}
@@ -216,3 +222,30 @@ def refused_commits(client: RawClient) -> float:
     counted = 'tallystick_http_requests_total{route="/v1/transactions/{gid}/commit",status="400"} '
     lines = client.request("GET", "/metrics").body.decode().splitlines()
     return sum(float(line.removeprefix(counted)) for line in lines if line.startswith(counted))
+
+
+async def test_an_answered_exchange_needs_no_garbage_collection() -> None:
+    exchanges: list[weakref.ref[Any]] = []
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        exchanges.append(weakref.ref(scope["client_gone"].__self__))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    connected = SimpleNamespace(connections=set(), tasks=set())
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Http1Connection(answer, connected), "127.0.0.1", 0)
+    gc.disable()
+    try:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        for _ in range(2):
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b" 204 " in await reader.readuntil(b"\r\n\r\n")
+        while connected.tasks:
+            await asyncio.sleep(0)
+        assert [exchange() for exchange in exchanges] == [None, None]
+    finally:
+        gc.enable()
+        writer.close()
+        await writer.wait_closed()
+        server.close()

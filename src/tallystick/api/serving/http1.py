@@ -326,7 +326,6 @@ class Http1Connection(asyncio.Protocol):
         }
         keep_alive = not self._ending and version != "1.0" and self._parser.should_keep_alive()
         self._parsed = HttpExchange(self, scope, keep_alive, self._continues and version != "1.0")
-        scope["client_gone"] = self._parsed.until_gone
         self._line.append(self._parsed)
 
     def _check_head(self, version: str) -> None:
@@ -366,6 +365,7 @@ class Http1Connection(asyncio.Protocol):
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, exchange: HttpExchange) -> None:
+        exchange.scope["client_gone"] = exchange.until_gone
         try:
             await self._app(exchange.scope, exchange.receive, exchange.send)
         except CallerGone:
@@ -373,6 +373,7 @@ class Http1Connection(asyncio.Protocol):
         except Exception:
             log.exception("internal error")
         finally:
+            del exchange.scope["client_gone"]  # a cycle would keep the exchange until the next garbage collection
             if not exchange.over and not exchange.gone:
                 self._transport.abort()  # no answer, or half of one: the client must not take it for a whole one
 
