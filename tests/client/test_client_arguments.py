@@ -30,6 +30,7 @@ from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
 import tallystick
+from brokers import BrokerProcess, running_broker
 from tallystick import AsyncClient, CallsNotFinished, CheckBack, Client, outgoing, outgoing_call
 from tallystick.barrier import create_tables
 from tallystick.barrier.redis import RedisDecider
@@ -37,7 +38,6 @@ from tallystick.client import handlers
 from tallystick.core.errors import Conflict, InvalidRequest, NotFound, TallystickError
 from tallystick.fastapi import Tallystick as ForFastApi
 from tallystick.flask import Tallystick as ForFlask
-from tallystick.testing import MemoryBroker
 
 URL = "http://127.0.0.1:9"
 
@@ -426,25 +426,20 @@ def test_it_is_refused_before_anything_is_asked(use: Callable[[Any], Any], field
 def print_message(message: tallystick.Message) -> None: ...
 
 
-def test_time_does_not_go_back_in_a_broker_in_memory(memory_broker: MemoryBroker) -> None:
-    with pytest.raises(InvalidRequest, match="seconds: -5 is not a time"):
-        memory_broker.advance(-5)
-
-
 @pytest.fixture(scope="module")
-def memory_broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker() as broker, Client(broker.url) as client:
+def own_broker() -> Iterator[BrokerProcess]:
+    with running_broker() as broker, Client(broker.url) as client:
         client.create_topic("orders", queues=1)
         yield broker
 
 
 @pytest.mark.parametrize("method", RIGHT)
 def test_every_argument_of_a_wrong_kind_is_taken_or_refused_with_its_name(
-    method: str, memory_broker: MemoryBroker, database: Path
+    method: str, own_broker: BrokerProcess, database: Path
 ) -> None:
     names = [name for name in inspect.signature(getattr(Client, method)).parameters if name not in ("self", *UNCHECKED)]
     tried = [(name, wrong) for name in names for wrong in WRONG_KINDS]
-    with Client(memory_broker.url, group="shop") as client:
+    with Client(own_broker.url, group="shop") as client:
         found = [_wrongly(client, method, name, wrong, database) for name, wrong in tried]
     assert [said for said in found if said] == []
 

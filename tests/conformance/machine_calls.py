@@ -91,7 +91,9 @@ class CallRules:
         for channel, host in channels.items():
             claimed = [(one.gid, one.index) for one in made.claims if one.channel == channel]
             assert claimed == self.model.calls.claim(host, limit, CALL_LEASE, early)
-            assert made.next_due[channel] == self.model.calls.next_due(host)
+            told, due = made.next_due[channel], self.model.calls.next_due(host)
+            # After a stop it may be too early: then the deliverer looks once for nothing.
+            assert told == due or (told is not None and self.model.now < told and (due is None or told < due))
         for one in made.claims:
             known = self.model.calls.pushed[one.gid].calls[one.index]
             assert (one.call.url, one.call.branch, one.attempts) == (known.url, known.branch, known.attempts)

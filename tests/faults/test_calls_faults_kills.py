@@ -223,8 +223,8 @@ calls._put_in_line = wrong
 REPEATS_DONE_CALLS = """
 from tallystick.broker.calls import deliverer
 right = deliverer.Calls._make
-async def wrong(self, host, claim, probe):
-    await right(self, host, claim, probe)
+async def wrong(self, host, claim, *rest):
+    await right(self, host, claim, *rest)
     if int(claim.gid.split("-")[1]) % 10 == 0:
         await deliverer.asyncio.sleep(0.5)
         await deliverer.make_call(self._outbound, claim.gid, claim.call, 1_000)

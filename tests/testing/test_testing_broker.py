@@ -24,7 +24,7 @@ from testing_shop import Shop
 import tallystick
 from eventually import eventually_equal
 from forking_warnings import FORKING_WARNINGS
-from tallystick.errors import BrokerUnavailable, TallystickError
+from tallystick.errors import BrokerUnavailable, InvalidRequest, TallystickError
 from tallystick.testing import MemoryBroker
 
 SHOP = "http://inventory.internal:8080/reserve"
@@ -447,3 +447,8 @@ def test_what_is_delayed_is_visible_when_its_time_has_passed(
 def test_an_answer_that_cannot_be_lost_is_refused(tallystick_broker: MemoryBroker) -> None:
     with pytest.raises(ValueError, match="'comit' is none of prepare, commit"), tallystick_broker.lost_answer("comit"):  # type: ignore[arg-type]
         pass
+
+
+def test_time_does_not_go_back(tallystick_broker: MemoryBroker) -> None:
+    with pytest.raises(InvalidRequest, match="seconds: -5 is not a time"):
+        tallystick_broker.advance(-5)
