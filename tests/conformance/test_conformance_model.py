@@ -40,7 +40,7 @@ BOUNDED = settings(
     suppress_health_check=list(HealthCheck),
     print_blob=False,
 )
-HUNT = settings(BOUNDED, max_examples=400, phases=[Phase.generate])
+HUNT = settings(BOUNDED, max_examples=2_000, phases=[Phase.generate])
 
 
 class RocksMachine(StoreMachine):
