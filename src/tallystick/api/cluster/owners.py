@@ -204,8 +204,8 @@ class Owners:
     async def _forward(
         self, store: str, owner: str, deadline: float, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """For as long as the owner is alive and answers. While nobody can see who is alive, the owner may be as blind,
-        and tell so: then until the deadline."""
+        """For as long as the owner is alive and answers. While the engine shows no heartbeats, the owner may not
+        see them either, and answers that: then until the deadline."""
         place = self._address(owner)
         if place is None:
             raise BrokerUnreachable("the owner of this store has just left")

@@ -125,7 +125,7 @@ class Node:
         """Returns once the node has left: nothing is its own any more, and the others know."""
         while True:
             await self._turn()
-            heard = not self._trouble or self._unheard  # on a full server nobody may ever hear that it leaves
+            heard = not self._trouble or self._unheard  # a full server may never show others that it leaves
             if self.membership.me.leaving and not self._busy and heard and self._taken_over():
                 break
             with contextlib.suppress(TimeoutError):
